@@ -1,0 +1,47 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *		The one place that knows PostgreSQL versions.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_COMPAT_H
+#define PINPOINT_COMPAT_H
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "pg_pinpoint supports PostgreSQL 15 to 18"
+#endif
+
+#include "storage/procsignal.h"
+#include "utils/acl.h"
+
+#if PG_VERSION_NUM >= 170000
+#include "storage/procnumber.h"
+#else
+#include "storage/backendid.h"
+#endif
+
+/*
+ * A session's place in arrays of MaxBackends elements, counted from 0, and
+ * the way back to what SendProcSignal() wants.
+ */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_MY_SLOT_NUMBER		((int) MyProcNumber)
+#define PINPOINT_PROCSIGNAL_ID(n)	((ProcNumber) (n))
+#else
+#define PINPOINT_MY_SLOT_NUMBER		(MyBackendId - 1)
+#define PINPOINT_PROCSIGNAL_ID(n)	((BackendId) ((n) + 1))
+#endif
+
+/* May roleid execute the function funcid? */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_FUNCTION_ACLCHECK(funcid, roleid) \
+	object_aclcheck(ProcedureRelationId, (funcid), (roleid), ACL_EXECUTE)
+#else
+#define PINPOINT_FUNCTION_ACLCHECK(funcid, roleid) \
+	pg_proc_aclcheck((funcid), (roleid), ACL_EXECUTE)
+#endif
+
+#endif							/* PINPOINT_COMPAT_H */

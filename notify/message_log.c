@@ -1,0 +1,578 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_log.c
+ *		Committed batches, in the order in which they are to be read.
+ *
+ * The log is one contiguous range of shared memory, at the same address in
+ * every process, so that batches are linked by plain pointers.  A batch is
+ * reserved and written by its sender before commit; that is the only place
+ * that may say "queue full".  Publishing links it at the end of the list of
+ * published batches: a few stores, which cannot fail.
+ *
+ * Space.  Batches are laid out one behind the other, and from the end of the
+ * range on to its beginning again, in the order of their reservation.  That is
+ * not quite the order of publication, so a batch that is done with is marked
+ * free first, and its space is used again once all batches before it are free
+ * too.  When the last batch goes, the next one starts at the beginning of the
+ * range, so a healthy system touches the same few pages all the time.
+ *
+ * Lifetime.  A published batch is kept while it or a batch published before it
+ * is pinned.  A listener with unread batches pins the first one of them; one
+ * without has no position in the log at all.  Hence a batch that nobody
+ * listens to is never published into the list, and there is nothing to advance
+ * for those who are not interested.
+ *
+ * Readers follow the list without a lock, from a batch that they have pinned
+ * to one that was the last when they held PinpointOrderLock: nothing in
+ * between can change or go away.
+ *
+ * Form of a batch, after the PinpointBatch itself:
+ *
+ *	nchannels times			uint32 hash, name, 0, padding to 4 bytes
+ *	nnotifications times	uint32 number of the channel, payload, 0, padding
+ *							to 4 bytes
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+
+#include "pinpoint.h"
+
+/*
+ * How many batches one call gives back at most, to bound the time for which
+ * PinpointOrderLock is held.
+ */
+#define MAX_BATCHES_PER_TRIM	256
+
+/* All fields are protected by PinpointOrderLock unless they say otherwise. */
+typedef struct MessageLog
+{
+	char	   *start;			/* the range; constant */
+	Size		capacity;		/* its size in bytes; constant */
+
+	/*
+	 * Bytes in use are [tail, head), or [tail, wrap) and [0, head) when
+	 * wrapped is set; then head <= tail.
+	 */
+	Size		head;
+	Size		tail;
+	Size		wrap;
+	bool		wrapped;
+	uint64		nextents;		/* batches in there, free ones included */
+
+	dlist_head	published;		/* batches to read, oldest first */
+	uint64		nbatches;		/* length of that list */
+	uint64		bytes;			/* total size of batches ever in that list */
+
+	/*
+	 * Number of the last publication.  Written under PinpointOrderLock, may
+	 * be read without.
+	 */
+	pg_atomic_uint64 sequence;
+} MessageLog;
+
+static MessageLog *message_log = NULL;
+
+/* A notification's channel, as counted within the batch. */
+typedef struct ChannelNumber
+{
+	const char *channel;		/* zero-terminated */
+	uint32		hash;
+	uint32		number;
+	char		status;
+} ChannelNumber;
+
+#define SH_PREFIX channel_numbers
+#define SH_ELEMENT_TYPE ChannelNumber
+#define SH_KEY_TYPE const char *
+#define SH_KEY channel
+#define SH_HASH_KEY(tb, key) pinpoint_channel_hash(key)
+#define SH_EQUAL(tb, a, b) (strcmp((a), (b)) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) ((a)->hash)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* What pinpoint_batch_write() has to write, and its size. */
+struct PinpointBatchLayout
+{
+	Size		size;			/* of the whole batch, MAXALIGNed */
+	List	   *notifications;	/* of PinpointNotification */
+	List	   *channels;		/* of const char *, each name once */
+	uint32	   *numbers;		/* channel of each notification; NULL if all
+								 * are on the first */
+};
+
+static Size record_size(Size len);
+static char *write_record(char *cursor, uint32 number, const char *string,
+						  Size len);
+static bool reserve_space(Size size, Size *offset);
+static void reclaim(uint64 max_extents);
+
+/*
+ * Bytes that a string of len bytes takes within a batch.
+ */
+static Size
+record_size(Size len)
+{
+	return TYPEALIGN(sizeof(uint32), sizeof(uint32) + len + 1);
+}
+
+static char *
+write_record(char *cursor, uint32 number, const char *string, Size len)
+{
+	memcpy(cursor, &number, sizeof(uint32));
+	memcpy(cursor + sizeof(uint32), string, len + 1);
+	return cursor + record_size(len);
+}
+
+Size
+pinpoint_message_log_shmem_size(void)
+{
+	return add_size(MAXALIGN(sizeof(MessageLog)),
+					mul_size(pinpoint_queue_size, 1024));
+}
+
+void
+pinpoint_message_log_shmem_init(void)
+{
+	bool		found;
+
+	message_log = ShmemInitStruct("pg_pinpoint message log",
+								  pinpoint_message_log_shmem_size(),
+								  &found);
+	if (!found)
+	{
+		memset(message_log, 0, sizeof(MessageLog));
+		message_log->start =
+			(char *) message_log + MAXALIGN(sizeof(MessageLog));
+		message_log->capacity = mul_size(pinpoint_queue_size, 1024);
+		dlist_init(&message_log->published);
+		pg_atomic_init_u64(&message_log->sequence, 0);
+	}
+}
+
+/*
+ * Work out the batch of a transaction: its channels, and its size.
+ *
+ * notifications: PinpointNotification structs, at least one.  The result is in
+ * the current memory context.
+ */
+PinpointBatchLayout *
+pinpoint_batch_layout(List *notifications)
+{
+	PinpointBatchLayout *layout = palloc(sizeof(PinpointBatchLayout));
+	Size		size = MAXALIGN(sizeof(PinpointBatch));
+	channel_numbers_hash *numbers = NULL;
+	ListCell   *lc;
+
+	layout->notifications = notifications;
+	layout->channels = NIL;
+	layout->numbers = NULL;
+
+	foreach(lc, notifications)
+	{
+		PinpointNotification *n = lfirst(lc);
+		ChannelNumber *entry;
+		bool		found;
+
+		size = add_size(size, record_size(n->payload_len));
+
+		/* The usual case, all on one channel, needs no hash table. */
+		if (layout->channels == NIL)
+		{
+			layout->channels = list_make1(n->data);
+			size += record_size(n->channel_len);
+			continue;
+		}
+		if (numbers == NULL)
+		{
+			if (strcmp(linitial(layout->channels), n->data) == 0)
+				continue;
+			numbers = channel_numbers_create(CurrentMemoryContext, 16, NULL);
+			entry = channel_numbers_insert(numbers,
+										   linitial(layout->channels), &found);
+			entry->number = 0;
+			layout->numbers =
+				MemoryContextAllocExtended(CurrentMemoryContext,
+										   list_length(notifications) *
+										   sizeof(uint32),
+										   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+		}
+
+		entry = channel_numbers_insert(numbers, n->data, &found);
+		if (!found)
+		{
+			entry->number = list_length(layout->channels);
+			layout->channels = lappend(layout->channels, n->data);
+			size = add_size(size, record_size(n->channel_len));
+		}
+		layout->numbers[foreach_current_index(lc)] = entry->number;
+	}
+
+	if (numbers != NULL)
+		channel_numbers_destroy(numbers);
+
+	layout->size = MAXALIGN(size);
+	return layout;
+}
+
+/*
+ * Find room for size bytes; false if there is none.
+ */
+static bool
+reserve_space(Size size, Size *offset)
+{
+	MessageLog *log = message_log;
+
+	if (!log->wrapped)
+	{
+		if (log->capacity - log->head >= size)
+			*offset = log->head;
+		else if (log->tail >= size)
+		{
+			log->wrap = log->head;
+			log->wrapped = true;
+			*offset = 0;
+		}
+		else
+			return false;
+	}
+	else if (log->tail - log->head >= size)
+		*offset = log->head;
+	else
+		return false;
+
+	log->head = *offset + size;
+	log->nextents++;
+	return true;
+}
+
+/*
+ * Take space for a batch.  The caller holds PinpointOrderLock.
+ *
+ * Errors: ERRCODE_PROGRAM_LIMIT_EXCEEDED when there is no room, as PostgreSQL
+ * does when its own queue is full; PinpointOrderLock is released first.
+ */
+PinpointBatch *
+pinpoint_message_log_reserve(PinpointBatchLayout *layout)
+{
+	PinpointBatch *batch;
+	Size		offset;
+
+	if (!reserve_space(layout->size, &offset))
+	{
+		int			pid;
+		Size		capacity = message_log->capacity;
+
+		/* Space may have come free that nobody has collected yet. */
+		while (pinpoint_message_log_trim())
+			 /* loop */ ;
+		reclaim(PG_UINT64_MAX);
+
+		if (!reserve_space(layout->size, &offset))
+		{
+			pid = pinpoint_wakeup_furthest_behind();
+			LWLockRelease(PinpointOrderLock);
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("too many notifications in the NOTIFY queue"),
+					 layout->size > capacity ?
+					 errhint("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\".",
+							 layout->size) :
+					 pid != 0 ?
+					 errhint("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
+							 pid) :
+					 errhint("Increase \"pinpoint.queue_size\".")));
+		}
+	}
+
+	batch = (PinpointBatch *) (message_log->start + offset);
+	batch->size = layout->size;
+	batch->is_free = false;
+	batch->pins = 0;
+	batch->sequence = 0;
+	return batch;
+}
+
+/*
+ * Fill in a reserved batch.  No lock is needed, as nobody else looks at the
+ * contents of a batch before it is published.
+ */
+void
+pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
+{
+	char	   *cursor = (char *) batch + MAXALIGN(sizeof(PinpointBatch));
+	ListCell   *lc;
+
+	batch->dboid = MyDatabaseId;
+	batch->sender_pid = MyProcPid;
+	batch->nchannels = list_length(layout->channels);
+	batch->nnotifications = list_length(layout->notifications);
+
+	foreach(lc, layout->channels)
+	{
+		const char *channel = lfirst(lc);
+
+		cursor = write_record(cursor, pinpoint_channel_hash(channel),
+							  channel, strlen(channel));
+	}
+	foreach(lc, layout->notifications)
+	{
+		PinpointNotification *n = lfirst(lc);
+		uint32		number = 0;
+
+		if (layout->numbers != NULL)
+			number = layout->numbers[foreach_current_index(lc)];
+		cursor = write_record(cursor, number, n->data + n->channel_len + 1,
+							  n->payload_len);
+	}
+
+	Assert(cursor <= (char *) batch + batch->size);
+}
+
+/*
+ * The channels of a batch: the first, and the one behind another.  There are
+ * nchannels of them; "the one behind the last" is where its notifications are.
+ */
+const char *
+pinpoint_batch_first_channel(PinpointBatch *batch)
+{
+	return (char *) batch + MAXALIGN(sizeof(PinpointBatch)) + sizeof(uint32);
+}
+
+const char *
+pinpoint_batch_next_channel(const char *channel)
+{
+	return channel + record_size(strlen(channel));
+}
+
+/*
+ * pinpoint_channel_hash() of a channel of a batch, without computing it.
+ */
+uint32
+pinpoint_batch_channel_hash(const char *channel)
+{
+	uint32		hash;
+
+	memcpy(&hash, channel - sizeof(uint32), sizeof(uint32));
+	return hash;
+}
+
+/*
+ * Begin to read the notifications of a batch, given what comes behind its last
+ * channel.
+ */
+void
+pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
+					PinpointBatchReader *reader)
+{
+	reader->remaining = batch->nnotifications;
+	reader->cursor = channels_end;
+}
+
+/*
+ * The next payload, and the number of its channel, counted from 0; NULL at the
+ * end.
+ */
+const char *
+pinpoint_batch_read_next(PinpointBatchReader *reader, uint32 *channel)
+{
+	const char *payload = reader->cursor;
+
+	if (reader->remaining == 0)
+		return NULL;
+	reader->remaining--;
+	memcpy(channel, payload - sizeof(uint32), sizeof(uint32));
+	reader->cursor = payload + record_size(strlen(payload));
+	return payload;
+}
+
+/*
+ * Number of the last publication.  Needs no lock.
+ */
+uint64
+pinpoint_message_log_sequence(void)
+{
+	return pg_atomic_read_u64(&message_log->sequence);
+}
+
+/*
+ * The number for a new publication.  The caller holds PinpointOrderLock, as in
+ * all functions below.
+ */
+uint64
+pinpoint_message_log_next_sequence(void)
+{
+	uint64		sequence = pg_atomic_read_u64(&message_log->sequence) + 1;
+
+	pg_atomic_write_u64(&message_log->sequence, sequence);
+	return sequence;
+}
+
+/*
+ * Publish: put a batch at the end of the list of batches to read.
+ */
+void
+pinpoint_message_log_append(PinpointBatch *batch)
+{
+	batch->position = message_log->bytes;
+	message_log->bytes += batch->size;
+	dlist_push_tail(&message_log->published, &batch->link);
+	message_log->nbatches++;
+}
+
+/*
+ * Give back the space of a batch that is in no list.
+ */
+void
+pinpoint_message_log_free(PinpointBatch *batch)
+{
+	MessageLog *log = message_log;
+	Size		offset = (char *) batch - log->start;
+
+	if (offset + batch->size == log->head)
+	{
+		/*
+		 * It was the last one reserved.  Take it back, so that batches nobody
+		 * listens to cost nothing even while an older batch is being kept.
+		 */
+		log->head = offset;
+		log->nextents--;
+	}
+	else
+		batch->is_free = true;
+	reclaim(MAX_BATCHES_PER_TRIM);
+}
+
+/*
+ * Move the tail over free batches.
+ */
+static void
+reclaim(uint64 max_extents)
+{
+	MessageLog *log = message_log;
+
+	while (log->nextents > 0 && max_extents-- > 0)
+	{
+		PinpointBatch *batch;
+
+		if (log->wrapped && log->tail == log->wrap)
+		{
+			log->tail = 0;
+			log->wrapped = false;
+		}
+		batch = (PinpointBatch *) (log->start + log->tail);
+		if (!batch->is_free)
+			break;
+		log->tail += batch->size;
+		log->nextents--;
+	}
+
+	if (log->nextents == 0)
+	{
+		log->head = log->tail = 0;
+		log->wrapped = false;
+	}
+}
+
+/*
+ * The batch published last, NULL if none is kept.
+ */
+PinpointBatch *
+pinpoint_message_log_last(void)
+{
+	if (dlist_is_empty(&message_log->published))
+		return NULL;
+	return dlist_tail_element(PinpointBatch, link, &message_log->published);
+}
+
+/*
+ * The batch published after a given one.  A reader may call this without
+ * PinpointOrderLock for a batch before the one that was the last when it held
+ * the lock.
+ */
+PinpointBatch *
+pinpoint_message_log_after(PinpointBatch *batch)
+{
+	return dlist_container(PinpointBatch, link, batch->link.next);
+}
+
+/*
+ * Keep a batch, and all that are published after it.
+ */
+void
+pinpoint_message_log_pin(PinpointBatch *batch)
+{
+	batch->pins++;
+}
+
+/*
+ * Stop keeping a batch.  Returns true if it is now up to the caller to call
+ * pinpoint_message_log_trim().
+ */
+bool
+pinpoint_message_log_unpin(PinpointBatch *batch)
+{
+	Assert(batch->pins > 0);
+	batch->pins--;
+	return batch->pins == 0 &&
+		&batch->link == dlist_head_node(&message_log->published);
+}
+
+/*
+ * Give back batches at the front of the list that nobody pins, but not very
+ * many in one call.  Returns true if there is more to do.
+ */
+bool
+pinpoint_message_log_trim(void)
+{
+	for (int i = 0; i < MAX_BATCHES_PER_TRIM; i++)
+	{
+		PinpointBatch *batch;
+
+		if (dlist_is_empty(&message_log->published))
+			return false;
+		batch = dlist_head_element(PinpointBatch, link,
+								   &message_log->published);
+		if (batch->pins > 0)
+			return false;
+
+		dlist_delete(&batch->link);
+		message_log->nbatches--;
+		pinpoint_message_log_free(batch);
+	}
+	return true;
+}
+
+/*
+ * Bytes published from a batch on.
+ */
+uint64
+pinpoint_message_log_backlog(PinpointBatch *batch)
+{
+	return message_log->bytes - batch->position;
+}
+
+void
+pinpoint_message_log_stats(PinpointQueueStats *stats)
+{
+	MessageLog *log = message_log;
+
+	stats->size = log->capacity;
+	if (log->wrapped)
+		stats->used = log->wrap - log->tail + log->head;
+	else
+		stats->used = log->head - log->tail;
+	stats->batches = log->nbatches;
+}

@@ -1,0 +1,217 @@
+/*-------------------------------------------------------------------------
+ *
+ * statistics.c
+ *		What the SQL views show.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "commands/async.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#include "pinpoint.h"
+
+PG_FUNCTION_INFO_V1(pinpoint_notification_queue_usage);
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_queue);
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_channels);
+
+static void get_queue_stats(PinpointQueueStats *stats);
+static const char *state_name(PinpointWakeState state);
+
+/* A list of channels, being collected. */
+typedef struct ChannelRow
+{
+	Oid			dboid;
+	int			nlisteners;
+	char		channel[NAMEDATALEN];
+} ChannelRow;
+
+typedef struct ChannelRows
+{
+	ChannelRow *rows;
+	Size		nrows;			/* in use */
+	Size		length;			/* room for */
+	Size		missed;			/* found no room */
+} ChannelRows;
+
+static void
+get_queue_stats(PinpointQueueStats *stats)
+{
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_commit_order_stats(stats);
+	pinpoint_message_log_stats(stats);
+	stats->wakeups = pinpoint_wakeup_total();
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * pinpoint.notification_queue_usage(): what pg_notification_queue_usage()
+ * becomes.  The fraction, 0 to 1, of the queue that is in use: of ours or
+ * PostgreSQL's own, whichever is fuller.
+ */
+Datum
+pinpoint_notification_queue_usage(PG_FUNCTION_ARGS)
+{
+	PinpointQueueStats stats;
+	double		own_usage;
+	double		usage;
+
+	get_queue_stats(&stats);
+	usage = (double) stats.used / (double) stats.size;
+	own_usage = DatumGetFloat8(pg_notification_queue_usage(fcinfo));
+
+	PG_RETURN_FLOAT8(Max(usage, own_usage));
+}
+
+static const char *
+state_name(PinpointWakeState state)
+{
+	switch (state)
+	{
+		case PINPOINT_IDLE:
+			return "idle";
+		case PINPOINT_SIGNALLED:
+			return "signalled";
+		case PINPOINT_READING:
+			return "reading";
+		case PINPOINT_READING_AGAIN:
+			return "reading again";
+	}
+	return "unknown";
+}
+
+/*
+ * pinpoint.stat_get_listeners(): one row per session that listens.
+ */
+Datum
+pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
+{
+#define LISTENER_COLUMNS 7
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PinpointSlot *slots = palloc_array(PinpointSlot, MaxBackends);
+	uint64	   *backlog = palloc_array(uint64, MaxBackends);
+	int			nslots;
+
+	InitMaterializedSRF(fcinfo, 0);
+
+	nslots = pinpoint_wakeup_slots(slots, backlog);
+	for (int i = 0; i < nslots; i++)
+	{
+		Datum		values[LISTENER_COLUMNS];
+		bool		nulls[LISTENER_COLUMNS] = {false};
+
+		values[0] = Int32GetDatum(slots[i].pid);
+		values[1] = ObjectIdGetDatum(slots[i].dboid);
+		values[2] = CStringGetTextDatum(state_name(slots[i].state));
+		values[3] = Int32GetDatum((int32) slots[i].nchannels);
+		values[4] = Int64GetDatum((int64) slots[i].wakeups);
+		values[5] = Int64GetDatum((int64) slots[i].delivered);
+		values[6] = Int64GetDatum((int64) backlog[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * pinpoint.stat_get_queue(): one row, all in all.
+ */
+Datum
+pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
+{
+#define QUEUE_COLUMNS 9
+	PinpointQueueStats stats;
+	TupleDesc	tupdesc;
+	Datum		values[QUEUE_COLUMNS];
+	bool		nulls[QUEUE_COLUMNS] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	get_queue_stats(&stats);
+	values[0] = Int64GetDatum((int64) stats.size);
+	values[1] = Int64GetDatum((int64) stats.used);
+	values[2] = Int64GetDatum((int64) stats.batches);
+	values[3] = Int64GetDatum((int64) stats.in_flight);
+	values[4] = Int64GetDatum((int64) stats.held_back);
+	values[5] = Int64GetDatum((int64) stats.published);
+	values[6] = Int64GetDatum((int64) stats.unheard);
+	values[7] = Int64GetDatum((int64) stats.published_by_others);
+	values[8] = Int64GetDatum((int64) stats.wakeups);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
+													  values, nulls)));
+}
+
+/*
+ * Called with a lock held: must neither fail nor allocate.
+ */
+static void
+collect_channel(Oid dboid, const char *channel, int nlisteners, void *arg)
+{
+	ChannelRows *rows = arg;
+	ChannelRow *row;
+
+	if (rows->nrows == rows->length)
+	{
+		rows->missed++;
+		return;
+	}
+	row = &rows->rows[rows->nrows++];
+	row->dboid = dboid;
+	row->nlisteners = nlisteners;
+	strlcpy(row->channel, channel, NAMEDATALEN);
+}
+
+/*
+ * pinpoint.stat_get_channels(): one row per channel that is listened on.
+ *
+ * Names of other databases may be in another encoding, and are shown as NULL.
+ */
+Datum
+pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
+{
+#define CHANNEL_COLUMNS 3
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ChannelRows rows = {.length = 1024};
+
+	InitMaterializedSRF(fcinfo, 0);
+
+	for (;;)
+	{
+		rows.rows = palloc_extended(rows.length * sizeof(ChannelRow),
+									MCXT_ALLOC_HUGE);
+		rows.nrows = 0;
+		rows.missed = 0;
+		pinpoint_channel_map_visit(collect_channel, &rows);
+		if (rows.missed == 0)
+			break;
+		rows.length += 2 * rows.missed;
+		pfree(rows.rows);
+	}
+
+	for (Size i = 0; i < rows.nrows; i++)
+	{
+		ChannelRow *row = &rows.rows[i];
+		Datum		values[CHANNEL_COLUMNS];
+		bool		nulls[CHANNEL_COLUMNS] = {false};
+
+		values[0] = ObjectIdGetDatum(row->dboid);
+		if (row->dboid == MyDatabaseId)
+			values[1] = CStringGetTextDatum(row->channel);
+		else
+			nulls[1] = true;
+		values[2] = Int32GetDatum(row->nlisteners);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}
