@@ -117,7 +117,7 @@ static Size record_size(Size len);
 static char *write_record(char *cursor, uint32 number, const char *string,
 						  Size len);
 static bool reserve_space(Size size, Size *offset);
-static void reclaim(uint64 max_extents);
+static bool reclaim(uint64 max_extents);
 
 /*
  * Bytes that a string of len bytes takes within a batch.
@@ -278,7 +278,6 @@ pinpoint_message_log_reserve(PinpointBatchLayout *layout)
 		/* Space may have come free that nobody has collected yet. */
 		while (pinpoint_message_log_trim())
 			 /* loop */ ;
-		reclaim(PG_UINT64_MAX);
 
 		if (!reserve_space(layout->size, &offset))
 		{
@@ -452,18 +451,20 @@ pinpoint_message_log_free(PinpointBatch *batch)
 	}
 	else
 		batch->is_free = true;
-	reclaim(MAX_BATCHES_PER_TRIM);
+	(void) reclaim(MAX_BATCHES_PER_TRIM);
 }
 
 /*
- * Move the tail over free batches.
+ * Move the tail over free batches, so many at most.  Returns true if there are
+ * more of them.
  */
-static void
+static bool
 reclaim(uint64 max_extents)
 {
 	MessageLog *log = message_log;
+	bool		more = false;
 
-	while (log->nextents > 0 && max_extents-- > 0)
+	while (log->nextents > 0)
 	{
 		PinpointBatch *batch;
 
@@ -475,6 +476,11 @@ reclaim(uint64 max_extents)
 		batch = (PinpointBatch *) (log->start + log->tail);
 		if (!batch->is_free)
 			break;
+		if (max_extents-- == 0)
+		{
+			more = true;
+			break;
+		}
 		log->tail += batch->size;
 		log->nextents--;
 	}
@@ -484,6 +490,7 @@ reclaim(uint64 max_extents)
 		log->head = log->tail = 0;
 		log->wrapped = false;
 	}
+	return more;
 }
 
 /*
@@ -531,28 +538,31 @@ pinpoint_message_log_unpin(PinpointBatch *batch)
 }
 
 /*
- * Give back batches at the front of the list that nobody pins, but not very
- * many in one call.  Returns true if there is more to do.
+ * Give back batches at the front of the list that nobody pins, and space that
+ * has come free, but not very much in one call.  Returns true if there is more
+ * to do.
  */
 bool
 pinpoint_message_log_trim(void)
 {
-	for (int i = 0; i < MAX_BATCHES_PER_TRIM; i++)
+	MessageLog *log = message_log;
+	int			trimmed = 0;
+
+	while (!dlist_is_empty(&log->published))
 	{
 		PinpointBatch *batch;
 
-		if (dlist_is_empty(&message_log->published))
-			return false;
-		batch = dlist_head_element(PinpointBatch, link,
-								   &message_log->published);
+		batch = dlist_head_element(PinpointBatch, link, &log->published);
 		if (batch->pins > 0)
-			return false;
+			break;
+		if (trimmed++ == MAX_BATCHES_PER_TRIM)
+			return true;
 
 		dlist_delete(&batch->link);
-		message_log->nbatches--;
-		pinpoint_message_log_free(batch);
+		log->nbatches--;
+		batch->is_free = true;
 	}
-	return true;
+	return reclaim(MAX_BATCHES_PER_TRIM);
 }
 
 /*

@@ -227,6 +227,7 @@ static void
 pre_commit(void)
 {
 	static bool exit_callback_registered = false;
+	MemoryContext oldcontext;
 
 	if (!exit_callback_registered)
 	{
@@ -234,11 +235,13 @@ pre_commit(void)
 		exit_callback_registered = true;
 	}
 
+	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	pre_committed = true;
 	if (pinpoint_pending_actions() != NIL)
 		pinpoint_channel_map_prepare(pinpoint_pending_actions());
 	if (pinpoint_pending_notifications() != NIL)
 		pinpoint_commit_order_announce(pinpoint_pending_notifications());
+	MemoryContextSwitchTo(oldcontext);
 }
 
 /*

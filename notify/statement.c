@@ -33,6 +33,7 @@
 
 #include "access/htup_details.h"
 #include "access/parallel.h"
+#include "access/transam.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
@@ -99,7 +100,8 @@ static bool needs_fmgr(Oid funcid);
 
 static void note_statement(void);
 static void record_action(PinpointActionKind kind, const char *channel);
-static void send_notification(const char *channel, const char *payload);
+static bool takes_over(void);
+static void queue_notification(const char *channel, const char *payload);
 static bool find_replacements(void);
 static Oid	find_member_function(Oid extension, Oid schema, const char *name,
 								 int nargs, const Oid *argtypes);
@@ -165,15 +167,15 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 
 	note_statement();
 
-	if (IsA(stmt, NotifyStmt))
+	if (IsA(stmt, NotifyStmt) && takes_over())
 	{
 		NotifyStmt *notify = (NotifyStmt *) stmt;
 
 		/* allowed in a read-only transaction, but not here */
 		PreventCommandIfParallelMode("NOTIFY");
 		PreventCommandDuringRecovery("NOTIFY");
-		send_notification(notify->conditionname,
-						  notify->payload ? notify->payload : "");
+		queue_notification(notify->conditionname,
+						   notify->payload ? notify->payload : "");
 		return;
 	}
 
@@ -221,7 +223,17 @@ record_action(PinpointActionKind kind, const char *channel)
 }
 
 /*
- * Send a notification when the transaction commits: NOTIFY and pg_notify().
+ * Do notifications go our way?  If not, PostgreSQL's own works.
+ */
+static bool
+takes_over(void)
+{
+	return pinpoint_enabled && !pinpoint_pre_committed() &&
+		find_replacements();
+}
+
+/*
+ * Send a notification when the transaction commits.
  *
  * channel: 1 to NAMEDATALEN - 1 bytes.  payload: less than
  * NOTIFY_PAYLOAD_MAX_LENGTH bytes, "" for none.
@@ -229,14 +241,8 @@ record_action(PinpointActionKind kind, const char *channel)
  * Errors: as in PostgreSQL (documentation of NOTIFY), with its texts.
  */
 static void
-send_notification(const char *channel, const char *payload)
+queue_notification(const char *channel, const char *payload)
 {
-	if (!pinpoint_enabled || pinpoint_pre_committed() || !find_replacements())
-	{
-		Async_Notify(channel, payload);
-		return;
-	}
-
 	if (IsParallelWorker())
 		elog(ERROR, "cannot send notifications from a parallel worker");
 
@@ -261,7 +267,7 @@ send_notification(const char *channel, const char *payload)
 /*
  * pinpoint.notify(channel text, payload text): what pg_notify() becomes.
  *
- * NULL is the same as an empty string.  Errors: see send_notification().
+ * NULL is the same as an empty string.  Errors: see queue_notification().
  */
 Datum
 pinpoint_notify(PG_FUNCTION_ARGS)
@@ -275,7 +281,10 @@ pinpoint_notify(PG_FUNCTION_ARGS)
 		payload = text_to_cstring(PG_GETARG_TEXT_PP(1));
 
 	PreventCommandDuringRecovery("NOTIFY");
-	send_notification(channel, payload);
+	if (takes_over())
+		queue_notification(channel, payload);
+	else
+		Async_Notify(channel, payload);
 
 	PG_RETURN_VOID();
 }
@@ -501,7 +510,9 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 
-	if (access == OAT_FUNCTION_EXECUTE && OidIsValid(object_id) &&
+	/* Spare all that is built in the look-up. */
+	if (access == OAT_FUNCTION_EXECUTE && object_id >= FirstNormalObjectId &&
+		find_replacements() &&
 		(object_id == notify_oid || object_id == queue_usage_oid))
 	{
 		Oid			original = object_id == notify_oid ?
