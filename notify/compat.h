@@ -35,6 +35,13 @@
 #define PINPOINT_PROCSIGNAL_ID(n)	((BackendId) ((n) + 1))
 #endif
 
+/* Local ID of the current transaction. */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_MY_LXID			(MyProc->vxid.lxid)
+#else
+#define PINPOINT_MY_LXID			(MyProc->lxid)
+#endif
+
 /* May roleid execute the function funcid? */
 #if PG_VERSION_NUM >= 160000
 #define PINPOINT_FUNCTION_ACLCHECK(funcid, roleid) \

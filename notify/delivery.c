@@ -13,6 +13,9 @@
  *	  within the command that called it, and nothing may be sent in its midst,
  *	- there is something unread, and the interrupt for it has been consumed.
  *
+ * A transaction of the client with something unread raises the interrupt
+ * again, so that no mistake about it could ever leave a session asleep.
+ *
  * What is left to be taken for it is a Parse message, an empty query or a
  * fast-path call that is just over while our signal is still under way.  The
  * client gets its notifications right before ReadyForQuery then, as it would
@@ -54,11 +57,18 @@ pinpoint_deliver_if_woken(void)
 	uint64		delivered;
 	bool		save_exit_on_any_error = ExitOnAnyError;
 
-	if (!pinpoint_wakeup_pending() ||
-		notifyInterruptPending ||
-		pinpoint_client_statement ||
-		ActivePortal != NULL)
+	if (!pinpoint_wakeup_pending() || notifyInterruptPending)
 		return;
+
+	if (pinpoint_client_statement_ran() || ActivePortal != NULL)
+	{
+		/*
+		 * A transaction of the client, and our signal is still under way.
+		 * There is no need to wait for it.
+		 */
+		notifyInterruptPending = true;
+		return;
+	}
 
 	ExitOnAnyError = true;
 

@@ -174,7 +174,6 @@ at_transaction_event(XactEvent event, void *arg)
 				pinpoint_commit_order_stamp();
 				committed = true;
 			}
-			pinpoint_client_statement = false;
 			break;
 
 		case XACT_EVENT_ABORT:
@@ -184,7 +183,6 @@ at_transaction_event(XactEvent event, void *arg)
 				pinpoint_channel_map_abort(pinpoint_pending_actions());
 				end_transaction();
 			}
-			pinpoint_client_statement = false;
 			pinpoint_statement_at_abort();
 			break;
 
@@ -196,7 +194,6 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_PREPARE:
-			pinpoint_client_statement = false;
 			break;
 
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:

@@ -121,7 +121,7 @@ extern bool pinpoint_guard(void (*action) (void *arg), void *arg,
 						   const char *consequence);
 
 /*---- statement.c: where SQL enters ----*/
-extern bool pinpoint_client_statement;
+extern bool pinpoint_client_statement_ran(void);
 extern void pinpoint_statement_init(void);
 extern void pinpoint_statement_at_abort(void);
 

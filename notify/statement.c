@@ -48,6 +48,7 @@
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
 #include "optimizer/planner.h"
+#include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -65,8 +66,12 @@
 /* PostgreSQL's limit on the length of a payload; private to its async.c. */
 #define NOTIFY_PAYLOAD_MAX_LENGTH	(BLCKSZ - NAMEDATALEN - 128)
 
-/* Has a statement of the client run in the current transaction? */
-bool		pinpoint_client_statement = false;
+/*
+ * The transaction in which a statement of the client has run last.  (Local IDs
+ * are not reused within a session, and between transactions there is none, so
+ * nobody has to reset this.)
+ */
+static LocalTransactionId statement_lxid = InvalidLocalTransactionId;
 
 /*
  * What replaces pg_notify() and pg_notification_queue_usage() in this database;
@@ -144,7 +149,16 @@ static void
 note_statement(void)
 {
 	if (ActivePortal != NULL)
-		pinpoint_client_statement = true;
+		statement_lxid = PINPOINT_MY_LXID;
+}
+
+/*
+ * Has a statement of the client run in the current transaction?
+ */
+bool
+pinpoint_client_statement_ran(void)
+{
+	return statement_lxid == PINPOINT_MY_LXID;
 }
 
 static void

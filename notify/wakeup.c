@@ -381,8 +381,7 @@ pinpoint_wakeup_advance(PinpointBatch *next)
 	pinpoint_message_log_pin(next);
 	more = pinpoint_message_log_unpin(slot->unread);
 	slot->unread = next;
-	if (more)
-		release_lock_and_trim(true);
+	release_lock_and_trim(more);
 }
 
 /*
@@ -410,8 +409,7 @@ pinpoint_wakeup_end_reading(PinpointBatch **first, PinpointBatch **last,
 	slot->state = next ? PINPOINT_READING : PINPOINT_IDLE;
 	*first = next;
 	*last = next ? pinpoint_message_log_last() : NULL;
-	if (more)
-		release_lock_and_trim(true);
+	release_lock_and_trim(more);
 	return next != NULL;
 }
 
