@@ -77,6 +77,7 @@ pinpoint_deliver_if_woken(void)
 		do
 			delivered = deliver_range(first, last);
 		while (pinpoint_wakeup_end_reading(&first, &last, delivered));
+		pinpoint_message_log_give_back();
 	}
 
 	ExitOnAnyError = save_exit_on_any_error;

@@ -3,18 +3,23 @@
  * message_log.c
  *		Committed batches, in the order in which they are to be read.
  *
- * The log is one contiguous range of shared memory, at the same address in
- * every process, so that batches are linked by plain pointers.  A batch is
+ * The log is one contiguous range of addresses, the same in every process (see
+ * log_storage.c), so that batches are linked by plain pointers.  A batch is
  * reserved and written by its sender before commit; that is the only place
  * that may say "queue full".  Publishing links it at the end of the list of
  * published batches: a few stores, which cannot fail.
  *
- * Space.  Batches are laid out one behind the other, and from the end of the
- * range on to its beginning again, in the order of their reservation.  That is
- * not quite the order of publication, so a batch that is done with is marked
- * free first, and its space is used again once all batches before it are free
- * too.  When the last batch goes, the next one starts at the beginning of the
- * range, so a healthy system touches the same few pages all the time.
+ * Space.  Batches are laid out one behind the other, in the order of their
+ * reservation.  That is not quite the order of publication, so a batch that is
+ * done with is marked free first, and its space is used again once all batches
+ * reserved before it are free too.  When the last batch goes, the next one
+ * starts at the beginning of the range, so a healthy system touches the same
+ * few pages all the time.
+ *
+ * What is in use is a queue of a few segments.  New batches extend the last
+ * segment.  Where this is not possible, a new segment is begun: at the beginning
+ * of the range if there is room by now, else above all others.  The range grows
+ * into its file only if neither is possible.
  *
  * Lifetime.  A published batch is kept while it or a batch published before it
  * is pinned.  A listener with unread batches pins the first one of them; one
@@ -52,21 +57,35 @@
  */
 #define MAX_BATCHES_PER_TRIM	256
 
+/*
+ * More are not needed to use the range well; it is a limit on what has to be
+ * looked at under a lock.
+ */
+#define MAX_SEGMENTS			8
+
+/* Batches one behind the other: bytes from start up to, not including, end. */
+typedef struct LogSegment
+{
+	Size		start;
+	Size		end;
+} LogSegment;
+
 /* All fields are protected by PinpointOrderLock unless they say otherwise. */
 typedef struct MessageLog
 {
 	char	   *start;			/* the range; constant */
 	Size		capacity;		/* its size in bytes; constant */
+	Size		memory;			/* bytes of it that need no file; constant */
 
 	/*
-	 * Bytes in use are [tail, head), or [tail, wrap) and [0, head) when
-	 * wrapped is set; then head <= tail.
+	 * Bytes that can be used without asking for disk space.  Written under
+	 * PinpointStorageLock and PinpointOrderLock, read under either.
 	 */
-	Size		head;
-	Size		tail;
-	Size		wrap;
-	bool		wrapped;
-	uint64		nextents;		/* batches in there, free ones included */
+	Size		usable;
+
+	/* What is in use, oldest first.  No segment is empty. */
+	LogSegment	segments[MAX_SEGMENTS];
+	int			nsegments;
 
 	dlist_head	published;		/* batches to read, oldest first */
 	uint64		nbatches;		/* length of that list */
@@ -78,6 +97,8 @@ typedef struct MessageLog
 	 */
 	pg_atomic_uint64 sequence;
 } MessageLog;
+
+LWLock	   *PinpointStorageLock = NULL;
 
 static MessageLog *message_log = NULL;
 
@@ -117,7 +138,11 @@ static Size record_size(Size len);
 static char *write_record(char *cursor, uint32 number, const char *string,
 						  Size len);
 static bool reserve_space(Size size, Size *offset);
-static bool reclaim(uint64 max_extents);
+static Size size_to_fit(Size size);
+static Size top_of_segments(void);
+static void grow(Size wanted);
+static void report_full(PinpointBatchLayout *layout) pg_attribute_noreturn();
+static bool reclaim(uint64 max_batches);
 
 /*
  * Bytes that a string of len bytes takes within a batch.
@@ -139,8 +164,7 @@ write_record(char *cursor, uint32 number, const char *string, Size len)
 Size
 pinpoint_message_log_shmem_size(void)
 {
-	return add_size(MAXALIGN(sizeof(MessageLog)),
-					mul_size(pinpoint_queue_size, 1024));
+	return MAXALIGN(sizeof(MessageLog));
 }
 
 void
@@ -148,15 +172,16 @@ pinpoint_message_log_shmem_init(void)
 {
 	bool		found;
 
+	PinpointStorageLock = &GetNamedLWLockTranche("PinpointStorage")->lock;
 	message_log = ShmemInitStruct("pg_pinpoint message log",
-								  pinpoint_message_log_shmem_size(),
-								  &found);
+								  pinpoint_message_log_shmem_size(), &found);
 	if (!found)
 	{
 		memset(message_log, 0, sizeof(MessageLog));
-		message_log->start =
-			(char *) message_log + MAXALIGN(sizeof(MessageLog));
-		message_log->capacity = mul_size(pinpoint_queue_size, 1024);
+		message_log->start = pinpoint_log_storage_create();
+		message_log->capacity = pinpoint_log_storage_size();
+		message_log->memory = pinpoint_log_storage_memory_size();
+		message_log->usable = message_log->memory;
 		dlist_init(&message_log->published);
 		pg_atomic_init_u64(&message_log->sequence, 0);
 	}
@@ -228,41 +253,137 @@ pinpoint_batch_layout(List *notifications)
 }
 
 /*
- * Find room for size bytes; false if there is none.
+ * Where the highest segment ends.
+ */
+static Size
+top_of_segments(void)
+{
+	Size		top = 0;
+
+	for (int i = 0; i < message_log->nsegments; i++)
+		top = Max(top, message_log->segments[i].end);
+	return top;
+}
+
+/*
+ * Find room for size bytes within what is usable; false if there is none.
  */
 static bool
 reserve_space(Size size, Size *offset)
 {
 	MessageLog *log = message_log;
+	LogSegment *last = log->nsegments > 0 ?
+		&log->segments[log->nsegments - 1] : NULL;
+	Size		lowest = log->usable;
+	Size		top = top_of_segments();
 
-	if (!log->wrapped)
+	if (last != NULL)
 	{
-		if (log->capacity - log->head >= size)
-			*offset = log->head;
-		else if (log->tail >= size)
+		Size		ceiling = log->usable;
+
+		for (int i = 0; i < log->nsegments; i++)
 		{
-			log->wrap = log->head;
-			log->wrapped = true;
-			*offset = 0;
+			Size		start = log->segments[i].start;
+
+			lowest = Min(lowest, start);
+			if (start >= last->end)
+				ceiling = Min(ceiling, start);
 		}
-		else
-			return false;
+		if (ceiling - last->end >= size)
+		{
+			*offset = last->end;
+			last->end += size;
+			return true;
+		}
 	}
-	else if (log->tail - log->head >= size)
-		*offset = log->head;
+
+	if (log->nsegments == MAX_SEGMENTS)
+		return false;
+	if (lowest >= size)
+		*offset = 0;
+	else if (log->usable - top >= size)
+		*offset = top;
 	else
 		return false;
 
-	log->head = *offset + size;
-	log->nextents++;
+	log->segments[log->nsegments].start = *offset;
+	log->segments[log->nsegments].end = *offset + size;
+	log->nsegments++;
 	return true;
 }
 
 /*
- * Take space for a batch.  The caller holds PinpointOrderLock.
+ * How many bytes have to be usable for reserve_space() to succeed; 0 if that
+ * is more than there can be.
+ */
+static Size
+size_to_fit(Size size)
+{
+	MessageLog *log = message_log;
+	Size		top = top_of_segments();
+
+	if (log->nsegments == MAX_SEGMENTS &&
+		log->segments[MAX_SEGMENTS - 1].end != top)
+		return 0;
+	if (size > log->capacity - top)
+		return 0;
+	return top + size;
+}
+
+/*
+ * Make at least so many bytes usable.
+ */
+static void
+grow(Size wanted)
+{
+	LWLockAcquire(PinpointStorageLock, LW_EXCLUSIVE);
+	if (message_log->usable < wanted)
+	{
+		Size		usable;
+
+		usable = pinpoint_log_storage_grow(message_log->usable, wanted);
+
+		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		message_log->usable = usable;
+		LWLockRelease(PinpointOrderLock);
+	}
+	LWLockRelease(PinpointStorageLock);
+}
+
+/*
+ * If the log has taken disk space that it does not need any more, give it
+ * back.  This is I/O, so it is nothing to do after a commit.
+ */
+void
+pinpoint_message_log_give_back(void)
+{
+	MessageLog *log = message_log;
+	bool		shrink = false;
+
+	/* A look without a lock: nearly always there is nothing to do. */
+	if (*(volatile Size *) &log->usable == log->memory)
+		return;
+
+	LWLockAcquire(PinpointStorageLock, LW_EXCLUSIVE);
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (log->usable > log->memory && top_of_segments() <= log->memory)
+	{
+		log->usable = log->memory;
+		shrink = true;
+	}
+	LWLockRelease(PinpointOrderLock);
+	if (shrink)
+		pinpoint_log_storage_shrink();
+	LWLockRelease(PinpointStorageLock);
+}
+
+/*
+ * Take space for a batch.  The caller holds PinpointOrderLock, which may be
+ * released and taken again meanwhile.
  *
  * Errors: ERRCODE_PROGRAM_LIMIT_EXCEEDED when there is no room, as PostgreSQL
- * does when its own queue is full; PinpointOrderLock is released first.
+ * does when its own queue is full; what the file system says, where the log
+ * has to grow.  PinpointOrderLock is released then.
  */
 PinpointBatch *
 pinpoint_message_log_reserve(PinpointBatchLayout *layout)
@@ -270,30 +391,22 @@ pinpoint_message_log_reserve(PinpointBatchLayout *layout)
 	PinpointBatch *batch;
 	Size		offset;
 
-	if (!reserve_space(layout->size, &offset))
+	while (!reserve_space(layout->size, &offset))
 	{
-		int			pid;
-		Size		capacity = message_log->capacity;
+		Size		wanted;
 
 		/* Space may have come free that nobody has collected yet. */
 		while (pinpoint_message_log_trim())
 			 /* loop */ ;
+		if (reserve_space(layout->size, &offset))
+			break;
 
-		if (!reserve_space(layout->size, &offset))
-		{
-			pid = pinpoint_wakeup_furthest_behind();
-			LWLockRelease(PinpointOrderLock);
-			ereport(ERROR,
-					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("too many notifications in the NOTIFY queue"),
-					 layout->size > capacity ?
-					 errhint("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\".",
-							 layout->size) :
-					 pid != 0 ?
-					 errhint("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
-							 pid) :
-					 errhint("Increase \"pinpoint.queue_size\".")));
-		}
+		wanted = size_to_fit(layout->size);
+		if (wanted == 0)
+			report_full(layout);
+		LWLockRelease(PinpointOrderLock);
+		grow(wanted);
+		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	}
 
 	batch = (PinpointBatch *) (message_log->start + offset);
@@ -302,6 +415,24 @@ pinpoint_message_log_reserve(PinpointBatchLayout *layout)
 	batch->pins = 0;
 	batch->sequence = 0;
 	return batch;
+}
+
+static void
+report_full(PinpointBatchLayout *layout)
+{
+	int			pid = pinpoint_wakeup_furthest_behind();
+
+	LWLockRelease(PinpointOrderLock);
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("too many notifications in the NOTIFY queue"),
+			 layout->size > message_log->capacity ?
+			 errhint("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\".",
+					 layout->size) :
+			 pid != 0 ?
+			 errhint("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
+					 pid) :
+			 errhint("Increase \"pinpoint.queue_size\".")));
 }
 
 /*
@@ -438,16 +569,18 @@ void
 pinpoint_message_log_free(PinpointBatch *batch)
 {
 	MessageLog *log = message_log;
+	LogSegment *last = &log->segments[log->nsegments - 1];
 	Size		offset = (char *) batch - log->start;
 
-	if (offset + batch->size == log->head)
+	if (offset + batch->size == last->end)
 	{
 		/*
 		 * It was the last one reserved.  Take it back, so that batches nobody
 		 * listens to cost nothing even while an older batch is being kept.
 		 */
-		log->head = offset;
-		log->nextents--;
+		last->end = offset;
+		if (last->start == last->end)
+			log->nsegments--;
 	}
 	else
 		batch->is_free = true;
@@ -455,42 +588,33 @@ pinpoint_message_log_free(PinpointBatch *batch)
 }
 
 /*
- * Move the tail over free batches, so many at most.  Returns true if there are
- * more of them.
+ * Move the start of what is in use over free batches, so many at most.  Returns
+ * true if there are more of them.
  */
 static bool
-reclaim(uint64 max_extents)
+reclaim(uint64 max_batches)
 {
 	MessageLog *log = message_log;
-	bool		more = false;
 
-	while (log->nextents > 0)
+	while (log->nsegments > 0)
 	{
-		PinpointBatch *batch;
+		LogSegment *first = &log->segments[0];
+		PinpointBatch *batch = (PinpointBatch *) (log->start + first->start);
 
-		if (log->wrapped && log->tail == log->wrap)
-		{
-			log->tail = 0;
-			log->wrapped = false;
-		}
-		batch = (PinpointBatch *) (log->start + log->tail);
 		if (!batch->is_free)
-			break;
-		if (max_extents-- == 0)
-		{
-			more = true;
-			break;
-		}
-		log->tail += batch->size;
-		log->nextents--;
-	}
+			return false;
+		if (max_batches-- == 0)
+			return true;
 
-	if (log->nextents == 0)
-	{
-		log->head = log->tail = 0;
-		log->wrapped = false;
+		first->start += batch->size;
+		if (first->start == first->end)
+		{
+			log->nsegments--;
+			memmove(log->segments, log->segments + 1,
+					log->nsegments * sizeof(LogSegment));
+		}
 	}
-	return more;
+	return false;
 }
 
 /*
@@ -580,9 +704,9 @@ pinpoint_message_log_stats(PinpointQueueStats *stats)
 	MessageLog *log = message_log;
 
 	stats->size = log->capacity;
-	if (log->wrapped)
-		stats->used = log->wrap - log->tail + log->head;
-	else
-		stats->used = log->head - log->tail;
+	stats->used = 0;
+	for (int i = 0; i < log->nsegments; i++)
+		stats->used += log->segments[i].end - log->segments[i].start;
+	stats->file = log->usable - log->memory;
 	stats->batches = log->nbatches;
 }

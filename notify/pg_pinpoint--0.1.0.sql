@@ -51,6 +51,7 @@ COMMENT ON VIEW pinpoint.stat_listeners IS
 CREATE FUNCTION pinpoint.stat_get_queue(
 	OUT size_bytes bigint,
 	OUT used_bytes bigint,
+	OUT file_bytes bigint,
 	OUT batches bigint,
 	OUT in_flight bigint,
 	OUT held_back bigint,
@@ -69,7 +70,7 @@ CREATE VIEW pinpoint.stat_queue AS
 SELECT q.* FROM pinpoint.stat_get_queue() AS q;
 
 COMMENT ON VIEW pinpoint.stat_queue IS
-'one row: size and use of the notification queue, and what went through it since the server started';
+'one row: size and use of the notification queue, disk space taken for it, and what went through it since the server started';
 
 CREATE FUNCTION pinpoint.stat_get_channels(
 	OUT datid oid,

@@ -37,7 +37,8 @@ void		_PG_init(void);
 
 /* Settings */
 bool		pinpoint_enabled = true;
-int			pinpoint_queue_size = 64 * 1024;	/* kB */
+int			pinpoint_queue_size = 8 * 1024 * 1024;	/* kB */
+int			pinpoint_queue_memory = 16 * 1024;	/* kB */
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
 static const struct config_enum_entry fault_options[] = {
@@ -50,7 +51,10 @@ static const struct config_enum_entry fault_options[] = {
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-/* Has the current transaction passed its pre-commit, and its commit record? */
+/*
+ * Has the current transaction passed its pre-commit?  Has it passed its commit
+ * record, with something left to do?
+ */
 static bool pre_committed = false;
 static bool committed = false;
 
@@ -104,9 +108,20 @@ define_settings(void)
 
 	DefineCustomIntVariable("pinpoint.queue_size",
 							"Sets the size of the queue of notifications that are not yet read.",
-							NULL,
+							"What does not fit into pinpoint.queue_memory goes to a file in pg_notify.",
 							&pinpoint_queue_size,
-							64 * 1024,
+							8 * 1024 * 1024,
+							64,
+							MAX_KILOBYTES,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.queue_memory",
+							"Sets how much of the queue of notifications is kept in shared memory.",
+							NULL,
+							&pinpoint_queue_memory,
+							16 * 1024,
 							64,
 							MAX_KILOBYTES,
 							PGC_POSTMASTER,
@@ -140,6 +155,7 @@ request_shmem(void)
 	/* As they are seen in pg_stat_activity.wait_event */
 	RequestNamedLWLockTranche("PinpointOrder", 1);
 	RequestNamedLWLockTranche("PinpointChannelMap", 1);
+	RequestNamedLWLockTranche("PinpointStorage", 1);
 }
 
 static void
@@ -162,6 +178,7 @@ at_transaction_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			pre_committed = true;
 			if (pinpoint_pending_exists())
 				pre_commit();
 			else
@@ -169,24 +186,24 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_COMMIT:
-			if (pre_committed)
+			if (pinpoint_pending_exists())
 			{
 				pinpoint_commit_order_stamp();
 				committed = true;
 			}
+			else
+				end_transaction();
 			break;
 
 		case XACT_EVENT_ABORT:
-			if (pinpoint_pending_exists())
-			{
-				pinpoint_commit_order_withdraw();
-				pinpoint_channel_map_abort(pinpoint_pending_actions());
-				end_transaction();
-			}
+			pinpoint_commit_order_withdraw();
+			pinpoint_channel_map_abort(pinpoint_pending_actions());
 			pinpoint_statement_at_abort();
+			end_transaction();
 			break;
 
 		case XACT_EVENT_PRE_PREPARE:
+			pre_committed = true;
 			if (pinpoint_pending_exists())
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -194,6 +211,7 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_PREPARE:
+			end_transaction();
 			break;
 
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
@@ -233,7 +251,6 @@ pre_commit(void)
 	}
 
 	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
-	pre_committed = true;
 	if (pinpoint_pending_actions() != NIL)
 		pinpoint_channel_map_prepare(pinpoint_pending_actions());
 	if (pinpoint_pending_notifications() != NIL)
@@ -269,8 +286,8 @@ end_transaction(void)
 }
 
 /*
- * Has the transaction settled what it will do?  What comes from other
- * libraries' pre-commit callbacks after that is too late for us.
+ * Has the transaction settled what it will do?  What other libraries do in
+ * their own callbacks after that is too late for us.
  */
 bool
 pinpoint_pre_committed(void)
@@ -288,6 +305,7 @@ at_exit(int code, Datum arg)
 	pinpoint_wakeup_unregister();
 	pinpoint_commit_order_withdraw();
 	pinpoint_channel_map_at_exit();
+	pinpoint_message_log_give_back();
 }
 
 /*

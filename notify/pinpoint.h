@@ -11,16 +11,18 @@
  * and channel_map.c knows who listens.  The externs below are grouped by the
  * file that defines them, in that order.
  *
- * Locks.  There are two kinds, and the first is always taken before the
- * second:
+ * Locks, in the order in which they are taken if more than one is:
  *
- *	1. PinpointOrderLock protects the in-flight list, the ready list, the
+ *	1. PinpointStorageLock protects the size of the file behind the message
+ *	   log.  It is held while that file grows or shrinks, which is rare, and
+ *	   never taken after commit.
+ *	2. PinpointOrderLock protects the in-flight list, the ready list, the
  *	   message log and all session slots.
- *	2. A partition lock of the channel map (inside dshash) protects the map
+ *	3. A partition lock of the channel map (inside dshash) protects the map
  *	   entries of that partition and their arrays of listeners.
  *
- * Neither is held while signalling, sending to a client or doing I/O, nor
- * across the write or flush of a commit record.
+ * The last two are not held while signalling, sending to a client or doing
+ * I/O, and none is held across the write or flush of a commit record.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -93,7 +95,8 @@ typedef struct PinpointSlot
 typedef struct PinpointQueueStats
 {
 	Size		size;			/* capacity of the log, in bytes */
-	Size		used;			/* bytes taken, up to the oldest batch in use */
+	Size		used;			/* bytes taken */
+	Size		file;			/* bytes of disk space taken for it */
 	uint64		batches;		/* batches published and not yet given back */
 	uint64		in_flight;		/* batches whose transaction is committing */
 	uint64		held_back;		/* committed, but may still be overtaken */
@@ -115,6 +118,7 @@ typedef enum PinpointFault
 /*---- pg_pinpoint.c: wiring ----*/
 extern bool pinpoint_enabled;
 extern int	pinpoint_queue_size;
+extern int	pinpoint_queue_memory;
 extern int	pinpoint_fault;
 extern bool pinpoint_pre_committed(void);
 extern bool pinpoint_guard(void (*action) (void *arg), void *arg,
@@ -188,6 +192,7 @@ extern bool pinpoint_commit_order_announced(void);
 extern void pinpoint_commit_order_stats(PinpointQueueStats *stats);
 
 /*---- message_log.c: committed batches ----*/
+extern LWLock *PinpointStorageLock;
 typedef struct PinpointBatchLayout PinpointBatchLayout;
 typedef struct PinpointBatchReader
 {
@@ -218,7 +223,15 @@ extern void pinpoint_message_log_pin(PinpointBatch *batch);
 extern bool pinpoint_message_log_unpin(PinpointBatch *batch);
 extern bool pinpoint_message_log_trim(void);
 extern uint64 pinpoint_message_log_backlog(PinpointBatch *batch);
+extern void pinpoint_message_log_give_back(void);
 extern void pinpoint_message_log_stats(PinpointQueueStats *stats);
+
+/*---- log_storage.c: where the log lives ----*/
+extern char *pinpoint_log_storage_create(void);
+extern Size pinpoint_log_storage_size(void);
+extern Size pinpoint_log_storage_memory_size(void);
+extern Size pinpoint_log_storage_grow(Size usable, Size wanted);
+extern void pinpoint_log_storage_shrink(void);
 
 /*---- wakeup.c: whom to wake ----*/
 extern Size pinpoint_wakeup_shmem_size(void);

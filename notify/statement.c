@@ -178,6 +178,9 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 				DestReceiver *dest, QueryCompletion *qc)
 {
 	Node	   *stmt = pstmt->utilityStmt;
+	bool		is_action = false;
+	PinpointActionKind kind = PINPOINT_LISTEN;
+	const char *channel = "";
 
 	note_statement();
 
@@ -193,11 +196,33 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 		return;
 	}
 
-	if (IsA(stmt, ListenStmt) && pinpoint_pre_committed())
+	/*
+	 * Look at the statement now: one that ends its transaction, such as a
+	 * CALL, may be freed when it returns.
+	 */
+	if (IsA(stmt, ListenStmt))
+	{
+		is_action = true;
+		channel = ((ListenStmt *) stmt)->conditionname;
+	}
+	else if (IsA(stmt, UnlistenStmt))
+	{
+		is_action = true;
+		channel = ((UnlistenStmt *) stmt)->conditionname;
+		kind = channel ? PINPOINT_UNLISTEN : PINPOINT_UNLISTEN_ALL;
+	}
+	else if (IsA(stmt, DiscardStmt) &&
+			 ((DiscardStmt *) stmt)->target == DISCARD_ALL)
+	{
+		is_action = true;
+		kind = PINPOINT_UNLISTEN_ALL;
+	}
+
+	if (is_action && pinpoint_pre_committed())
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot execute %s while the transaction is being committed",
-						"LISTEN"),
+						GetCommandTagName(CreateCommandTag(stmt))),
 				 errhint("Execute it in a transaction of its own.")));
 
 	if (prev_ProcessUtility)
@@ -207,20 +232,8 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
 								params, query_env, dest, qc);
 
-	if (IsA(stmt, ListenStmt))
-		record_action(PINPOINT_LISTEN, ((ListenStmt *) stmt)->conditionname);
-	else if (IsA(stmt, UnlistenStmt))
-	{
-		UnlistenStmt *unlisten = (UnlistenStmt *) stmt;
-
-		if (unlisten->conditionname)
-			record_action(PINPOINT_UNLISTEN, unlisten->conditionname);
-		else
-			record_action(PINPOINT_UNLISTEN_ALL, "");
-	}
-	else if (IsA(stmt, DiscardStmt) &&
-			 ((DiscardStmt *) stmt)->target == DISCARD_ALL)
-		record_action(PINPOINT_UNLISTEN_ALL, "");
+	if (is_action)
+		record_action(kind, channel ? channel : "");
 }
 
 /*

@@ -128,7 +128,7 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 Datum
 pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 {
-#define QUEUE_COLUMNS 9
+#define QUEUE_COLUMNS 10
 	PinpointQueueStats stats;
 	TupleDesc	tupdesc;
 	Datum		values[QUEUE_COLUMNS];
@@ -140,13 +140,14 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 	get_queue_stats(&stats);
 	values[0] = Int64GetDatum((int64) stats.size);
 	values[1] = Int64GetDatum((int64) stats.used);
-	values[2] = Int64GetDatum((int64) stats.batches);
-	values[3] = Int64GetDatum((int64) stats.in_flight);
-	values[4] = Int64GetDatum((int64) stats.held_back);
-	values[5] = Int64GetDatum((int64) stats.published);
-	values[6] = Int64GetDatum((int64) stats.unheard);
-	values[7] = Int64GetDatum((int64) stats.published_by_others);
-	values[8] = Int64GetDatum((int64) stats.wakeups);
+	values[2] = Int64GetDatum((int64) stats.file);
+	values[3] = Int64GetDatum((int64) stats.batches);
+	values[4] = Int64GetDatum((int64) stats.in_flight);
+	values[5] = Int64GetDatum((int64) stats.held_back);
+	values[6] = Int64GetDatum((int64) stats.published);
+	values[7] = Int64GetDatum((int64) stats.unheard);
+	values[8] = Int64GetDatum((int64) stats.published_by_others);
+	values[9] = Int64GetDatum((int64) stats.wakeups);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 													  values, nulls)));
 }

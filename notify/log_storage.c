@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_storage.c
+ *		Where the message log lives: one range of addresses, partly memory,
+ *		partly a file.
+ *
+ * The range is mapped by the postmaster and inherited by every process, so it
+ * is at the same address everywhere.  Its first part (pinpoint.queue_memory)
+ * is shared memory.  The rest, up to pinpoint.queue_size, is a sparse file in
+ * pg_notify/, mapped right behind it.  The message log prefers low addresses,
+ * and starts again at the lowest whenever it is empty, so the file is touched
+ * only while listeners are behind by more than the memory holds.
+ *
+ * The file takes disk space bit by bit, and always before it is written to:
+ * where the disk is full, it is the sender that learns of it, before its
+ * commit, and a write to the range cannot fail.  When the log is empty the
+ * space is given back.
+ *
+ * pg_notify/ is the right place: PostgreSQL leaves it out of base backups, and
+ * what it contains means nothing after a restart.  We empty the file ourselves
+ * at every start.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "storage/shmem.h"
+
+#include "pinpoint.h"
+
+#define LOG_FILE_NAME		"pg_notify/pg_pinpoint"
+
+/* The file grows in steps of so many bytes. */
+#define GROWTH_STEP			((Size) 16 * 1024 * 1024)
+
+/* Set up by the postmaster, inherited, constant. */
+static char *range = NULL;
+static Size range_size = 0;
+static Size memory_size = 0;	/* of its first part */
+static int	file = -1;			/* its second part, if there is one */
+
+static void *map(void *address, Size size, int protection, int flags, int fd);
+
+/*
+ * mmap(), which must succeed.
+ */
+static void *
+map(void *address, Size size, int protection, int flags, int fd)
+{
+	void	   *result = mmap(address, size, protection, flags, fd, 0);
+
+	if (result == MAP_FAILED)
+		ereport(FATAL,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("could not map %zu bytes for the queue of notifications: %m",
+						size),
+				 errhint("Reduce \"pinpoint.queue_memory\" (now %d kB) or \"pinpoint.queue_size\" (now %d kB).",
+						 pinpoint_queue_memory, pinpoint_queue_size)));
+	return result;
+}
+
+/*
+ * In the postmaster, at start and at restart after a crash: make the range,
+ * empty.  Returns its address.
+ */
+char *
+pinpoint_log_storage_create(void)
+{
+	Size		page = (Size) sysconf(_SC_PAGESIZE);
+	Size		new_size;
+
+	/* All processes that used the old range are gone. */
+	if (range != NULL)
+		munmap(range, range_size);
+	if (file >= 0)
+		close(file);
+	file = -1;
+
+	/* The file has to begin at the boundary of a page. */
+	new_size = TYPEALIGN(page, mul_size(pinpoint_queue_size, 1024));
+	memory_size = TYPEALIGN(page, mul_size(pinpoint_queue_memory, 1024));
+	memory_size = Min(memory_size, new_size);
+
+	range = map(NULL, new_size, PROT_NONE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	range_size = new_size;
+	map(range, memory_size, PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1);
+
+	if (range_size > memory_size)
+	{
+		file = BasicOpenFile(LOG_FILE_NAME,
+							 O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
+		if (file < 0)
+			ereport(FATAL,
+					(errcode_for_file_access(),
+					 errmsg("could not create file \"%s\": %m",
+							LOG_FILE_NAME)));
+		(void) fcntl(file, F_SETFD, FD_CLOEXEC);
+
+		/* Nobody touches what is mapped beyond the end of the file. */
+		map(range + memory_size, range_size - memory_size,
+			PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file);
+	}
+#ifdef MADV_DONTDUMP
+	(void) madvise(range, range_size, MADV_DONTDUMP);
+#endif
+
+	return range;
+}
+
+/*
+ * Bytes of the whole range, and of its part that needs no file.
+ */
+Size
+pinpoint_log_storage_size(void)
+{
+	return range_size;
+}
+
+Size
+pinpoint_log_storage_memory_size(void)
+{
+	return memory_size;
+}
+
+/*
+ * Before commit: take disk space.
+ *
+ * usable: bytes at the beginning of the range that can be used now.  wanted: how
+ * many are needed, at most the size of the range.  Returns how many can be used
+ * then.
+ *
+ * The caller holds PinpointStorageLock, and not PinpointOrderLock.
+ *
+ * Errors: disk full, or whatever the file system says.
+ */
+Size
+pinpoint_log_storage_grow(Size usable, Size wanted)
+{
+	Size		old_usable = usable;
+
+	Assert(usable >= memory_size && wanted <= range_size);
+
+	while (usable < wanted)
+	{
+		Size		step = Min(GROWTH_STEP, range_size - usable);
+		int			rc;
+
+		do
+			rc = posix_fallocate(file, (off_t) (usable - memory_size),
+								 (off_t) step);
+		while (rc == EINTR);
+
+		if (rc != 0)
+		{
+			/* Take no space that nobody knows of. */
+			if (ftruncate(file, (off_t) (old_usable - memory_size)) != 0)
+				elog(LOG, "could not truncate file \"%s\": %m",
+					 LOG_FILE_NAME);
+			errno = rc;
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not extend file \"%s\": %m",
+							LOG_FILE_NAME),
+					 errhint("Check free disk space.")));
+		}
+		usable += step;
+	}
+	return usable;
+}
+
+/*
+ * Give back all disk space.  Nothing in the file is in use any more.  The
+ * caller holds PinpointStorageLock, and not PinpointOrderLock.
+ */
+void
+pinpoint_log_storage_shrink(void)
+{
+	if (ftruncate(file, 0) != 0)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not truncate file \"%s\": %m",
+						LOG_FILE_NAME)));
+}
