@@ -197,8 +197,6 @@ pinpoint_commit_order_publish(void)
 	leave_in_flight(batch);
 	batch->order = my_stamp;
 	insert_ready(batch);
-	LWLockRelease(PinpointOrderLock);
-
 	publish_ready();
 }
 
@@ -217,8 +215,6 @@ pinpoint_commit_order_withdraw(void)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	leave_in_flight(batch);
 	pinpoint_message_log_free(batch);
-	LWLockRelease(PinpointOrderLock);
-
 	publish_ready();
 }
 
@@ -283,8 +279,8 @@ may_publish(PinpointBatch *batch)
 /*
  * Publish all ready batches that may be, then wake those who listen.
  *
- * Must be called without PinpointOrderLock.  Does not fail: when the channel
- * map cannot be read, every listener of the database is woken instead.
+ * The caller holds PinpointOrderLock; it is released.  Does not fail: when the
+ * channel map cannot be read, every listener of the database is woken instead.
  */
 static void
 publish_ready(void)
@@ -292,7 +288,6 @@ publish_ready(void)
 	bool		everyone = false;
 	int			in_round = 0;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	while (!dlist_is_empty(&commit_order->ready))
 	{
 		PinpointBatch *batch;
