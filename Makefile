@@ -1,0 +1,26 @@
+# pg_pinpoint: builds and installs every part for the server that PG_CONFIG
+# names, as in "make install PG_CONFIG=/usr/lib/postgresql/15/bin/pg_config".
+
+PARTS = notify
+
+PG_CONFIG ?= pg_config
+
+.PHONY: all install uninstall clean clean-bench bench check
+
+all install uninstall clean:
+	@$(PG_CONFIG) --pgxs >/dev/null
+	@set -e; for part in $(PARTS); do \
+		$(MAKE) -C $$part PG_CONFIG='$(PG_CONFIG)' $@; \
+	done
+
+clean: clean-bench
+
+clean-bench:
+	rm -rf bench/target
+
+bench:
+	cargo build --release --locked --manifest-path bench/Cargo.toml
+
+# Installs the extension first: the tests run on the server of PG_CONFIG.
+check:
+	PG_CONFIG='$(PG_CONFIG)' script/test
