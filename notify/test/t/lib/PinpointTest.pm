@@ -1,0 +1,225 @@
+=pod
+
+=head1 NAME
+
+PinpointTest - servers, sessions and waits shared by the TAP tests
+
+=head1 DESCRIPTION
+
+Each test makes its own server with new_node() and opens PgWire sessions on it.
+A wait is for a condition and ends at a deadline.
+
+=cut
+
+package PinpointTest;
+
+use strict;
+use warnings;
+
+use Carp;
+use Exporter 'import';
+use POSIX ();
+use PgWire;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw(
+  new_node
+  connect_to
+  connect_many
+  wait_until
+  as_text
+  all_as_text
+  stat_queue
+  stat_listener
+  wait_until_idle
+  error_is
+  server_is_clean
+  allow_open_files
+);
+
+# Interrupted tests stop their servers too: die() runs the END blocks of
+# PostgreSQL::Test::Cluster, a signal's default action does not.
+$SIG{INT} = $SIG{TERM} = sub { die "stopped by signal $_[0]\n" };
+
+# Starts a new server.  Parameters:
+#   preload         shared_preload_libraries; default 'pg_pinpoint', '' for a
+#                   server without it: PostgreSQL as it is
+#   extension       make the extension in database postgres (default: if
+#                   pg_pinpoint is preloaded)
+#   max_connections default 50
+#   conf            more lines for postgresql.conf
+#   init            parameters of PostgreSQL::Test::Cluster's init()
+sub new_node
+{
+	my ($name, %params) = @_;
+	my $preload = $params{preload} // 'pg_pinpoint';
+	my $node    = PostgreSQL::Test::Cluster->new($name);
+	$node->init(%{ $params{init} // {} });
+	$node->append_conf('postgresql.conf', join "\n",
+		"shared_preload_libraries = '$preload'",
+		'max_connections = ' . ($params{max_connections} // 50),
+
+		# Thousands of statements in the server's log help nobody.
+		'log_statement = none',
+
+		# No process but those of the test is to wake a session or to
+		# hold an old snapshot.
+		'autovacuum = off',
+		$params{conf} // '');
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION pg_pinpoint')
+	  if $params{extension} // $preload =~ /pg_pinpoint/;
+	return $node;
+}
+
+# Opens a session.  Parameters: dbname (default postgres), user (default the
+# superuser who made the server), client_encoding, options.
+sub connect_to
+{
+	my ($node, %params) = @_;
+	return PgWire->new(_address($node, %params));
+}
+
+# Opens $count sessions with the same parameters.
+sub connect_many
+{
+	my ($node, $count, %params) = @_;
+	my @sessions;
+	while (@sessions < $count)
+	{
+		# Groups, so that the postmaster's queue of connections does not
+		# overflow.
+		my $group = $count - @sessions < 25 ? $count - @sessions : 25;
+		push @sessions, map { $_->finish_start }
+		  map { PgWire->start(_address($node, %params)) } 1 .. $group;
+	}
+	return @sessions;
+}
+
+sub _address
+{
+	my ($node, %params) = @_;
+	return (
+		host   => $node->host,
+		port   => $node->port,
+		dbname => 'postgres',
+		user   => scalar getpwuid($>),
+		%params);
+}
+
+# Calls $condition until it is true and returns that, or false at the deadline.
+sub wait_until
+{
+	my ($condition) = @_;
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	while (1)
+	{
+		my $value = $condition->();
+		return $value if $value;
+		return 0 if time > $deadline;
+		sleep 0.01;
+	}
+}
+
+# A notification as 'channel/payload'.
+sub as_text
+{
+	my ($notification) = @_;
+	return "$notification->{channel}/$notification->{payload}";
+}
+
+sub all_as_text { return [ map { as_text($_) } @_ ]; }
+
+# The row of pinpoint.stat_queue as a hash.
+sub stat_queue
+{
+	my ($session) = @_;
+	return _row($session, 'SELECT * FROM pinpoint.stat_queue');
+}
+
+# The row of pinpoint.stat_listeners of a session, undef if there is none.
+sub stat_listener
+{
+	my ($session, $pid) = @_;
+	return _row($session,
+		"SELECT * FROM pinpoint.stat_listeners WHERE pid = $pid");
+}
+
+# The first row as a hash of its columns' names.
+sub _row
+{
+	my ($session, $sql) = @_;
+	my $result = $session->run($sql);
+	my ($description) = grep { $_->{type} eq 'T' } $result->messages;
+	my @names = unpack('n/(Z* x18)', $description->{body});
+	my $row = $result->rows->[0] or return;
+	my %row;
+	@row{@names} = @$row;
+	return \%row;
+}
+
+# Waits until a listener has handled all its wakeups.
+sub wait_until_idle
+{
+	my ($session, $pid) = @_;
+	return wait_until(
+		sub {
+			my $listener = stat_listener($session, $pid);
+			return $listener && $listener->{state} eq 'idle';
+		});
+}
+
+# The error of a result has this SQLSTATE, message, and, if given, hint.
+sub error_is
+{
+	my ($result, $sqlstate, $message, $hint, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $error = $result->error // {};
+	return is_deeply(
+		{ map { $_ => $error->{$_} } 'C', 'M', defined $hint ? 'H' : () },
+		{ C => $sqlstate, M => $message, defined $hint ? (H => $hint) : () },
+		$name);
+}
+
+# Nothing is left of any listener or notification.  Sessions take a moment to
+# end after their client has gone, so this waits.
+sub server_is_clean
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @parts = qw(listeners channels used_bytes batches in_flight held_back);
+	my %left;
+	my $clean = wait_until(
+		sub {
+			my $row = $session->run(
+				'SELECT (SELECT count(*) FROM pinpoint.stat_listeners),'
+				  . ' (SELECT count(*) FROM pinpoint.stat_channels),'
+				  . ' used_bytes, batches, in_flight, held_back'
+				  . ' FROM pinpoint.stat_queue')->rows->[0];
+			@left{@parts} = @$row;
+			return !grep { $_ } @$row;
+		});
+	ok($clean, $name)
+	  or diag('left: ' . join ', ', map { "$_ $left{$_}" } @parts);
+	return;
+}
+
+# Makes sure that this process may open $count files, starting it again with a
+# higher limit if need be.  To be called from a BEGIN block: afterwards the
+# test's output has been redirected.
+sub allow_open_files
+{
+	my ($count) = @_;
+	return if POSIX::sysconf(POSIX::_SC_OPEN_MAX()) >= $count;
+	die "could not raise the limit of open files to $count\n"
+	  if $ENV{PINPOINT_TEST_FILES_RAISED};
+	local $ENV{PINPOINT_TEST_FILES_RAISED} = 1;
+	local $ENV{PERL5LIB} = join ':', @INC;
+	exec '/bin/sh', '-c', 'ulimit -n "$0" && exec "$@"', $count, $^X, $0, @ARGV
+	  or die "could not start a shell: $!\n";
+}
+
+1;
