@@ -57,6 +57,7 @@
 #include "access/xlog.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
@@ -285,8 +286,13 @@ may_publish(PinpointBatch *batch)
 static void
 publish_ready(void)
 {
-	bool		everyone = false;
 	int			in_round = 0;
+
+	/*
+	 * While the process exits, an error could not be caught, so do not do
+	 * what may fail.
+	 */
+	bool		everyone = proc_exit_inprogress;
 
 	while (!dlist_is_empty(&commit_order->ready))
 	{
@@ -305,8 +311,10 @@ publish_ready(void)
 			/*
 			 * The error recovery has released the lock, so somebody else may
 			 * have published this batch meanwhile.  Start again, and ask the
-			 * map no more.
+			 * map no more.  Send what there is to send first, as a listener
+			 * may read, and need another signal, while the lock is free.
 			 */
+			pinpoint_wakeup_send();
 			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 			everyone = true;
 			continue;

@@ -68,6 +68,7 @@ typedef struct LogSegment
 {
 	Size		start;
 	Size		end;
+	Size		last;			/* where the last of the batches is */
 } LogSegment;
 
 /* All fields are protected by PinpointOrderLock unless they say otherwise. */
@@ -141,7 +142,7 @@ static bool reserve_space(Size size, Size *offset);
 static Size size_to_fit(Size size);
 static Size top_of_segments(void);
 static void grow(Size wanted);
-static void report_full(PinpointBatchLayout *layout) pg_attribute_noreturn();
+static void report_full(PinpointBatchLayout *layout);
 static bool reclaim(uint64 max_batches);
 
 /*
@@ -266,7 +267,8 @@ top_of_segments(void)
 }
 
 /*
- * Find room for size bytes within what is usable; false if there is none.
+ * Find room for a batch of size bytes within what is usable; false if there is
+ * none.
  */
 static bool
 reserve_space(Size size, Size *offset)
@@ -293,6 +295,8 @@ reserve_space(Size size, Size *offset)
 		{
 			*offset = last->end;
 			last->end += size;
+			((PinpointBatch *) (log->start + *offset))->previous = last->last;
+			last->last = *offset;
 			return true;
 		}
 	}
@@ -308,6 +312,7 @@ reserve_space(Size size, Size *offset)
 
 	log->segments[log->nsegments].start = *offset;
 	log->segments[log->nsegments].end = *offset + size;
+	log->segments[log->nsegments].last = *offset;
 	log->nsegments++;
 	return true;
 }
@@ -568,46 +573,47 @@ pinpoint_message_log_append(PinpointBatch *batch)
 void
 pinpoint_message_log_free(PinpointBatch *batch)
 {
-	MessageLog *log = message_log;
-	LogSegment *last = &log->segments[log->nsegments - 1];
-	Size		offset = (char *) batch - log->start;
-
-	if (offset + batch->size == last->end)
-	{
-		/*
-		 * It was the last one reserved.  Take it back, so that batches nobody
-		 * listens to cost nothing even while an older batch is being kept.
-		 */
-		last->end = offset;
-		if (last->start == last->end)
-			log->nsegments--;
-	}
-	else
-		batch->is_free = true;
+	batch->is_free = true;
 	(void) reclaim(MAX_BATCHES_PER_TRIM);
 }
 
 /*
- * Move the start of what is in use over free batches, so many at most.  Returns
- * true if there are more of them.
+ * Collect free batches at both ends of what is in use, so many at most at each.
+ * Returns true if there are more of them at the beginning.
+ *
+ * It is the end that makes batches nobody listens to cost nothing even while an
+ * older one is kept: they come and go there.
  */
 static bool
 reclaim(uint64 max_batches)
 {
 	MessageLog *log = message_log;
 
+	for (uint64 i = 0; i < max_batches && log->nsegments > 0; i++)
+	{
+		LogSegment *segment = &log->segments[log->nsegments - 1];
+		PinpointBatch *batch = (PinpointBatch *) (log->start + segment->last);
+
+		if (!batch->is_free)
+			break;
+		segment->end = segment->last;
+		segment->last = batch->previous;
+		if (segment->start == segment->end)
+			log->nsegments--;
+	}
+
 	while (log->nsegments > 0)
 	{
-		LogSegment *first = &log->segments[0];
-		PinpointBatch *batch = (PinpointBatch *) (log->start + first->start);
+		LogSegment *segment = &log->segments[0];
+		PinpointBatch *batch = (PinpointBatch *) (log->start + segment->start);
 
 		if (!batch->is_free)
 			return false;
 		if (max_batches-- == 0)
 			return true;
 
-		first->start += batch->size;
-		if (first->start == first->end)
+		segment->start += batch->size;
+		if (segment->start == segment->end)
 		{
 			log->nsegments--;
 			memmove(log->segments, log->segments + 1,

@@ -304,14 +304,15 @@ at_exit(int code, Datum arg)
 {
 	pinpoint_wakeup_unregister();
 	pinpoint_commit_order_withdraw();
-	pinpoint_channel_map_at_exit();
 	pinpoint_message_log_give_back();
+	pinpoint_channel_map_at_exit();
 }
 
 /*
  * Do something that may fail, where failing is not allowed: after commit, and
- * while aborting.  (While exiting, PostgreSQL turns every error into FATAL and
- * goes on with the next exit callback, which serves as well.)
+ * while aborting.  (While exiting, PostgreSQL turns every error into FATAL, and
+ * goes on with the next exit callback: only the last thing that a callback does
+ * may be done in this way.)
  *
  * consequence: what becomes of it, for the server log.
  *
@@ -325,6 +326,7 @@ pinpoint_guard(void (*action) (void *arg), void *arg, const char *consequence)
 	ResourceOwner oldowner = CurrentResourceOwner;
 	uint32		interrupt_holdoff = InterruptHoldoffCount;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	bool		exit_on_any_error = ExitOnAnyError;
 	bool		locked = LWLockHeldByMe(PinpointOrderLock);
 	volatile bool ok = true;
 
@@ -333,6 +335,7 @@ pinpoint_guard(void (*action) (void *arg), void *arg, const char *consequence)
 	 * mapped here is for the rest of the session anyway.
 	 */
 	CurrentResourceOwner = NULL;
+	ExitOnAnyError = false;
 
 	PG_TRY();
 	{
@@ -354,6 +357,7 @@ pinpoint_guard(void (*action) (void *arg), void *arg, const char *consequence)
 	}
 	PG_END_TRY();
 
+	ExitOnAnyError = exit_on_any_error;
 	CurrentResourceOwner = oldowner;
 
 	if (!ok)

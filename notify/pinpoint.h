@@ -62,6 +62,8 @@ typedef struct PinpointBatch
 								 * ready: its end */
 	uint64		sequence;		/* number of publication; 0 if not published */
 	uint64		position;		/* bytes published before this batch */
+	Size		previous;		/* place in the log of the batch before it in
+								 * its segment, if it is not the first */
 	uint32		pins;			/* listeners that must read this batch first */
 	bool		is_free;		/* its space in the log can be used again */
 } PinpointBatch;

@@ -16,8 +16,9 @@
  * pinpoint.notification_queue_usage(), which the extension creates.  The rest
  * of what it takes to make that unnoticeable:
  *
- *	- An SQL function that contains such a call is not inlined, as its body
- *	  would get into the plan behind our back; it is planned on its own.
+ *	- An SQL function that contains such a call may be inlined by the planner,
+ *	  so that the call gets into the plan behind our back.  We learn of that
+ *	  in needs_fmgr_hook, and then look through the finished plan as well.
  *	- The privilege to execute pg_notify() is what counts, checked in
  *	  object_access_hook: the same moment, user and error as without us.
  *	- The replacements must be members of the extension.  Anybody may create a
@@ -47,6 +48,7 @@
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
+#include "nodes/plannodes.h"
 #include "optimizer/planner.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
@@ -83,8 +85,12 @@ static Oid	queue_usage_oid = InvalidOid;
 static uint64 pg_proc_changes = 1;
 static uint64 looked_up_at_change = 0;
 
-/* Are we within the planner? */
+/*
+ * Are we within the planner?  And has it come across an SQL function that
+ * contains a call to replace?
+ */
 static bool planning = false;
+static bool may_have_inlined = false;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static planner_hook_type prev_planner = NULL;
@@ -114,6 +120,8 @@ static void pg_proc_changed(Datum arg, int cache_id, uint32 hash_value);
 static bool body_mentions_original(HeapTuple proc);
 static bool calls_original(Node *node, void *context);
 static bool replace_calls(Node *node, void *context);
+static void replace_inlined_calls(PlannedStmt *stmt);
+static void replace_calls_in_plan(Plan *plan);
 
 PG_FUNCTION_INFO_V1(pinpoint_notify);
 
@@ -393,6 +401,7 @@ plan_query(Query *parse, const char *query_string, int cursor_options,
 		   ParamListInfo bound_params)
 {
 	bool		save_planning = planning;
+	bool		save_may_have_inlined = may_have_inlined;
 	PlannedStmt *result;
 
 	/*
@@ -403,6 +412,7 @@ plan_query(Query *parse, const char *query_string, int cursor_options,
 		(void) replace_calls((Node *) parse, NULL);
 
 	planning = true;
+	may_have_inlined = false;
 	if (prev_planner)
 		result = prev_planner(parse, query_string, cursor_options,
 							  bound_params);
@@ -410,6 +420,10 @@ plan_query(Query *parse, const char *query_string, int cursor_options,
 		result = standard_planner(parse, query_string, cursor_options,
 								  bound_params);
 	planning = save_planning;
+
+	if (may_have_inlined && find_replacements())
+		replace_inlined_calls(result);
+	may_have_inlined = save_may_have_inlined;
 
 	return result;
 }
@@ -456,34 +470,134 @@ replace_calls(Node *node, void *context)
 }
 
 /*
- * While planning, claim an interest in SQL functions that contain a call to
- * replace: such functions are not inlined.
+ * Replace the calls that got into a plan with the body of an SQL function.
+ *
+ * The plan then depends on our function, which it has to know, lest it be kept
+ * when the extension is dropped.
+ */
+static void
+replace_inlined_calls(PlannedStmt *stmt)
+{
+	PlanInvalItem *item = makeNode(PlanInvalItem);
+	ListCell   *lc;
+
+	replace_calls_in_plan(stmt->planTree);
+	foreach(lc, stmt->subplans)
+		replace_calls_in_plan(lfirst(lc));
+
+	item->cacheId = PROCOID;
+	item->hashValue = GetSysCacheHashValue1(PROCOID,
+											ObjectIdGetDatum(notify_oid));
+	stmt->invalItems = lappend(stmt->invalItems, item);
+}
+
+/*
+ * Our two are volatile, so they stay out of keys, index conditions and the
+ * like.  These are the places where they can be.
+ */
+static void
+replace_calls_in_plan(Plan *plan)
+{
+	List	   *children = NIL;
+	ListCell   *lc;
+
+	if (plan == NULL)
+		return;
+
+	check_stack_depth();
+
+	(void) replace_calls((Node *) plan->targetlist, NULL);
+	(void) replace_calls((Node *) plan->qual, NULL);
+
+	switch (nodeTag(plan))
+	{
+		case T_Result:
+			(void) replace_calls(((Result *) plan)->resconstantqual, NULL);
+			break;
+		case T_ModifyTable:
+			{
+				ModifyTable *modify = (ModifyTable *) plan;
+
+				(void) replace_calls((Node *) modify->returningLists, NULL);
+				(void) replace_calls((Node *) modify->onConflictSet, NULL);
+				(void) replace_calls(modify->onConflictWhere, NULL);
+				(void) replace_calls((Node *) modify->mergeActionLists, NULL);
+				(void) replace_calls((Node *) modify->withCheckOptionLists,
+									 NULL);
+			}
+			break;
+		case T_Append:
+			children = ((Append *) plan)->appendplans;
+			break;
+		case T_MergeAppend:
+			children = ((MergeAppend *) plan)->mergeplans;
+			break;
+		case T_SubqueryScan:
+			replace_calls_in_plan(((SubqueryScan *) plan)->subplan);
+			break;
+		case T_FunctionScan:
+			(void) replace_calls((Node *) ((FunctionScan *) plan)->functions,
+								 NULL);
+			break;
+		case T_ValuesScan:
+			(void) replace_calls((Node *) ((ValuesScan *) plan)->values_lists,
+								 NULL);
+			break;
+		case T_TableFuncScan:
+			(void) replace_calls((Node *) ((TableFuncScan *) plan)->tablefunc,
+								 NULL);
+			break;
+		case T_CustomScan:
+			(void) replace_calls((Node *) ((CustomScan *) plan)->custom_exprs,
+								 NULL);
+			children = ((CustomScan *) plan)->custom_plans;
+			break;
+		case T_NestLoop:
+		case T_MergeJoin:
+		case T_HashJoin:
+			(void) replace_calls((Node *) ((Join *) plan)->joinqual, NULL);
+			break;
+		case T_Limit:
+			(void) replace_calls(((Limit *) plan)->limitOffset, NULL);
+			(void) replace_calls(((Limit *) plan)->limitCount, NULL);
+			break;
+		default:
+			break;
+	}
+
+	foreach(lc, children)
+		replace_calls_in_plan(lfirst(lc));
+	replace_calls_in_plan(plan->lefttree);
+	replace_calls_in_plan(plan->righttree);
+}
+
+/*
+ * The planner asks whether a function may be inlined: note if it contains a call
+ * to replace.
  */
 static bool
 needs_fmgr(Oid funcid)
 {
-	HeapTuple	tuple;
-	bool		result = false;
-
-	if (prev_needs_fmgr && prev_needs_fmgr(funcid))
-		return true;
-	if (!planning)
-		return false;
-
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
-	if (HeapTupleIsValid(tuple))
+	if (planning && !may_have_inlined)
 	{
-		if (((Form_pg_proc) GETSTRUCT(tuple))->prolang == SQLlanguageId)
-			result = body_mentions_original(tuple);
-		ReleaseSysCache(tuple);
+		HeapTuple	tuple;
+
+		tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
+		if (HeapTupleIsValid(tuple))
+		{
+			if (((Form_pg_proc) GETSTRUCT(tuple))->prolang == SQLlanguageId)
+				may_have_inlined = body_mentions_original(tuple);
+			ReleaseSysCache(tuple);
+		}
 	}
-	return result;
+
+	return prev_needs_fmgr && prev_needs_fmgr(funcid);
 }
 
 /*
  * Does the body of an SQL function call what we replace?  A source text is not
  * parsed for that, so a name in a comment or a string is taken for a call: it
- * costs an inlining and nothing else.
+ * costs a look through the plan and nothing else.
  */
 static bool
 body_mentions_original(HeapTuple proc)
