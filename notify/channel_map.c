@@ -591,10 +591,17 @@ remove_from_map(void *arg)
 				break;
 			}
 		}
+
+		/* What comes now is cleaning up, and may fail. */
+		local->mapped = false;
 		if (entry->nlisteners == 0)
 		{
-			if (DsaPointerIsValid(entry->many))
-				dsa_free(area, entry->many);
+			dsa_pointer many = entry->many;
+
+			entry->many = InvalidDsaPointer;
+			entry->length = LISTENERS_INLINE;
+			if (DsaPointerIsValid(many))
+				dsa_free(area, many);
 			dshash_delete_entry(channel_map, entry);
 		}
 		else

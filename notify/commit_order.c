@@ -155,12 +155,16 @@ pinpoint_commit_order_announce(List *notifications)
 }
 
 /*
- * Is there a batch of the current transaction in flight?
+ * PID of the session whose commit has been under way for longest, 0 if there
+ * is none.  The caller holds PinpointOrderLock.
  */
-bool
-pinpoint_commit_order_announced(void)
+int
+pinpoint_commit_order_oldest_sender(void)
 {
-	return my_batch != NULL;
+	if (dlist_is_empty(&commit_order->in_flight))
+		return 0;
+	return dlist_head_element(PinpointBatch, link,
+							  &commit_order->in_flight)->sender_pid;
 }
 
 /*

@@ -8,7 +8,7 @@
  * ReadyForQuery; that runs a small transaction to look at PostgreSQL's own
  * queue, and flushes.  The transaction is recognised here, before its commit:
  *
- *	- no statement of the client has run in it,
+ *	- no statement of the client has run in it, and none is being executed,
  *	- no portal is active: a procedure that commits starts new transactions, but
  *	  within the command that called it, and nothing may be sent in its midst,
  *	- there is something unread, and the interrupt for it has been consumed.
@@ -16,10 +16,9 @@
  * A transaction of the client with something unread raises the interrupt
  * again, so that no mistake about it could ever leave a session asleep.
  *
- * What is left to be taken for it is a Parse message, an empty query or a
- * fast-path call that is just over while our signal is still under way.  The
- * client gets its notifications right before ReadyForQuery then, as it would
- * with the signal.
+ * What is left to be taken for it is a Parse message or a fast-path call that is
+ * just over while our signal is still under way.  The client gets its
+ * notifications right before ReadyForQuery then, as it would with the signal.
  *
  * An error while sending, for instance a payload that the client's encoding
  * cannot represent, ends the session, as in PostgreSQL: it cannot be told
@@ -34,6 +33,7 @@
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
 
 #include "pinpoint.h"
 
@@ -60,7 +60,8 @@ pinpoint_deliver_if_woken(void)
 	if (!pinpoint_wakeup_pending() || notifyInterruptPending)
 		return;
 
-	if (pinpoint_client_statement_ran() || ActivePortal != NULL)
+	if (pinpoint_client_statement_ran() || ActivePortal != NULL ||
+		debug_query_string != NULL)
 	{
 		/*
 		 * A transaction of the client, and our signal is still under way.

@@ -32,6 +32,7 @@
 
 #include "miscadmin.h"
 #include "storage/fd.h"
+#include "storage/ipc.h"
 #include "storage/shmem.h"
 
 #include "pinpoint.h"
@@ -48,6 +49,7 @@ static Size memory_size = 0;	/* of its first part */
 static int	file = -1;			/* its second part, if there is one */
 
 static void *map(void *address, Size size, int protection, int flags, int fd);
+static void empty_file(int code, Datum arg);
 
 /*
  * mmap(), which must succeed.
@@ -97,6 +99,12 @@ pinpoint_log_storage_create(void)
 
 	if (range_size > memory_size)
 	{
+		static bool callback_registered = false;
+
+		if (!callback_registered)
+			on_proc_exit(empty_file, (Datum) 0);
+		callback_registered = true;
+
 		file = BasicOpenFile(LOG_FILE_NAME,
 							 O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
 		if (file < 0)
@@ -115,6 +123,15 @@ pinpoint_log_storage_create(void)
 #endif
 
 	return range;
+}
+
+/*
+ * The postmaster ends: leave no large file behind.
+ */
+static void
+empty_file(int code, Datum arg)
+{
+	pinpoint_log_storage_shrink();
 }
 
 /*

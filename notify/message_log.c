@@ -369,7 +369,9 @@ pinpoint_message_log_give_back(void)
 	if (*(volatile Size *) &log->usable == log->memory)
 		return;
 
-	LWLockAcquire(PinpointStorageLock, LW_EXCLUSIVE);
+	/* Whoever holds it needs the space, or is doing this. */
+	if (!LWLockConditionalAcquire(PinpointStorageLock, LW_EXCLUSIVE))
+		return;
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (log->usable > log->memory && top_of_segments() <= log->memory)
 	{
@@ -416,16 +418,22 @@ pinpoint_message_log_reserve(PinpointBatchLayout *layout)
 
 	batch = (PinpointBatch *) (message_log->start + offset);
 	batch->size = layout->size;
+	batch->dboid = MyDatabaseId;
+	batch->sender_pid = MyProcPid;
 	batch->is_free = false;
 	batch->pins = 0;
 	batch->sequence = 0;
 	return batch;
 }
 
+/*
+ * Say what is to blame: the transaction, a listener, or a slow commit.
+ */
 static void
 report_full(PinpointBatchLayout *layout)
 {
-	int			pid = pinpoint_wakeup_furthest_behind();
+	int			listener = pinpoint_wakeup_furthest_behind();
+	int			sender = pinpoint_commit_order_oldest_sender();
 
 	LWLockRelease(PinpointOrderLock);
 	ereport(ERROR,
@@ -434,9 +442,12 @@ report_full(PinpointBatchLayout *layout)
 			 layout->size > message_log->capacity ?
 			 errhint("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\".",
 					 layout->size) :
-			 pid != 0 ?
+			 listener != 0 ?
 			 errhint("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
-					 pid) :
+					 listener) :
+			 sender != 0 ?
+			 errhint("The NOTIFY queue cannot be emptied until the server process with PID %d has committed.",
+					 sender) :
 			 errhint("Increase \"pinpoint.queue_size\".")));
 }
 
@@ -450,8 +461,6 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	char	   *cursor = (char *) batch + MAXALIGN(sizeof(PinpointBatch));
 	ListCell   *lc;
 
-	batch->dboid = MyDatabaseId;
-	batch->sender_pid = MyProcPid;
 	batch->nchannels = list_length(layout->channels);
 	batch->nnotifications = list_length(layout->notifications);
 

@@ -35,9 +35,12 @@ PG_MODULE_MAGIC;
 
 void		_PG_init(void);
 
+/* As much as PostgreSQL's own queue holds, in kB. */
+#define DEFAULT_QUEUE_SIZE	Min(8 * 1024 * 1024, MAX_KILOBYTES)
+
 /* Settings */
 bool		pinpoint_enabled = true;
-int			pinpoint_queue_size = 8 * 1024 * 1024;	/* kB */
+int			pinpoint_queue_size = DEFAULT_QUEUE_SIZE;	/* kB */
 int			pinpoint_queue_memory = 16 * 1024;	/* kB */
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
@@ -110,7 +113,7 @@ define_settings(void)
 							"Sets the size of the queue of notifications that are not yet read.",
 							"What does not fit into pinpoint.queue_memory goes to a file in pg_notify.",
 							&pinpoint_queue_size,
-							8 * 1024 * 1024,
+							DEFAULT_QUEUE_SIZE,
 							64,
 							MAX_KILOBYTES,
 							PGC_POSTMASTER,
@@ -303,7 +306,10 @@ static void
 at_exit(int code, Datum arg)
 {
 	pinpoint_wakeup_unregister();
-	pinpoint_commit_order_withdraw();
+	if (committed)
+		pinpoint_commit_order_publish();
+	else
+		pinpoint_commit_order_withdraw();
 	pinpoint_message_log_give_back();
 	pinpoint_channel_map_at_exit();
 }

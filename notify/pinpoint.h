@@ -190,7 +190,7 @@ extern void pinpoint_commit_order_announce(List *notifications);
 extern void pinpoint_commit_order_stamp(void);
 extern void pinpoint_commit_order_publish(void);
 extern void pinpoint_commit_order_withdraw(void);
-extern bool pinpoint_commit_order_announced(void);
+extern int	pinpoint_commit_order_oldest_sender(void);
 extern void pinpoint_commit_order_stats(PinpointQueueStats *stats);
 
 /*---- message_log.c: committed batches ----*/

@@ -369,6 +369,10 @@ find_replacements(void)
 	return OidIsValid(notify_oid);
 }
 
+/*
+ * A function of the extension that everybody may execute.  (If somebody has
+ * revoked that, replacing calls would break them.)
+ */
 static Oid
 find_member_function(Oid extension, Oid schema, const char *name,
 					 int nargs, const Oid *argtypes)
@@ -380,7 +384,8 @@ find_member_function(Oid extension, Oid schema, const char *name,
 							 PointerGetDatum(buildoidvector(argtypes, nargs)),
 							 ObjectIdGetDatum(schema));
 	if (OidIsValid(funcid) &&
-		getExtensionOfObject(ProcedureRelationId, funcid) == extension)
+		getExtensionOfObject(ProcedureRelationId, funcid) == extension &&
+		PINPOINT_FUNCTION_ACLCHECK(funcid, ACL_ID_PUBLIC) == ACLCHECK_OK)
 		return funcid;
 	return InvalidOid;
 }

@@ -106,5 +106,17 @@ SELECT published AS before FROM pinpoint.stat_queue \gset
 EXECUTE p;
 SELECT published - :before AS published FROM pinpoint.stat_queue;
 
+-- not by name: the replacements are found as members of the extension
+ALTER SCHEMA pinpoint RENAME TO pinpoint_moved;
+CREATE SCHEMA pinpoint;
+CREATE FUNCTION pinpoint.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'called a look-alike'; END $$;
+CREATE FUNCTION pinpoint.notification_queue_usage() RETURNS double precision LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'called a look-alike'; END $$;
+EXECUTE p;
+SELECT pg_notify('without', 'x'), pg_notification_queue_usage() = 0 AS empty;
+\c -
+SELECT pg_notify('without', 'x'), pg_notification_queue_usage() = 0 AS empty;
+
 \c :main
 DROP DATABASE pinpoint_without_extension;

@@ -233,8 +233,10 @@ while (@sent < 3000)
 	$_->receive_available for @readers;
 
 	my $reader = $readers[ rand @readers ];
-	if (delete $in_block{ $reader->pid })
+	if ($in_block{ $reader->pid })
 	{
+		next if rand() < 0.9;
+		delete $in_block{ $reader->pid };
 		$reader->run(rand() < 0.5 ? 'COMMIT' : 'ROLLBACK');
 	}
 	elsif (rand() < 0.2)

@@ -1,4 +1,4 @@
-# Sessions come and go by the thousand, and shared memory is as it was.
+# A thousand sessions come and go, and shared memory is as it was.
 
 use strict;
 use warnings;
@@ -9,8 +9,8 @@ use lib "$FindBin::RealBin/lib";
 use PinpointTest;
 use Test::More;
 
-my $rounds     = 80;
-my $per_round  = 25;    # 2,000 sessions
+my $rounds     = 40;
+my $per_round  = 25;    # 1,000 sessions
 my $node       = new_node('main', max_connections => 60);
 my $observer   = connect_to($node);
 my $sender     = connect_to($node);

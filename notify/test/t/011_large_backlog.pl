@@ -112,12 +112,17 @@ $slow->run('LISTEN a');
 
 # ---- no disk space
 
-# A limit on the size of files stands for a disk that is full: processes that
-# start from now on cannot extend a file beyond it.
+# A limit on the size of files stands for a disk that is full: server processes
+# that start from now on cannot extend a file beyond it.
 my $limit = 24 * 1024 * 1024;
 my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 system_or_bail('prlimit', "--pid=$postmaster", "--fsize=$limit:");
 my $limited = connect_to($node);
+my $no_space = 'could not extend file "pg_notify/pg_pinpoint": File too large';
+is($limited->query(notifications(1, 4000, 7900))->error->{M},
+	$no_space, 'a transaction larger than the disk space fails');
+is(disk_usage(), 0, 'and gives back what it took in vain');
+
 $observer->run('CREATE TABLE sent (last int)');
 $slow->run('BEGIN');
 $last = 0;
@@ -132,14 +137,11 @@ while (!$failure && $last < 100_000)
 	$last += 500;
 }
 cmp_ok($last, '>', 0, 'some space was there');
-is($failure && $failure->{M},
-	'could not extend file "pg_notify/pg_pinpoint": File too large',
-	'a transaction that finds no disk space fails');
+is($failure && $failure->{M}, $no_space, 'a transaction that finds no disk space fails');
 is($failure && $failure->{H}, 'Check free disk space.', 'with a hint');
 is($limited->value('SELECT max(last) FROM sent'), $last, 'before its commit');
-is($limited->query(notifications(1, 500, 7900))->error->{M},
-	$failure->{M}, 'and so does the next');
-is(-s $file, stat_queue($observer)->{file_bytes}, 'what it took in vain was given back');
+is($limited->query(notifications(1, 500, 7900))->error->{M}, $no_space, 'and so does the next');
+is(-s $file, stat_queue($observer)->{file_bytes}, 'the file is as large as the view says');
 
 # Another one without the limit still gets through.
 $sender->run(notifications($last + 1, $last + 1000, 7900));
