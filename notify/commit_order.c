@@ -17,7 +17,8 @@
  *				lock and positions only grow, so the list is ordered by bound.
  *	stamp		after the commit record is written: its end position is the
  *				batch's place in the commit order.  A transaction without XID
- *				writes no commit record and takes the insert position instead.
+ *				writes no commit record; its place is right behind the record
+ *				that was inserted last.
  *	publish		after the locks of the transaction are released: move the batch
  *				from the in-flight list into the ready list, which is ordered
  *				by stamp; then publish from its front every batch whose stamp
@@ -32,10 +33,12 @@
  * flight, with a bound below x and hence below r, and R is held back; or it is
  * in the ready list before R; or it is published.
  *
- * Two stamps are the same only if at least one of the transactions wrote no
- * commit record.  Then neither can have waited for the other to end, unless
- * that one is in the ready list already: equal stamps are published in the
- * order in which they became ready.
+ * Positions are multiples of 8, so "right behind" is one byte further: behind
+ * every record that ends there, before all others.  As a stamp cannot be less
+ * than that for a commit that is being announced, bounds are one byte further,
+ * too.  Equal stamps then mean two transactions without a commit record that
+ * ran side by side, and these are published in the order in which they became
+ * ready.
  *
  * Why nothing waits.  A session moves its batch to the ready list and goes on,
  * whether or not the batch was published.  A batch that is held back gets
@@ -95,6 +98,7 @@ static CommitOrder *commit_order = NULL;
 static PinpointBatch *my_batch = NULL;
 static XLogRecPtr my_stamp = InvalidXLogRecPtr;
 
+static XLogRecPtr behind_last_record(void);
 static void leave_in_flight(PinpointBatch *batch);
 static void insert_ready(PinpointBatch *batch);
 static bool may_publish(PinpointBatch *batch);
@@ -124,6 +128,15 @@ pinpoint_commit_order_shmem_init(void)
 }
 
 /*
+ * The first place in the commit order behind all commit records so far.
+ */
+static XLogRecPtr
+behind_last_record(void)
+{
+	return GetXLogInsertRecPtr() + 1;
+}
+
+/*
  * Before commit: make the batch of this transaction, and enter it into the
  * list of commits in flight.  From here until the end of the transaction
  * nothing else can fail for lack of space.
@@ -146,7 +159,7 @@ pinpoint_commit_order_announce(List *notifications)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	my_batch = pinpoint_message_log_reserve(layout);
 	my_stamp = InvalidXLogRecPtr;
-	my_batch->order = GetXLogInsertRecPtr();
+	my_batch->order = behind_last_record();
 	dlist_push_tail(&commit_order->in_flight, &my_batch->link);
 	commit_order->nin_flight++;
 	LWLockRelease(PinpointOrderLock);
@@ -182,7 +195,7 @@ pinpoint_commit_order_stamp(void)
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		my_stamp = XactLastCommitEnd;
 	else
-		my_stamp = GetXLogInsertRecPtr();
+		my_stamp = behind_last_record();
 }
 
 /*
