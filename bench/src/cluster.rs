@@ -1,0 +1,452 @@
+//! Throwaway clusters, one for each target, all up at the same time.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use thiserror::Error;
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::installation::{Installation, InstallationError};
+use crate::process::{Account, Process, ProcessError};
+use crate::target::{Target, TargetError, ensure_unique_names, quoted};
+use crate::workspace::{PORT, Workspace, WorkspaceError};
+
+/// Connections on top of those that were asked for: superuser_reserved_connections,
+/// and sessions of an earlier run that have not quite ended.
+const SPARE_CONNECTIONS: u32 = 20;
+
+/// As long as pg_ctl waits for a server to accept connections.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a server that has lost a process takes, at most, to end.
+const END_DEADLINE: Duration = Duration::from_secs(2);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+const INITDB_LOG: &str = "initdb.log";
+const SERVER_LOG: &str = "server.log";
+
+/// How much of a log goes with an error.
+const LOG_LINES: usize = 6;
+
+#[derive(Debug, Error)]
+pub enum ClusterError {
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error(transparent)]
+    Installation(#[from] InstallationError),
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    #[error("could not write to {}: make room there or name another place with --temp-dir", .0.display())]
+    Files(PathBuf, #[source] io::Error),
+    #[error("initdb failed for target \"{target}\" ({status}); mend what it complains of:\n{log}")]
+    Initdb {
+        target: String,
+        status: ExitStatus,
+        log: String,
+    },
+    #[error(
+        "the server of target \"{target}\" did not start ({status}); \
+         mend what its log complains of:\n{log}"
+    )]
+    Start {
+        target: String,
+        status: ExitStatus,
+        log: String,
+    },
+    #[error(
+        "the server of target \"{target}\" did not accept connections within \
+         {START_DEADLINE:?}; try again on a less busy machine. Its log ends:\n{log}"
+    )]
+    NotReady { target: String, log: String },
+    #[error(
+        "the server of target \"{target}\" ended ({status}) in mid-run; \
+         its log tells what to mend or to report:\n{log}"
+    )]
+    Ended {
+        target: String,
+        status: ExitStatus,
+        log: String,
+    },
+    #[error("could not set up the server of target \"{target}\"")]
+    SetUp {
+        target: String,
+        source: tokio_postgres::Error,
+    },
+}
+
+/// The clusters of a run. The servers stop, and then the folder goes, when this
+/// is dropped.
+#[derive(Debug)]
+pub struct Clusters {
+    // Fields are dropped in this order.
+    clusters: Vec<Cluster>,
+    _workspace: Workspace,
+}
+
+impl Clusters {
+    /// Makes and starts a cluster for each target, in a folder of its own in
+    /// `temp_dir`, with room for `connections` sessions at a time.
+    pub async fn start(
+        targets: Vec<Target>,
+        temp_dir: &Path,
+        connections: u32,
+    ) -> Result<Self, ClusterError> {
+        ensure_unique_names(&targets)?;
+        let account = Account::for_servers()?;
+        let targets = targets
+            .into_iter()
+            .map(|target| Ok((Installation::of(&target)?, target)))
+            .collect::<Result<Vec<_>, InstallationError>>()?;
+
+        let workspace = Workspace::create(temp_dir).await?;
+        let mut clusters = Vec::new();
+        for (installation, target) in targets {
+            let folder = workspace.create_folder(&target.name)?;
+            clusters
+                .push(Cluster::start(target, &installation, folder, account, connections).await?);
+        }
+        Ok(Self {
+            clusters,
+            _workspace: workspace,
+        })
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Cluster> {
+        self.clusters.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Cluster> {
+        self.clusters.iter_mut()
+    }
+}
+
+/// A cluster with its server running.
+#[derive(Debug)]
+pub struct Cluster {
+    target: Target,
+    folder: PathBuf,
+    server: Process,
+}
+
+impl Cluster {
+    async fn start(
+        target: Target,
+        installation: &Installation,
+        folder: PathBuf,
+        account: Account,
+        connections: u32,
+    ) -> Result<Self, ClusterError> {
+        let in_folder = |error| ClusterError::Files(folder.clone(), error);
+        account.give(&folder).map_err(in_folder)?;
+
+        initdb(&target, installation, &folder, account).await?;
+        let configuration = configuration(&target, &folder, connections + SPARE_CONNECTIONS);
+        append(&data(&folder).join("postgresql.conf"), &configuration).map_err(in_folder)?;
+
+        let mut command = Command::new(&installation.postgres);
+        command.arg("-D").arg(data(&folder));
+        log_to(&mut command, &folder.join(SERVER_LOG)).map_err(in_folder)?;
+        // Immediate shutdown: the data is thrown away in any case.
+        let server = Process::start(command, &folder, account, Signal::SIGQUIT)?;
+        let mut cluster = Self {
+            target,
+            folder,
+            server,
+        };
+        let client = cluster.wait_until_ready().await?;
+        cluster.create_extensions(&client).await?;
+        Ok(cluster)
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// How to connect to the server, as its superuser.
+    pub fn config(&self) -> Config {
+        let mut config = Config::new();
+        config
+            .host_path(&self.folder)
+            .port(PORT)
+            .user("postgres")
+            .dbname("postgres")
+            .application_name("pinpoint-bench");
+        config
+    }
+
+    /// What the server says about itself.
+    pub async fn describe(&self) -> Result<Description, ClusterError> {
+        let describe = async {
+            let client = self.connect().await?;
+            Ok(Description {
+                server_version: client
+                    .query_one("SELECT version()", &[])
+                    .await?
+                    .try_get(0)?,
+                extensions: query_pairs(
+                    &client,
+                    "SELECT extname, extversion FROM pg_extension WHERE extname <> 'plpgsql'",
+                )
+                .await?,
+                settings: query_pairs(
+                    &client,
+                    "SELECT name, current_setting(name) FROM pg_settings \
+                     WHERE source = 'configuration file' \
+                     OR name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'wal_level')",
+                )
+                .await?,
+            })
+        };
+        describe.await.map_err(|source| self.set_up_error(source))
+    }
+
+    /// The error to report when a session of this server failed with `error`:
+    /// the end of the server, if that is what has happened.
+    pub async fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        match tokio::time::timeout(END_DEADLINE, self.server.wait()).await {
+            Ok(Ok(status)) => ClusterError::Ended {
+                target: self.target.name.clone(),
+                status,
+                log: end_of_log(&self.folder.join(SERVER_LOG)),
+            }
+            .into(),
+            _ => error.context(format!("target \"{}\"", self.target.name)),
+        }
+    }
+
+    async fn wait_until_ready(&mut self) -> Result<Client, ClusterError> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            match self.connect().await {
+                Ok(client) => return Ok(client),
+                Err(_) if Instant::now() < deadline => {}
+                Err(_) => {
+                    return Err(ClusterError::NotReady {
+                        target: self.target.name.clone(),
+                        log: end_of_log(&self.folder.join(SERVER_LOG)),
+                    });
+                }
+            }
+            if let Ok(Some(status)) = self.server.status() {
+                return Err(ClusterError::Start {
+                    target: self.target.name.clone(),
+                    status,
+                    log: end_of_log(&self.folder.join(SERVER_LOG)),
+                });
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// A session of its superuser.
+    async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
+        let (client, connection) = self.config().connect(NoTls).await?;
+        // Ends with the client; what goes wrong is reported to the client, too.
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    async fn create_extensions(&self, client: &Client) -> Result<(), ClusterError> {
+        for extension in &self.target.extensions {
+            let name = extension.replace('"', "\"\"");
+            client
+                .batch_execute(&format!("CREATE EXTENSION \"{name}\" CASCADE"))
+                .await
+                .map_err(|source| self.set_up_error(source))?;
+        }
+        Ok(())
+    }
+
+    fn set_up_error(&self, source: tokio_postgres::Error) -> ClusterError {
+        ClusterError::SetUp {
+            target: self.target.name.clone(),
+            source,
+        }
+    }
+}
+
+/// What was measured, for the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    pub server_version: String,
+    /// Extensions and their versions.
+    pub extensions: BTreeMap<String, String>,
+    /// Settings that are not the default, and those that decide on durability.
+    pub settings: BTreeMap<String, String>,
+}
+
+async fn query_pairs(
+    client: &Client,
+    sql: &str,
+) -> Result<BTreeMap<String, String>, tokio_postgres::Error> {
+    let rows = client.query(sql, &[]).await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect()
+}
+
+async fn initdb(
+    target: &Target,
+    installation: &Installation,
+    folder: &Path,
+    account: Account,
+) -> Result<(), ClusterError> {
+    let in_folder = |error| ClusterError::Files(folder.to_owned(), error);
+
+    let mut command = Command::new(&installation.initdb);
+    command.arg("-D").arg(data(folder)).args([
+        "--username=postgres",
+        // The folder of the socket is closed to all other users.
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--no-locale",
+    ]);
+    log_to(&mut command, &folder.join(INITDB_LOG)).map_err(in_folder)?;
+    let status = Process::start(command, folder, account, Signal::SIGTERM)?
+        .wait()
+        .await
+        .map_err(in_folder)?;
+    if !status.success() {
+        return Err(ClusterError::Initdb {
+            target: target.name.clone(),
+            status,
+            log: end_of_log(&folder.join(INITDB_LOG)),
+        });
+    }
+    Ok(())
+}
+
+/// What is added to postgresql.conf. Whatever bears on the figures stays as
+/// PostgreSQL has it, unless the target says otherwise.
+fn configuration(target: &Target, folder: &Path, max_connections: u32) -> String {
+    let mut lines = vec![
+        "listen_addresses = ''".to_owned(),
+        format!("port = {PORT}"),
+        format!(
+            "unix_socket_directories = {}",
+            // A list: the double quotes keep a comma in the path from dividing it.
+            quoted(&format!(
+                "\"{}\"",
+                folder.display().to_string().replace('"', "\"\"")
+            ))
+        ),
+        format!("max_connections = {max_connections}"),
+        // A crash ends the run, so it may as well end the server, and be noticed.
+        "restart_after_crash = off".to_owned(),
+    ];
+    if !target.preload.is_empty() {
+        lines.push(format!(
+            "shared_preload_libraries = {}",
+            quoted(&target.preload.join(","))
+        ));
+    }
+    lines.extend(target.settings.iter().map(ToString::to_string));
+    lines.join("\n") + "\n"
+}
+
+fn data(folder: &Path) -> PathBuf {
+    folder.join("data")
+}
+
+fn log_to(command: &mut Command, log: &Path) -> io::Result<()> {
+    let file = File::create(log)?;
+    command.stdout(file.try_clone()?).stderr(file);
+    Ok(())
+}
+
+fn append(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    File::options()
+        .append(true)
+        .open(path)?
+        .write_all(text.as_bytes())
+}
+
+/// The part of a log that tells why its program failed. The log itself is about
+/// to be removed.
+fn end_of_log(log: &Path) -> String {
+    match fs::read(log) {
+        Ok(content) => telling_lines(&String::from_utf8_lossy(&content)),
+        Err(error) => format!("  (could not be read: {error})"),
+    }
+}
+
+/// The lines from the first sign of a crash on, else the last ones.
+fn telling_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    let is_crash =
+        |line: &&str| line.contains("PANIC: ") || line.contains("was terminated by signal");
+    let first = lines
+        .iter()
+        .position(is_crash)
+        .unwrap_or(lines.len().saturating_sub(LOG_LINES));
+    let telling: Vec<String> = lines
+        .iter()
+        .skip(first)
+        .take(LOG_LINES)
+        .map(|line| format!("  {line}"))
+        .collect();
+    telling.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_of_a_target() {
+        let target: Target = "fast=pg_config,preload=a,preload=b,fsync=off,fsync=on"
+            .parse()
+            .unwrap();
+        assert_eq!(
+            configuration(&target, Path::new("/tmp/it's"), 123),
+            "listen_addresses = ''\n\
+             port = 5432\n\
+             unix_socket_directories = '\"/tmp/it''s\"'\n\
+             max_connections = 123\n\
+             restart_after_crash = off\n\
+             shared_preload_libraries = 'a,b'\n\
+             fsync = 'off'\n\
+             fsync = 'on'\n"
+        );
+    }
+
+    #[test]
+    fn without_libraries_none_are_loaded() {
+        let target: Target = "stock=pg_config".parse().unwrap();
+        let configuration = configuration(&target, Path::new("/tmp"), 1);
+        assert!(!configuration.contains("shared_preload_libraries"));
+    }
+
+    #[test]
+    fn the_end_of_a_log_without_a_crash() {
+        let log: String = (1..=20).map(|n| format!("LOG:  {n}\n\n")).collect();
+        assert_eq!(
+            telling_lines(&log),
+            "  LOG:  15\n  LOG:  16\n  LOG:  17\n  LOG:  18\n  LOG:  19\n  LOG:  20"
+        );
+        assert_eq!(telling_lines("one\n"), "  one");
+        assert_eq!(telling_lines(""), "");
+    }
+
+    #[test]
+    fn a_crash_is_told_from_its_beginning() {
+        let after: String = (1..=20).map(|n| format!("FATAL:  {n}\n")).collect();
+        let log = format!(
+            "LOG:  ready\nLOG:  server process (PID 1) was terminated by signal 11\n{after}"
+        );
+        assert_eq!(
+            telling_lines(&log),
+            "  LOG:  server process (PID 1) was terminated by signal 11\n  \
+             FATAL:  1\n  FATAL:  2\n  FATAL:  3\n  FATAL:  4\n  FATAL:  5"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! Files for results.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+#[error("could not write to \"{}\": name a file that can be written", path.display())]
+pub struct OutputError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// A file that is opened before the measurement, so that a path that cannot be
+/// written is found out at once. What was in it before stays until there is
+/// something to write, and a file that was not there goes away again if that
+/// never comes.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    file: File,
+    remove_on_drop: bool,
+}
+
+impl OutputFile {
+    pub fn open(path: &Path) -> Result<Self, OutputError> {
+        let is_new = !path.exists();
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .map_err(|source| OutputError {
+                path: path.to_owned(),
+                source,
+            })?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            remove_on_drop: is_new,
+        })
+    }
+
+    /// Replaces the content of the file.
+    pub fn write<E: Into<io::Error>>(
+        mut self,
+        content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+    ) -> Result<(), OutputError> {
+        self.replace(content).map_err(|source| OutputError {
+            path: self.path.clone(),
+            source,
+        })?;
+        self.remove_on_drop = false;
+        Ok(())
+    }
+
+    fn replace<E: Into<io::Error>>(
+        &self,
+        content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+    ) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        let mut writer = BufWriter::new(&self.file);
+        content(&mut writer).map_err(Into::into)?;
+        writer.flush()
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if self.remove_on_drop {
+            // Nothing is lost if this fails: the file is empty.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, content: &str) {
+        OutputFile::open(path)
+            .unwrap()
+            .write(|out| out.write_all(content.as_bytes()))
+            .unwrap();
+    }
+
+    #[test]
+    fn the_content_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results");
+        write(&path, "long and old");
+        write(&path, "new");
+        assert_eq!(fs::read_to_string(path).unwrap(), "new");
+    }
+
+    #[test]
+    fn without_a_result_nothing_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, old) = (folder.path().join("new"), folder.path().join("old"));
+        fs::write(&old, "content").unwrap();
+        drop(OutputFile::open(&new).unwrap());
+        drop(OutputFile::open(&old).unwrap());
+        assert!(!new.exists());
+        assert_eq!(fs::read_to_string(old).unwrap(), "content");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_found_out_at_once() {
+        let error = OutputFile::open(Path::new("/nowhere/results")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "could not write to \"/nowhere/results\": name a file that can be written"
+        );
+    }
+
+    #[test]
+    fn a_full_disk_is_reported() {
+        let output = OutputFile::open(Path::new("/dev/full")).unwrap();
+        let error = output.write(|out| out.write_all(b"x")).unwrap_err();
+        assert_eq!(error.source.raw_os_error(), Some(nix::libc::ENOSPC));
+        assert!(Path::new("/dev/full").exists());
+    }
+}

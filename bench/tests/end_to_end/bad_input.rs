@@ -1,0 +1,225 @@
+//! Whatever cannot be done: exit code 2, a sentence with the remedy, and
+//! nothing left behind.
+
+use std::fs::File;
+use std::process::{Command, Output};
+
+use crate::harness::Bench;
+
+#[track_caller]
+fn assert_refused(bench: &Bench, output: Output, message: &str) {
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains(message),
+        "expected {message:?}, got:\n{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+#[track_caller]
+fn refuses(arguments: &[&str], message: &str) {
+    let bench = Bench::new();
+    let output = bench.run(arguments);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    assert_refused(&bench, output, message);
+}
+
+#[test]
+fn no_subcommand() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
+        .output()
+        .unwrap();
+    assert_refused(&Bench::new(), output, "Usage: pinpoint-bench <COMMAND>");
+}
+
+#[test]
+fn an_unknown_subcommand() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
+        .arg("pingpang")
+        .output()
+        .unwrap();
+    assert_refused(
+        &Bench::new(),
+        output,
+        "similar subcommand exists: 'pingpong'",
+    );
+}
+
+#[test]
+fn nonsense_on_the_command_line() {
+    refuses(
+        &["--idle", "many"],
+        "invalid value 'many' for '--idle <N,N,...>'",
+    );
+    refuses(
+        &["--round-trips", "5", "--duration", "5"],
+        "cannot be used with",
+    );
+    refuses(
+        &["--target", "pg_config"],
+        "expected NAME=PG_CONFIG, followed by",
+    );
+    refuses(
+        &["--target", "a=pg_config,port=1"],
+        "port is set by pinpoint-bench itself",
+    );
+}
+
+#[test]
+fn two_targets_of_one_name() {
+    refuses(
+        &["--target", "a=pg_config", "--target", "a=pg_config"],
+        "two targets are named \"a\": give each --target a name of its own",
+    );
+}
+
+#[test]
+fn a_missing_pg_config() {
+    refuses(
+        &["--pg-config", "/nowhere/pg_config"],
+        "could not run \"/nowhere/pg_config\": install PostgreSQL's server development package",
+    );
+}
+
+#[test]
+fn a_pg_config_without_a_server() {
+    let bench = Bench::new();
+    let pg_config = bench.script("pg_config", "printf '/nowhere/%s\\n' bin lib share");
+    let output = bench.run(&["--pg-config", pg_config.to_str().unwrap()]);
+    assert_refused(
+        &bench,
+        output,
+        "the server program \"/nowhere/bin/initdb\" does not exist: install the PostgreSQL server",
+    );
+}
+
+#[test]
+fn an_initdb_that_fails() {
+    let bench = Bench::new();
+    bench.script("initdb", "echo 'no way' >&2; exit 7");
+    let postgres = bench.script("postgres", "exit 8");
+    let folder = postgres.parent().unwrap().display();
+    let pg_config = bench.script("pg_config", &format!("printf '{folder}%s\\n' '' '' ''"));
+    let output = bench.run(&["--target", &format!("a={}", pg_config.display())]);
+    assert_refused(
+        &bench,
+        output,
+        "initdb failed for target \"a\" (exit status: 7); mend what it complains of:\n  no way",
+    );
+}
+
+#[test]
+fn a_library_that_is_not_installed() {
+    refuses(
+        &["--target", "a=pg_config,preload=no_such_library"],
+        "the library \"no_such_library\" of target \"a\" is not installed in",
+    );
+}
+
+#[test]
+fn an_extension_that_is_not_installed() {
+    refuses(
+        &["--target", "a=pg_config,extension=no_such_extension"],
+        "(make install PG_CONFIG=pg_config, in its source tree)",
+    );
+}
+
+#[test]
+fn an_extension_that_cannot_be_created() {
+    refuses(
+        &["--target", "a=pg_config,extension=pg_pinpoint"],
+        "pg_pinpoint must be loaded via shared_preload_libraries",
+    );
+}
+
+#[test]
+fn a_setting_that_the_server_refuses() {
+    refuses(
+        &["--target", "a=pg_config", "--setting", "no_such_setting=1"],
+        "unrecognized configuration parameter \"no_such_setting\"",
+    );
+}
+
+#[test]
+fn more_idle_listeners_than_descriptors() {
+    let bench = Bench::new();
+    let program = bench.command(&["--idle", "500"]);
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"])
+        .arg(program.get_program())
+        .args(program.get_args());
+    assert_refused(
+        &bench,
+        limited.output().unwrap(),
+        "1004 connections need 1068 file descriptors, but the hard limit is 256: \
+         raise it (ulimit -Hn 1068, as root) or ask for fewer idle listeners",
+    );
+}
+
+#[test]
+fn a_folder_that_does_not_exist() {
+    let bench = Bench::new();
+    let output = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
+        .args([
+            "pingpong",
+            "--target",
+            "a=pg_config",
+            "--temp-dir",
+            "/nowhere",
+        ])
+        .output()
+        .unwrap();
+    assert_refused(
+        &bench,
+        output,
+        "could not make a temporary folder in /nowhere: name another with --temp-dir",
+    );
+}
+
+#[test]
+fn results_that_cannot_be_written() {
+    let bench = Bench::new();
+    let csv = bench.result("csv");
+    let output = bench.run(&[
+        "--target",
+        "a=pg_config",
+        "--csv",
+        csv.to_str().unwrap(),
+        "--json",
+        "/nowhere/json",
+    ]);
+    assert_refused(
+        &bench,
+        output,
+        "could not write to \"/nowhere/json\": name a file that can be written",
+    );
+    assert!(!csv.exists(), "an empty file of results was left");
+}
+
+#[test]
+fn a_full_disk_under_standard_output() {
+    let bench = Bench::new();
+    let output = bench
+        .command(&[
+            "--target",
+            "a=pg_config",
+            "--idle",
+            "0",
+            "--round-trips",
+            "1",
+            "--warmup",
+            "0",
+            "--runs",
+            "1",
+        ])
+        .stdout(File::options().write(true).open("/dev/full").unwrap())
+        .output()
+        .unwrap();
+    assert_refused(
+        &bench,
+        output,
+        "could not write to standard output: No space left on device",
+    );
+}

@@ -1,0 +1,188 @@
+//! However a run ends, its servers and folders go.
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::harness::{Bench, wait_until};
+
+/// Goes on until something ends it.
+const ENDLESS: [&str; 8] = [
+    "--target",
+    "a=pg_config",
+    "--target",
+    "b=pg_config",
+    "--idle",
+    "3",
+    "--duration",
+    "1000",
+];
+
+#[test]
+fn ctrl_c_in_mid_run() {
+    let bench = Bench::new();
+    let running = bench.start(&ENDLESS);
+    bench.wait_for_pingpong("a");
+    assert!(!bench.server_processes().is_empty());
+
+    running.signal(Signal::SIGINT);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("Interrupted"), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn ctrl_c_while_a_cluster_is_made() {
+    let bench = Bench::new();
+    let running = bench.start(&ENDLESS);
+    wait_until("a process of initdb runs", || {
+        !bench.server_processes().is_empty()
+    });
+    running.signal(Signal::SIGINT);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn sigterm_in_mid_run() {
+    let bench = Bench::new();
+    let json = bench.result("json");
+    let arguments = [&ENDLESS[..], &["--json", json.to_str().unwrap()]].concat();
+    let running = bench.start(&arguments);
+    bench.wait_for_pingpong("a");
+
+    running.signal(Signal::SIGTERM);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(143), "{stderr}");
+    assert!(!json.exists(), "an empty file of results was left");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next() {
+    let bench = Bench::new();
+    let killed = bench.start(&ENDLESS);
+    bench.wait_for_pingpong("a");
+    let postmasters = [bench.postmaster("a"), bench.postmaster("b")];
+    killed.signal(Signal::SIGKILL);
+    killed.wait();
+    for postmaster in postmasters {
+        assert_eq!(kill(postmaster, None), Ok(()), "the server went by itself");
+    }
+
+    let output = bench.run(&[
+        "--target",
+        "a=pg_config",
+        "--idle",
+        "0",
+        "--round-trips",
+        "1",
+        "--warmup",
+        "0",
+        "--runs",
+        "1",
+    ]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    assert!(
+        stderr.contains("an earlier run was killed; removing what it left in"),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_run_leaves_the_servers_of_another_alone() {
+    let bench = Bench::new();
+    let running = bench.start(&ENDLESS);
+    bench.wait_for_pingpong("a");
+    let folders = bench.leftovers();
+
+    let other = bench.run(&["--target", "c=pg_config", "--setting", "no_such_setting=1"]);
+    let stderr = String::from_utf8(other.stderr).unwrap();
+    assert_eq!(other.status.code(), Some(2), "{stderr}");
+    assert!(!stderr.contains("an earlier run"), "{stderr}");
+    assert_eq!(bench.leftovers(), folders);
+    bench.wait_for_pingpong("a");
+
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.wait().0.code(), Some(130));
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_server_that_ends_in_mid_run() {
+    let bench = Bench::new();
+    let running = bench.start(&ENDLESS);
+    bench.wait_for_pingpong("a");
+
+    // Not SIGKILL, after which the server's shared memory would stay.
+    kill(bench.postmaster("a"), Signal::SIGQUIT).unwrap();
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("the server of target \"a\" ended (exit status: 0) in mid-run"),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_session_that_crashes_in_mid_run() {
+    let bench = Bench::new();
+    let running = bench.start(&ENDLESS);
+    let player = bench.wait_for_pingpong("a");
+
+    kill(player, Signal::SIGSEGV).unwrap();
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("the server of target \"a\" ended")
+            && stderr.contains("was terminated by signal 11"),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_session_that_does_not_answer() {
+    let bench = Bench::new();
+    let running = bench.start(&[&ENDLESS[..], &["--timeout", "5"]].concat());
+    let player = bench.wait_for_pingpong("a");
+
+    kill(player, Signal::SIGSTOP).unwrap();
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains(
+            "target \"a\": with 3 idle listeners: a notification did not come back within 5s"
+        ),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn an_idle_listener_that_is_disconnected() {
+    let bench = Bench::new();
+    let arguments = [
+        &ENDLESS[..6],
+        &["--round-trips", "200", "--runs", "1000000"],
+    ]
+    .concat();
+    let running = bench.start(&arguments);
+    bench.wait_for_pingpong("a");
+
+    let terminated = bench.query(
+        "a",
+        "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE query = 'LISTEN idle_1'",
+    );
+    assert_eq!(terminated.unwrap(), ["true"]);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("1 idle listeners lost their connection"),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}

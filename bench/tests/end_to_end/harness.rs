@@ -1,0 +1,217 @@
+//! Starts the program with a temporary folder of its own, and finds out what
+//! it has left there.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use tokio_postgres::NoTls;
+
+/// For whatever has to happen sooner or later.
+const DEADLINE: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Waits until `condition` holds.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        sleep(POLL_INTERVAL);
+    }
+}
+
+/// A folder for temporary files, and another one for results.
+pub struct Bench {
+    temp_dir: TempDir,
+    results: TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        // The servers of a program that root starts belong to another user.
+        let open_to_all = || {
+            tempfile::Builder::new()
+                .permissions(Permissions::from_mode(0o755))
+                .tempdir()
+                .unwrap()
+        };
+        Self {
+            temp_dir: open_to_all(),
+            results: open_to_all(),
+        }
+    }
+
+    /// `pinpoint-bench pingpong` with its temporary files in our folder.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"));
+        command
+            .arg("pingpong")
+            .args(arguments)
+            .arg("--temp-dir")
+            .arg(self.temp_dir.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the program to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Starts the program.
+    pub fn start(&self, arguments: &[&str]) -> Running {
+        let stderr = fs::File::create(self.result("stderr")).unwrap();
+        let child = self
+            .command(arguments)
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        Running {
+            child,
+            stderr: self.result("stderr"),
+        }
+    }
+
+    /// A path for a file of results.
+    pub fn result(&self, name: &str) -> PathBuf {
+        self.results.path().join(name)
+    }
+
+    /// Makes a program out of a few lines of shell.
+    pub fn script(&self, name: &str, lines: &str) -> PathBuf {
+        let path = self.result(name);
+        fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// What is in the folder for temporary files.
+    pub fn leftovers(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.temp_dir.path()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// The processes of all servers that run in our folder. PostgreSQL's
+    /// processes have their data directory as the current one.
+    pub fn server_processes(&self) -> Vec<Pid> {
+        let mut processes = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            // Fails for processes of others, and for those that have just ended.
+            if let Ok(folder) = fs::read_link(entry.path().join("cwd"))
+                && folder.starts_with(self.temp_dir.path())
+            {
+                processes.push(Pid::from_raw(pid));
+            }
+        }
+        processes
+    }
+
+    pub fn assert_nothing_left(&self) {
+        assert_eq!(self.leftovers(), [""; 0].map(PathBuf::from));
+        wait_until("the last server process ends", || {
+            self.server_processes().is_empty()
+        });
+    }
+
+    /// The folder of a target's cluster, once there is one.
+    fn cluster(&self, target: &str) -> Option<PathBuf> {
+        self.leftovers()
+            .into_iter()
+            .map(|workspace| workspace.join(target))
+            .find(|cluster| cluster.is_dir())
+    }
+
+    /// The process number of a target's postmaster.
+    pub fn postmaster(&self, target: &str) -> Pid {
+        let cluster = self.cluster(target).expect("the cluster is there");
+        let content = fs::read_to_string(cluster.join("data/postmaster.pid")).unwrap();
+        Pid::from_raw(content.lines().next().unwrap().parse().unwrap())
+    }
+
+    /// What a query of one column gives on a target's server, or `None` if
+    /// that is not up yet.
+    pub fn query(&self, target: &str, sql: &str) -> Option<Vec<String>> {
+        let cluster = self.cluster(target)?;
+        let mut config = tokio_postgres::Config::new();
+        config
+            .host_path(cluster)
+            .port(5432)
+            .user("postgres")
+            .dbname("postgres");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (client, connection) = config.connect(NoTls).await.ok()?;
+            tokio::spawn(connection);
+            let rows = client.query(sql, &[]).await.unwrap();
+            Some(rows.iter().map(|row| row.get(0)).collect())
+        })
+    }
+
+    /// Waits until notifications go back and forth on a target's server, and
+    /// returns the process number of a session that takes part.
+    pub fn wait_for_pingpong(&self, target: &str) -> Pid {
+        let players = "SELECT pid::text FROM pg_stat_activity WHERE query = 'NOTIFY ping'";
+        let mut player = None;
+        wait_until("notifications are sent", || {
+            player = self.query(target, players).and_then(|mut pids| pids.pop());
+            player.is_some()
+        });
+        Pid::from_raw(player.unwrap().parse().unwrap())
+    }
+}
+
+impl Drop for Bench {
+    /// A test that failed must not leave servers behind, whatever the program did.
+    fn drop(&mut self) {
+        for process in self.server_processes() {
+            let _ = kill(process, Signal::SIGKILL);
+        }
+    }
+}
+
+/// The program while it runs.
+pub struct Running {
+    child: Child,
+    stderr: PathBuf,
+}
+
+impl Running {
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Waits for the end, and returns the status and what standard error has.
+    pub fn wait(mut self) -> (ExitStatus, String) {
+        let mut status = None;
+        wait_until("the program ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        (status.unwrap(), fs::read_to_string(&self.stderr).unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Does nothing if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
