@@ -80,21 +80,26 @@ foreach my $what (sort keys %release)
 	$first->hang_up;
 }
 
-# Several at once, of which the first is released last.
+# Several at once, of which the first is released last; and one without a
+# commit record of its own right behind the last one's record.
 my @waiting = map { commit_and_wait() } 1 .. 3;
 is(counters(), 'in_flight 3, held_back 0', 'three commits are under way');
-$second->run("INSERT INTO written VALUES ('after'); NOTIFY a, 'after'");
+$second->run("NOTIFY a, 'after'");
+$third->run("INSERT INTO written VALUES ('last'); NOTIFY a, 'last'");
 foreach my $i (2, 1)
 {
 	$observer->run('SELECT pg_cancel_backend(' . $waiting[$i]->pid . ')');
 	$waiting[$i]->result;
 }
-is(counters(), 'in_flight 1, held_back 3', 'those that have ended are held back by the first');
+is(counters(), 'in_flight 1, held_back 4', 'those that have ended are held back by the first');
 is($listener->query('')->types, 'IZ', 'nothing has reached the listener');
 $observer->run('SELECT pg_cancel_backend(' . $waiting[0]->pid . ')');
 is_deeply(
-	[ map { [ $_->{pid}, $_->{payload} ] } $listener->wait_for(4) ],
-	[ (map { [ $_->pid, 'first' ] } @waiting), [ $second->pid, 'after' ] ],
+	[ map { [ $_->{pid}, $_->{payload} ] } $listener->wait_for(5) ],
+	[
+		(map { [ $_->pid, 'first' ] } @waiting),
+		[ $second->pid, 'after' ], [ $third->pid, 'last' ]
+	],
 	'all arrive in the order of their commits, in the names of their senders');
 $waiting[0]->result;
 $_->close for @waiting;
