@@ -6,12 +6,23 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::load::{self, Form, Protocol, Workload};
 use crate::pingpong::{Length, Plan};
 use crate::target::{Setting, Target};
+use crate::torture;
 
 /// More listeners than PostgreSQL accepts connections (2^18 - 1, less its own
 /// processes) cannot be asked for.
 const MAX_IDLE: i64 = 250_000;
+
+/// Of the sessions of pgbench, and of the listeners that read along.
+const MAX_CLIENTS: i64 = 10_000;
+
+/// More than one in a millisecond would be a load of its own.
+const MAX_PROBES: i64 = 1000;
+
+/// PostgreSQL's own limit, in microseconds.
+const MAX_COMMIT_DELAY: i64 = 100_000;
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 ///
@@ -28,6 +39,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Pingpong(PingpongArgs),
+    Commit(CommitArgs),
+    Notify(NotifyArgs),
+    Torture(TortureArgs),
 }
 
 /// Round trips per second between two sessions, while others listen on
@@ -114,6 +128,240 @@ impl PingpongArgs {
     }
 }
 
+/// What a notification adds to a transaction that writes
+///
+/// pgbench inserts rows, once with a NOTIFY in each transaction and once with an
+/// equally long statement that does nothing in its place. This is measured for
+/// each number of writers, while listeners read all notifications. Also
+/// measures how long a notification is on its way meanwhile.
+#[derive(Debug, Args)]
+pub struct CommitArgs {
+    /// Numbers of sessions that write to measure with
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "1,4,16,64",
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS),
+    )]
+    writers: Vec<u32>,
+
+    /// How the transactions notify
+    #[arg(long, value_enum, default_value_t = Form::Statement)]
+    form: Form,
+
+    /// Set commit_delay of all servers, so that a fast disk looks like a slow one
+    ///
+    /// Every flush of WAL then takes this much longer (commit_siblings is 0).
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        value_parser = clap::value_parser!(u32).range(0..=MAX_COMMIT_DELAY),
+    )]
+    commit_delay: Option<u32>,
+
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+impl CommitArgs {
+    pub fn plan(&self) -> load::Plan {
+        load::Plan {
+            commit_delay: self.commit_delay,
+            ..self
+                .load
+                .plan(Workload::Commit { form: self.form }, &self.writers)
+        }
+    }
+}
+
+/// Transactions per second that do nothing but NOTIFY
+///
+/// pgbench sends notifications, all of them on one channel, while listeners read
+/// them. This is measured for each number of senders. Also measures how
+/// long a notification is on its way meanwhile.
+#[derive(Debug, Args)]
+pub struct NotifyArgs {
+    /// Numbers of sessions that send to measure with
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64,128",
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS),
+    )]
+    senders: Vec<u32>,
+
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+impl NotifyArgs {
+    pub fn plan(&self) -> load::Plan {
+        self.load.plan(Workload::Notify, &self.senders)
+    }
+}
+
+/// What the benchmarks have in common that pgbench makes the load for.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// Sessions that listen, and read everything that is sent
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS),
+    )]
+    listeners: u32,
+
+    /// Make every load this long, in whole seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
+    duration: u32,
+
+    /// Make the same load this long before each, without measuring, in whole seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    warmup: u32,
+
+    /// Runs for each number of sessions and each target
+    #[arg(long, value_name = "N", default_value = "3")]
+    runs: NonZeroU32,
+
+    /// How pgbench sends its statements
+    #[arg(long, value_enum, default_value_t = Protocol::Simple)]
+    protocol: Protocol,
+
+    /// Notifications per second whose time of arrival is measured
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_PROBES),
+    )]
+    probes: u32,
+
+    /// Give up when a connection or a transaction takes longer
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = positive_seconds)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    pub clusters: ClusterArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl LoadArgs {
+    fn plan(&self, workload: Workload, clients: &[u32]) -> load::Plan {
+        let mut clients = clients.to_vec();
+        clients.sort_unstable();
+        clients.dedup();
+
+        load::Plan {
+            workload,
+            clients,
+            listeners: self.listeners,
+            duration: Duration::from_secs(self.duration.into()),
+            warmup: Duration::from_secs(self.warmup.into()),
+            runs: self.runs,
+            protocol: self.protocol,
+            commit_delay: None,
+            probes_per_sec: self.probes,
+            timeout: self.timeout,
+        }
+    }
+}
+
+/// Does every listener receive exactly what was committed, in commit order?
+///
+/// Many writers insert rows and NOTIFY, and are cancelled, terminated and
+/// abandoned in mid-commit, while many listeners come and go. What each of them
+/// receives is compared with what logical decoding reports, which needs the
+/// plugin test_decoding of PostgreSQL's contrib. Exit code 0: no difference; 1:
+/// a difference, a hang or a crash, which is shown; 2: the run itself failed.
+#[derive(Debug, Args)]
+pub struct TortureArgs {
+    /// Go on for this long
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = positive_seconds)]
+    duration: Duration,
+
+    /// Do what a run with this seed did [default: a random one]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Sessions that write
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 24,
+        value_parser = clap::value_parser!(u32).range(1..i64::from(torture::FENCE_BASE)),
+    )]
+    writers: u32,
+
+    /// Sessions that listen
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 12,
+        value_parser = clap::value_parser!(u32).range(1..i64::from(torture::FENCE_BASE)),
+    )]
+    listeners: u32,
+
+    /// Channels that are written to
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..i64::from(torture::FENCE_BASE)),
+    )]
+    channels: u32,
+
+    /// Plant a fault into pg_pinpoint, which the torture must find or bear
+    #[arg(long, value_enum, default_value_t = Fault::None)]
+    fault: Fault,
+
+    /// Anything that takes longer is a hang
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = positive_seconds)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    pub clusters: ClusterArgs,
+}
+
+impl TortureArgs {
+    /// `random` is the seed if none was asked for.
+    pub fn plan(&self, random: u64) -> torture::Plan {
+        torture::Plan {
+            seed: self.seed.unwrap_or(random),
+            duration: self.duration,
+            writers: self.writers,
+            listeners: self.listeners,
+            channels: self.channels,
+            fault: match self.fault {
+                Fault::None => None,
+                Fault::ArrivalOrder => Some("arrival_order"),
+                Fault::Lookup => Some("lookup"),
+            },
+            timeout: self.timeout,
+        }
+    }
+}
+
+/// Values of pinpoint.debug_fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Fault {
+    None,
+    /// Publish in order of arrival: a difference is to be found
+    #[value(name = "arrival_order")]
+    ArrivalOrder,
+    /// Fail to read the channel map after commit: every listener is woken, and nothing lost
+    Lookup,
+}
+
 /// Which servers to measure, and how they are set up.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Servers")]
@@ -157,6 +405,12 @@ impl ClusterArgs {
             Target::stock(&self.pg_config),
             Target::pinpoint(&self.pg_config),
         ])
+    }
+
+    /// The same where there is nothing to compare: with pg_pinpoint only, unless
+    /// the command line says otherwise.
+    pub fn targets_to_test(&self) -> Vec<Target> {
+        self.targets_or(vec![Target::pinpoint(&self.pg_config)])
     }
 
     fn targets_or(&self, default: Vec<Target>) -> Vec<Target> {
@@ -219,8 +473,10 @@ mod tests {
 
     fn parse(arguments: &[&str]) -> Result<PingpongArgs, clap::Error> {
         let command = ["pinpoint-bench", "pingpong"];
-        let Command::Pingpong(args) = Cli::try_parse_from(command.iter().chain(arguments))?.command;
-        Ok(args)
+        match Cli::try_parse_from(command.iter().chain(arguments))?.command {
+            Command::Pingpong(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn plan(arguments: &[&str]) -> Plan {
@@ -303,6 +559,91 @@ mod tests {
             &["--target", "a=pg_config", "--pg-config", "pg_config"],
         ] {
             assert!(parse(arguments).is_err(), "accepted {arguments:?}");
+        }
+    }
+
+    /// The plan of `commit` or `notify`.
+    fn load_plan(arguments: &[&str]) -> Result<load::Plan, clap::Error> {
+        match Cli::try_parse_from(["pinpoint-bench"].iter().chain(arguments))?.command {
+            Command::Commit(args) => Ok(args.plan()),
+            Command::Notify(args) => Ok(args.plan()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_of_commit_and_notify() {
+        let commit = load::Plan {
+            workload: Workload::Commit {
+                form: Form::Statement,
+            },
+            clients: vec![1, 4, 16, 64],
+            listeners: 1,
+            duration: Duration::from_secs(5),
+            warmup: Duration::from_secs(1),
+            runs: NonZeroU32::new(3).unwrap(),
+            protocol: Protocol::Simple,
+            commit_delay: None,
+            probes_per_sec: 50,
+            timeout: Duration::from_secs(60),
+        };
+        assert_eq!(load_plan(&["commit"]).unwrap(), commit);
+        let notify = load::Plan {
+            workload: Workload::Notify,
+            clients: vec![1, 2, 4, 8, 16, 32, 64, 128],
+            ..commit
+        };
+        assert_eq!(load_plan(&["notify"]).unwrap(), notify);
+    }
+
+    #[test]
+    fn writers_are_sorted_and_made_unique() {
+        let plan = load_plan(&["commit", "--writers", "8,2,8"]).unwrap();
+        assert_eq!(plan.clients, [2, 8]);
+    }
+
+    #[test]
+    fn a_commit_delay_is_set_unless_the_target_has_its_own() {
+        let plan = load_plan(&["commit", "--commit-delay", "500"]).unwrap();
+        let target: Target = "a=pg_config,commit_delay=7".parse().unwrap();
+        let settings: Vec<String> = plan
+            .prepare(target)
+            .unwrap()
+            .settings
+            .iter()
+            .map(Setting::to_string)
+            .collect();
+        assert_eq!(
+            settings,
+            [
+                "commit_delay = '500'",
+                "commit_siblings = '0'",
+                "commit_delay = '7'"
+            ]
+        );
+    }
+
+    #[test]
+    fn contradictions_and_nonsense_are_refused_by_commit_and_notify() {
+        for arguments in [
+            &["commit", "--writers", "0"][..],
+            &["commit", "--writers", ""],
+            &["commit", "--writers", "1,,2"],
+            &["commit", "--senders", "1"],
+            &["commit", "--form", "rule"],
+            &["commit", "--commit-delay", "100001"],
+            &["commit", "--duration", "0"],
+            &["commit", "--duration", "0.5"],
+            &["notify", "--senders", "0"],
+            &["notify", "--form", "trigger"],
+            &["notify", "--commit-delay", "1"],
+            &["notify", "--listeners", "0"],
+            &["notify", "--protocol", "extended"],
+            &["notify", "--probes", "0"],
+            &["notify", "--warmup", "0.5"],
+            &["notify", "--runs", "0"],
+        ] {
+            assert!(load_plan(arguments).is_err(), "accepted {arguments:?}");
         }
     }
 

@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Config, NoTls};
 use crate::installation::{Installation, InstallationError};
 use crate::process::{Account, Process, ProcessError};
 use crate::target::{Target, TargetError, ensure_unique_names, quoted};
-use crate::workspace::{PORT, Workspace, WorkspaceError};
+use crate::workspace::{PORT, SOCKET, Workspace, WorkspaceError};
 
 /// Connections on top of those that were asked for: superuser_reserved_connections,
 /// and sessions of an earlier run that have not quite ended.
@@ -133,6 +133,7 @@ impl Clusters {
 pub struct Cluster {
     target: Target,
     folder: PathBuf,
+    account: Account,
     server: Process,
 }
 
@@ -159,6 +160,7 @@ impl Cluster {
         let mut cluster = Self {
             target,
             folder,
+            account,
             server,
         };
         let client = cluster.wait_until_ready().await?;
@@ -180,6 +182,25 @@ impl Cluster {
             .dbname("postgres")
             .application_name("pinpoint-bench");
         config
+    }
+
+    /// The server's socket, for protocols that `config` is no good for.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(SOCKET)
+    }
+
+    /// The folder of the server, its socket and its log.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Starts a program in the folder, under the account of the server.
+    pub fn start_program(
+        &self,
+        command: Command,
+        stop_signal: Signal,
+    ) -> Result<Process, ProcessError> {
+        Process::start(command, &self.folder, self.account, stop_signal)
     }
 
     /// What the server says about itself.
@@ -247,7 +268,7 @@ impl Cluster {
     }
 
     /// A session of its superuser.
-    async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
+    pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
         let (client, connection) = self.config().connect(NoTls).await?;
         // Ends with the client; what goes wrong is reported to the client, too.
         tokio::spawn(connection);

@@ -28,6 +28,16 @@ pub enum InstallationError {
         pg_config: PathBuf,
     },
     #[error(
+        "the program \"{}\" does not exist: install pgbench (it comes with the PostgreSQL server, \
+         or with its contrib programs) beside \"{}\", or name another installation with \
+         --pg-config or --target",
+        program.display(), pg_config.display()
+    )]
+    Pgbench {
+        program: PathBuf,
+        pg_config: PathBuf,
+    },
+    #[error(
         "{what} \"{name}\" of target \"{target}\" is not installed in {}: install it \
          (make install PG_CONFIG={}, in its source tree)",
         folder.display(), pg_config.display()
@@ -45,6 +55,7 @@ pub enum InstallationError {
 pub struct Installation {
     pub initdb: PathBuf,
     pub postgres: PathBuf,
+    pgbench: PathBuf,
     libraries: PathBuf,
     extensions: PathBuf,
 }
@@ -103,9 +114,21 @@ impl Installation {
         Ok(Self {
             initdb: bin.join("initdb"),
             postgres: bin.join("postgres"),
+            pgbench: bin.join("pgbench"),
             libraries: libraries.to_owned(),
             extensions: share.join("extension"),
         })
+    }
+
+    /// The benchmark program, which not every benchmark needs.
+    pub fn pgbench(&self, pg_config: &Path) -> Result<PathBuf, InstallationError> {
+        if !self.pgbench.is_file() {
+            return Err(InstallationError::Pgbench {
+                program: self.pgbench.clone(),
+                pg_config: pg_config.to_owned(),
+            });
+        }
+        Ok(self.pgbench.clone())
     }
 
     /// A library is named as in `shared_preload_libraries`: with or without a
@@ -132,6 +155,7 @@ mod tests {
         let installation = Installation {
             initdb: PathBuf::new(),
             postgres: PathBuf::new(),
+            pgbench: PathBuf::new(),
             libraries: folder.path().to_owned(),
             extensions: PathBuf::new(),
         };

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 use tokio_postgres::Config;
 
 use crate::cluster::Clusters;
+use crate::latency::Latencies;
 use crate::progress::Progress;
 use crate::session::{Session, SessionError};
 use crate::stats::Summary;
@@ -27,9 +27,6 @@ pub const PLAYERS: u32 = 2;
 
 /// Idle listeners that connect at the same time.
 const CONNECTING_AT_ONCE: usize = 16;
-
-/// Latencies are kept to this many decimal digits.
-const SIGNIFICANT_DIGITS: u8 = 3;
 
 #[derive(Debug, Error)]
 pub enum PingpongError {
@@ -74,7 +71,7 @@ pub struct Plan {
     pub timeout: Duration,
 }
 
-fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
@@ -270,7 +267,7 @@ async fn serve(ping: &mut Session, plan: &Plan) -> Result<Run, PingpongError> {
             Length::Duration(duration) => elapsed >= duration,
         };
         if is_done {
-            return Ok(latencies.into_run(elapsed));
+            return Ok(run_of(&latencies, elapsed));
         }
     }
 }
@@ -287,36 +284,17 @@ async fn round_trip(ping: &mut Session, timeout: Duration) -> Result<Duration, P
     Ok(start.elapsed())
 }
 
-/// The latencies of one run, in microseconds.
-struct Latencies(Histogram<u64>);
-
-impl Latencies {
-    fn new() -> Self {
-        let histogram = Histogram::new(SIGNIFICANT_DIGITS).expect("the precision is valid");
-        Self(histogram)
-    }
-
-    fn record(&mut self, latency: Duration) {
-        let microseconds = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
-        self.0
-            .record(microseconds)
-            .expect("the histogram grows with its values");
-    }
-
-    fn count(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn into_run(self, elapsed: Duration) -> Run {
-        let seconds = elapsed.as_secs_f64();
-        Run {
-            round_trips: self.count(),
-            seconds,
-            round_trips_per_sec: self.count() as f64 / seconds,
-            p50_latency_usec: self.0.value_at_quantile(0.50),
-            p99_latency_usec: self.0.value_at_quantile(0.99),
-            max_latency_usec: self.0.max(),
-        }
+/// `latencies` of all round trips, of which there is at least one.
+fn run_of(latencies: &Latencies, elapsed: Duration) -> Run {
+    let round_trips = latencies.count();
+    let seconds = elapsed.as_secs_f64();
+    Run {
+        round_trips,
+        seconds,
+        round_trips_per_sec: round_trips as f64 / seconds,
+        p50_latency_usec: latencies.at_quantile(0.50).unwrap_or_default(),
+        p99_latency_usec: latencies.at_quantile(0.99).unwrap_or_default(),
+        max_latency_usec: latencies.max().unwrap_or_default(),
     }
 }
 
@@ -363,7 +341,7 @@ mod tests {
         for microseconds in 1..=100 {
             latencies.record(Duration::from_micros(microseconds));
         }
-        let run = latencies.into_run(Duration::from_millis(500));
+        let run = run_of(&latencies, Duration::from_millis(500));
         assert_eq!(
             run,
             Run {
@@ -375,15 +353,5 @@ mod tests {
                 max_latency_usec: 100,
             }
         );
-    }
-
-    #[test]
-    fn a_latency_of_minutes_is_kept() {
-        let mut latencies = Latencies::new();
-        latencies.record(Duration::from_secs(600));
-        let max = latencies
-            .into_run(Duration::from_secs(600))
-            .max_latency_usec;
-        assert!((600_000_000..600_600_000).contains(&max), "{max}");
     }
 }

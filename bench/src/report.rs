@@ -1,26 +1,29 @@
 //! Results, as people and programs read them.
 
 mod export;
+mod load;
 mod table;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::time::SystemTime;
 
 use serde::Serialize;
 
-pub use self::export::{write_csv, write_json, write_tsv};
-pub use self::table::render_table;
-use crate::cluster::{Cluster, ClusterError};
+pub use self::export::write_json;
+use crate::cluster::{Cluster, ClusterError, Clusters};
 use crate::machine::Machine;
 use crate::pingpong::{Plan, Point};
+use crate::stats::Summary;
 
 /// Runs that lie further apart than this, as a fraction of their median, are
 /// worth a warning.
 const NOISE: f64 = 0.3;
 
-/// Everything that is known about one invocation and its results.
+/// Everything that is known about one invocation and its results: what the plan
+/// `P` was, and what was measured at each point `R` of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct Report<P, R> {
     /// The subcommand.
     pub benchmark: &'static str,
     /// Version of pinpoint-bench.
@@ -29,9 +32,44 @@ pub struct Report {
     /// When the measurement began, in UTC, as RFC 3339 has it.
     pub date: String,
     pub machine: Machine,
-    pub parameters: Plan,
+    pub parameters: P,
     pub targets: Vec<TargetRecord>,
-    pub results: Vec<Point>,
+    pub results: Vec<R>,
+}
+
+/// Results in each of their forms.
+pub trait Results: Serialize {
+    /// For people, no wider than `width` characters, if given.
+    fn table(&self, width: Option<u16>) -> String;
+
+    /// The figures of the table, tab-separated.
+    fn write_tsv(&self, out: impl Write) -> csv::Result<()>;
+
+    /// Every single run, comma-separated.
+    fn write_csv(&self, out: impl Write) -> csv::Result<()>;
+
+    /// What a reader should know before believing the figures.
+    fn warnings(&self) -> Vec<String>;
+}
+
+type PingpongReport = Report<Plan, Point>;
+
+impl Results for PingpongReport {
+    fn table(&self, width: Option<u16>) -> String {
+        table::render_table(self, width)
+    }
+
+    fn write_tsv(&self, out: impl Write) -> csv::Result<()> {
+        export::write_tsv(self, out)
+    }
+
+    fn write_csv(&self, out: impl Write) -> csv::Result<()> {
+        export::write_csv(self, out)
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        warnings(&self.results)
+    }
 }
 
 /// A target, and what its server said about itself.
@@ -46,7 +84,15 @@ pub struct TargetRecord {
 }
 
 impl TargetRecord {
-    pub async fn of(cluster: &Cluster) -> Result<Self, ClusterError> {
+    pub async fn of_all(clusters: &Clusters) -> Result<Vec<Self>, ClusterError> {
+        let mut records = Vec::new();
+        for cluster in clusters.iter() {
+            records.push(Self::of(cluster).await?);
+        }
+        Ok(records)
+    }
+
+    async fn of(cluster: &Cluster) -> Result<Self, ClusterError> {
         let description = cluster.describe().await?;
         let target = cluster.target();
         Ok(Self {
@@ -64,13 +110,12 @@ pub fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// What a reader of the results should know before believing them.
-pub fn warnings(points: &[Point]) -> Vec<String> {
+fn warnings(points: &[Point]) -> Vec<String> {
     let mut noisy = Vec::new();
     for point in points {
         for series in &point.series {
             let rates = series.round_trips_per_sec;
-            if rates.spread() > NOISE {
+            if is_noisy(rates) {
                 noisy.push(format!(
                     "{} with {} idle listeners, {:.0} to {:.0} round trips per second",
                     series.target, point.idle_listeners, rates.min, rates.max
@@ -78,13 +123,21 @@ pub fn warnings(points: &[Point]) -> Vec<String> {
             }
         }
     }
-    if noisy.is_empty() {
-        return Vec::new();
-    }
-    vec![format!(
-        "some runs differ a lot ({}): stop other programs, or raise --duration and --runs",
-        noisy.join("; ")
-    )]
+    warn_of_noise(&noisy).into_iter().collect()
+}
+
+fn is_noisy(figure: Summary) -> bool {
+    figure.spread() > NOISE
+}
+
+/// From descriptions of what is noisy, if there are any.
+fn warn_of_noise(noisy: &[String]) -> Option<String> {
+    (!noisy.is_empty()).then(|| {
+        format!(
+            "some runs differ a lot ({}): stop other programs, or raise --duration and --runs",
+            noisy.join("; ")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -95,8 +148,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::pingpong::{Length, Run};
 
-    /// A report with figures that are easy to tell apart.
-    pub fn example() -> Report {
+    /// The targets of all examples.
+    pub fn targets() -> Vec<TargetRecord> {
         let target = |name: &str, preload: &[&str]| TargetRecord {
             name: name.to_owned(),
             pg_config: "pg_config".to_owned(),
@@ -108,6 +161,20 @@ pub(crate) mod tests {
                 .collect(),
             settings: BTreeMap::from([("fsync".to_owned(), "on".to_owned())]),
         };
+        vec![target("stock", &[]), target("pinpoint", &["pg_pinpoint"])]
+    }
+
+    pub fn machine() -> Machine {
+        Machine {
+            cpu_model: "Example CPU".to_owned(),
+            cpu_count: 2,
+            os: "Linux (Example 1)".to_owned(),
+            kernel: "6.1".to_owned(),
+        }
+    }
+
+    /// A report with figures that are easy to tell apart.
+    pub fn example() -> PingpongReport {
         let run = |round_trips: u64, max_latency_usec| Run {
             round_trips,
             seconds: 2.0,
@@ -136,12 +203,7 @@ pub(crate) mod tests {
             version: "0.1.0",
             command_line: vec!["pinpoint-bench".to_owned(), "pingpong".to_owned()],
             date: "2026-01-02T03:04:05Z".to_owned(),
-            machine: Machine {
-                cpu_model: "Example CPU".to_owned(),
-                cpu_count: 2,
-                os: "Linux (Example 1)".to_owned(),
-                kernel: "6.1".to_owned(),
-            },
+            machine: machine(),
             parameters: Plan {
                 idle: vec![0, 1000],
                 length: Length::Duration(Duration::from_secs(2)),
@@ -149,7 +211,7 @@ pub(crate) mod tests {
                 runs: NonZeroU32::new(3).unwrap(),
                 timeout: Duration::from_secs(60),
             },
-            targets: vec![target("stock", &[]), target("pinpoint", &["pg_pinpoint"])],
+            targets: targets(),
             results: vec![
                 point(0, [12_000, 12_345, 12_700], [12_500, 12_100, 12_999]),
                 point(1000, [35, 33, 34], [12_000, 11_000, 7_000]),

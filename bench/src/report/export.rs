@@ -4,10 +4,10 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::Report;
+use super::{PingpongReport, TargetRecord};
 
 /// Tab-separated: the figures of the table, a line for each number of idle listeners.
-pub fn write_tsv(report: &Report, out: impl Write) -> csv::Result<()> {
+pub fn write_tsv(report: &PingpongReport, out: impl Write) -> csv::Result<()> {
     let mut writer = csv::WriterBuilder::new().delimiter(b'\t').from_writer(out);
 
     let mut header = vec!["idle_listeners".to_owned()];
@@ -63,16 +63,11 @@ struct CsvLine<'a> {
 }
 
 /// Comma-separated: a line for every single run.
-pub fn write_csv(report: &Report, out: impl Write) -> csv::Result<()> {
+pub fn write_csv(report: &PingpongReport, out: impl Write) -> csv::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
     let command_line = report.command_line.join(" ");
     for point in &report.results {
         for (series, target) in point.series.iter().zip(&report.targets) {
-            let settings: Vec<String> = target
-                .settings
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect();
             for (position, run) in series.runs.iter().enumerate() {
                 writer.serialize(CsvLine {
                     benchmark: report.benchmark,
@@ -88,7 +83,7 @@ pub fn write_csv(report: &Report, out: impl Write) -> csv::Result<()> {
                     date: &report.date,
                     server_version: &target.server_version,
                     preload: target.preload.join(" "),
-                    settings: settings.join(" "),
+                    settings: settings(target),
                     cpu_model: &report.machine.cpu_model,
                     cpu_count: report.machine.cpu_count,
                     os: &report.machine.os,
@@ -102,8 +97,18 @@ pub fn write_csv(report: &Report, out: impl Write) -> csv::Result<()> {
     Ok(())
 }
 
-/// JSON: the whole [`Report`].
-pub fn write_json(report: &Report, mut out: impl Write) -> serde_json::Result<()> {
+/// The settings of a target in one field.
+pub fn settings(target: &TargetRecord) -> String {
+    let settings: Vec<String> = target
+        .settings
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    settings.join(" ")
+}
+
+/// JSON: the whole report.
+pub fn write_json(report: &impl Serialize, mut out: impl Write) -> serde_json::Result<()> {
     serde_json::to_writer_pretty(&mut out, report)?;
     writeln!(out).map_err(serde_json::Error::io)
 }

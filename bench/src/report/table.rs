@@ -2,21 +2,14 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::Report;
+use super::{PingpongReport, Report};
 use crate::pingpong::{Length, Plan, Series};
 use crate::stats::Summary;
 
 /// A row for each number of idle listeners, a column for each figure, and above
 /// it what was measured on what. No wider than `width` characters, if given.
-pub fn render_table(report: &Report, width: Option<u16>) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::UTF8_HORIZONTAL_ONLY)
-        .set_content_arrangement(ContentArrangement::Dynamic);
-    if let Some(width) = width {
-        table.set_width(width);
-    }
-
+pub fn render_table(report: &PingpongReport, width: Option<u16>) -> String {
+    let mut table = empty_table(width);
     let mut header = vec![heading("idle_listeners")];
     for (position, target) in report.targets.iter().enumerate() {
         let name = &target.name;
@@ -35,28 +28,52 @@ pub fn render_table(report: &Report, width: Option<u16>) -> String {
         }
         table.add_row(row);
     }
+    align_right(&mut table);
+    let mut caption = caption(report);
+    caption.push(method(&report.parameters));
+    if let [base, _, ..] = &report.targets[..] {
+        caption.push(format!("ratio: of the medians, to {}", base.name));
+    }
+    format!("{}\n\n{}\n", caption.join("\n"), table.trim_fmt())
+}
+
+pub fn empty_table(width: Option<u16>) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .set_content_arrangement(ContentArrangement::Dynamic);
+    if let Some(width) = width {
+        table.set_width(width);
+    }
+    table
+}
+
+pub fn align_right(table: &mut Table) {
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    format!("{}\n\n{}\n", caption(report), table.trim_fmt())
 }
 
 /// Divided between its words where the table has to be narrow.
-fn heading(name: &str) -> Cell {
+pub fn heading(name: &str) -> Cell {
     Cell::new(name).set_delimiter('_')
 }
 
 fn cells(series: &Series, runs: u32) -> impl Iterator<Item = String> {
-    let rate = series.round_trips_per_sec;
-    let rate = if runs > 1 {
-        format!("{:.1}\n{}", rate.median, range(rate))
-    } else {
-        format!("{:.1}", rate.median)
-    };
+    let rate = rate(series.round_trips_per_sec, runs);
     let ratio = series.ratio.map(|ratio| format!("{ratio:.2}"));
     [rate, series.max_latency_usec.to_string()]
         .into_iter()
         .chain(ratio)
+}
+
+/// The median, and how far the runs lie apart if there are several.
+pub fn rate(rate: Summary, runs: u32) -> String {
+    if runs > 1 {
+        format!("{:.1}\n{}", rate.median, range(rate))
+    } else {
+        format!("{:.1}", rate.median)
+    }
 }
 
 fn range(summary: Summary) -> String {
@@ -64,7 +81,8 @@ fn range(summary: Summary) -> String {
     format!("({:.digits$}-{:.digits$})", summary.min, summary.max)
 }
 
-fn caption(report: &Report) -> String {
+/// What was measured, and on what machine.
+pub fn caption<P, R>(report: &Report<P, R>) -> Vec<String> {
     let mut lines = Vec::new();
     for target in &report.targets {
         let with = match target.preload.join(", ") {
@@ -84,11 +102,7 @@ fn caption(report: &Report) -> String {
         "on {} x {}, {}, kernel {}",
         machine.cpu_count, machine.cpu_model, machine.os, machine.kernel
     ));
-    lines.push(method(&report.parameters));
-    if let [base, _, ..] = &report.targets[..] {
-        lines.push(format!("ratio: of the medians, to {}", base.name));
-    }
-    lines.join("\n")
+    lines
 }
 
 fn method(plan: &Plan) -> String {

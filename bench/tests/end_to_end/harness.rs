@@ -49,9 +49,13 @@ impl Bench {
 
     /// `pinpoint-bench pingpong` with its temporary files in our folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
+        self.subcommand("pingpong", arguments)
+    }
+
+    fn subcommand(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"));
         command
-            .arg("pingpong")
+            .arg(name)
             .args(arguments)
             .arg("--temp-dir")
             .arg(self.temp_dir.path())
@@ -64,11 +68,20 @@ impl Bench {
         self.command(arguments).output().unwrap()
     }
 
+    /// Runs another subcommand than `pingpong`.
+    pub fn run_subcommand(&self, name: &str, arguments: &[&str]) -> Output {
+        self.subcommand(name, arguments).output().unwrap()
+    }
+
     /// Starts the program.
     pub fn start(&self, arguments: &[&str]) -> Running {
+        self.start_subcommand("pingpong", arguments)
+    }
+
+    pub fn start_subcommand(&self, name: &str, arguments: &[&str]) -> Running {
         let stderr = fs::File::create(self.result("stderr")).unwrap();
         let child = self
-            .command(arguments)
+            .subcommand(name, arguments)
             .stdout(Stdio::null())
             .stderr(stderr)
             .spawn()

@@ -6,4 +6,5 @@
 mod bad_input;
 mod cleanup;
 mod harness;
+mod load;
 mod results;

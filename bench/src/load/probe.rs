@@ -1,0 +1,86 @@
+//! A session that sends at fixed times while the load goes on.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tokio_postgres::Client;
+
+use super::workload::{Kind, Workload, fence};
+
+/// The timer of the event loop is no finer.
+const TIMER: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    #[error("the session that sends the probes failed")]
+    Session(#[from] tokio_postgres::Error),
+    #[error("a probe was not committed within {0:?}: if the server is only slow, raise --timeout")]
+    NoAnswer(Duration),
+}
+
+/// A probe that was sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Sent {
+    /// When it was to be sent.
+    pub due: Instant,
+    /// When the server had reported its COMMIT.
+    pub committed: Instant,
+    /// Whether the load went on then.
+    pub under_load: bool,
+}
+
+pub struct Probe<'a> {
+    pub client: &'a Client,
+    pub workload: Workload,
+    pub kind: Kind,
+    pub period: Duration,
+    pub timeout: Duration,
+}
+
+impl Probe<'_> {
+    /// Sends a probe at every multiple of the period until the load has ended, as
+    /// `load_end` will tell. A probe that is late because the one before took
+    /// long is sent nevertheless, so that its waiting counts ("coordinated
+    /// omission"). The fence comes last.
+    ///
+    /// Returns the probes, and when the fence was committed.
+    pub async fn run(
+        &self,
+        load_end: &Cell<Option<Instant>>,
+    ) -> Result<(Vec<Sent>, Instant), ProbeError> {
+        let mut probes = Vec::new();
+        let start = Instant::now();
+        for number in 0.. {
+            let due = start + self.period * number;
+            sleep_until(due).await;
+            if load_end.get().is_some_and(|end| end < due) {
+                break;
+            }
+            self.execute(&self.workload.probe(self.kind, number))
+                .await?;
+            probes.push(Sent {
+                due,
+                committed: Instant::now(),
+                under_load: load_end.get().is_none(),
+            });
+        }
+        self.execute(&fence()).await?;
+        Ok((probes, Instant::now()))
+    }
+
+    async fn execute(&self, sql: &str) -> Result<(), ProbeError> {
+        tokio::time::timeout(self.timeout, self.client.batch_execute(sql))
+            .await
+            .map_err(|_| ProbeError::NoAnswer(self.timeout))??;
+        Ok(())
+    }
+}
+
+/// Sleeps more exactly than the timer of the event loop does, which would add
+/// about a millisecond to each latency. Nothing in this thread is as urgent.
+async fn sleep_until(due: Instant) {
+    tokio::time::sleep_until((due - TIMER).into()).await;
+    thread::sleep(due.saturating_duration_since(Instant::now()));
+}

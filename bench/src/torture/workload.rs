@@ -1,0 +1,705 @@
+//! What the writers do: a pure function of the seed, the writer, and how many
+//! units of work it has done before.
+
+use std::fmt;
+
+use rand::rngs::ChaCha8Rng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::identity::{Channel, Key, MAX_PAYLOAD, TransactionId, min_length};
+
+/// Transactions are numbered through; each unit of work has this many numbers
+/// to itself, so that the number tells the unit.
+const NUMBERS_PER_UNIT: u32 = 8;
+
+/// Savepoints are nested this deep, at most.
+const MAX_DEPTH: u32 = 3;
+
+/// Streams of random numbers with this bit are not those of writers.
+const NOT_A_WRITER: u64 = 1 << 63;
+
+/// From the seed, an independent sequence of random numbers for everybody.
+fn random(seed: u64, stream: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(stream);
+    rng
+}
+
+/// Random numbers for something that is no writer: the `part`th of the `whole`.
+pub fn random_for(seed: u64, whole: u32, part: u32) -> ChaCha8Rng {
+    random(
+        seed,
+        NOT_A_WRITER | u64::from(whole) << 32 | u64::from(part),
+    )
+}
+
+/// What a writer sends to the server between two looks at its orders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unit {
+    pub transactions: Vec<Transaction>,
+    pub form: Form,
+    pub synchronous_commit: &'static str,
+    pub is_serializable: bool,
+    pub disturbance: Option<Disturbance>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// One statement after the other, each waiting for the one before.
+    Statements,
+    /// BEGIN to COMMIT in one message.
+    OneMessage,
+    /// One message without BEGIN and COMMIT.
+    Implicit,
+    /// Several transactions by COMMIT AND CHAIN.
+    Chained,
+    /// Several transactions by a procedure that does COMMIT.
+    Procedure,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    pub id: TransactionId,
+    /// Whether a row goes with each notification.
+    pub has_rows: bool,
+    /// Whether it gets a transaction ID even so.
+    pub takes_xid: bool,
+    pub steps: Vec<Step>,
+    pub end: End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Commit,
+    Rollback,
+    /// A statement that breaks a constraint, then ROLLBACK.
+    ConstraintError,
+    /// A COMMIT that fails, as a deferred constraint is broken.
+    DeferredConstraintError,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    Notify {
+        notification: Notification,
+        statement: Statement,
+        /// Said again at once: PostgreSQL folds the two into one.
+        is_repeated: bool,
+    },
+    Series(Series),
+    Savepoint {
+        steps: Vec<Step>,
+        end: SavepointEnd,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notification {
+    pub index: u32,
+    pub channel: Channel,
+    /// Bytes of its payload.
+    pub length: u32,
+}
+
+/// Many notifications by one statement, on all channels in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Series {
+    pub first_index: u32,
+    pub count: u32,
+    pub channels: u32,
+    pub length: u32,
+}
+
+/// How a row and its notification are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statement {
+    /// INSERT and NOTIFY.
+    Notify,
+    /// INSERT and SELECT pg_notify().
+    Function,
+    /// INSERT ... RETURNING in a CTE, and pg_notify() over that.
+    Returning,
+    /// INSERT, and a trigger that calls pg_notify().
+    Trigger,
+    /// The same, by a constraint trigger that is deferred until COMMIT.
+    DeferredTrigger,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SavepointEnd {
+    Release,
+    /// Neither released nor rolled back: COMMIT does it.
+    Leave,
+    RollBack,
+    RollBackAfterError,
+}
+
+/// Something that is done to the writer while it commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disturbance {
+    pub kind: DisturbanceKind,
+    /// From the moment at which the COMMIT is sent.
+    pub delay_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DisturbanceKind {
+    /// pg_cancel_backend()
+    Cancel,
+    /// pg_terminate_backend()
+    Terminate,
+    /// The client closes its end of the connection.
+    Abandon,
+}
+
+impl Series {
+    fn notifications(self) -> impl Iterator<Item = Notification> {
+        (self.first_index..self.first_index + self.count).map(move |index| Notification {
+            index,
+            channel: Channel(index % self.channels),
+            length: self.length,
+        })
+    }
+}
+
+impl Transaction {
+    /// The notifications that are sent if it commits, in that order.
+    pub fn notifications(&self) -> Vec<Notification> {
+        let mut kept = Vec::new();
+        collect(&self.steps, &mut kept);
+        kept
+    }
+
+    pub fn key(&self, index: u32) -> Key {
+        Key {
+            transaction: self.id,
+            index,
+            has_row: self.has_rows,
+        }
+    }
+}
+
+fn collect(steps: &[Step], kept: &mut Vec<Notification>) {
+    for step in steps {
+        match step {
+            Step::Notify { notification, .. } => kept.push(*notification),
+            Step::Series(series) => kept.extend(series.notifications()),
+            Step::Savepoint {
+                steps,
+                end: SavepointEnd::Release | SavepointEnd::Leave,
+            } => collect(steps, kept),
+            Step::Savepoint { .. } => {}
+        }
+    }
+}
+
+/// All that the writers will ever do.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload {
+    pub seed: u64,
+    pub channels: u32,
+}
+
+impl Workload {
+    pub fn unit(&self, writer: u32, number: u32) -> Unit {
+        let stream = u64::from(writer) << 32 | u64::from(number);
+        let mut planner = Planner {
+            rng: random(self.seed, stream),
+            channels: self.channels,
+            next: TransactionId {
+                writer,
+                number: number * NUMBERS_PER_UNIT,
+            },
+        };
+        planner.unit()
+    }
+
+    /// One transaction, and the unit that it is a part of; `None` if there is none.
+    pub fn transaction(&self, id: TransactionId) -> Option<(Transaction, Unit)> {
+        let unit = self.unit(id.writer, id.number / NUMBERS_PER_UNIT);
+        let transaction = unit.transactions.iter().find(|t| t.id == id)?.clone();
+        Some((transaction, unit))
+    }
+}
+
+/// Makes up one unit of work.
+struct Planner {
+    rng: ChaCha8Rng,
+    channels: u32,
+    next: TransactionId,
+}
+
+impl Planner {
+    fn unit(&mut self) -> Unit {
+        let mut unit = Unit {
+            transactions: Vec::new(),
+            form: Form::Statements,
+            synchronous_commit: self.pick(&[
+                "on",
+                "on",
+                "off",
+                "off",
+                "local",
+                "remote_write",
+                "remote_apply",
+            ]),
+            is_serializable: false,
+            disturbance: self.disturbance(),
+        };
+        match self.rng.random_range(0..1000) {
+            0..300 => {
+                unit.transactions = vec![self.flat(1, End::Commit)];
+                unit.form = self.pick(&[Form::Statements, Form::OneMessage, Form::Implicit]);
+            }
+            300..480 => {
+                let count = self.rng.random_range(2..=10);
+                unit.transactions = vec![self.flat(count, End::Commit)];
+                unit.form = self.pick(&[Form::Statements, Form::OneMessage, Form::Implicit]);
+            }
+            480..640 => {
+                unit.transactions = vec![self.nested(End::Commit)];
+            }
+            640..720 => {
+                unit.transactions = vec![self.nested(End::Rollback)];
+            }
+            720..740 => {
+                unit.transactions = vec![self.nested(End::ConstraintError)];
+            }
+            740..770 => {
+                unit.transactions = vec![self.nested(End::DeferredConstraintError)];
+            }
+            770..820 => {
+                let count = self.rng.random_range(1..=4);
+                unit.transactions = vec![self.flat(count, End::Commit)];
+                unit.is_serializable = true;
+            }
+            820..860 => {
+                unit.form = Form::Chained;
+                unit.transactions = (0..self.rng.random_range(2..=4))
+                    .map(|_| self.part())
+                    .collect();
+            }
+            860..890 => {
+                unit.form = Form::Procedure;
+                unit.transactions = (0..self.rng.random_range(2..=5))
+                    .map(|_| self.part())
+                    .collect();
+            }
+            890..998 => {
+                let end = if self.one_in(7) {
+                    End::Rollback
+                } else {
+                    End::Commit
+                };
+                unit.transactions = vec![self.rowless(end)];
+                unit.form = self.pick(&[Form::Statements, Form::OneMessage]);
+            }
+            _ => {
+                unit.transactions = vec![self.large()];
+                unit.form = Form::OneMessage;
+            }
+        }
+        unit
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        *choices
+            .choose(&mut self.rng)
+            .expect("there are some choices")
+    }
+
+    fn one_in(&mut self, number: u32) -> bool {
+        self.rng.random_ratio(1, number)
+    }
+
+    fn disturbance(&mut self) -> Option<Disturbance> {
+        let kind = match self.rng.random_range(0..1000) {
+            0..20 => DisturbanceKind::Cancel,
+            20..28 => DisturbanceKind::Terminate,
+            28..32 => DisturbanceKind::Abandon,
+            _ => return None,
+        };
+        Some(Disturbance {
+            kind,
+            delay_ms: self.rng.random_range(0..=6),
+        })
+    }
+
+    fn transaction(&mut self, has_rows: bool, end: End) -> Transaction {
+        let id = self.next;
+        self.next.number += 1;
+        Transaction {
+            id,
+            has_rows,
+            takes_xid: false,
+            steps: Vec::new(),
+            end,
+        }
+    }
+
+    /// Notifications one after the other.
+    fn flat(&mut self, count: u32, end: End) -> Transaction {
+        let mut transaction = self.transaction(true, end);
+        let palette = self.palette();
+        let is_deferred = self.one_in(10);
+        for index in 0..count {
+            let step = self.notify(&transaction, index, &palette, is_deferred);
+            transaction.steps.push(step);
+        }
+        transaction
+    }
+
+    /// A part of a unit of several transactions.
+    fn part(&mut self) -> Transaction {
+        let end = if self.one_in(5) {
+            End::Rollback
+        } else {
+            End::Commit
+        };
+        let count = self.rng.random_range(1..=3);
+        self.flat(count, end)
+    }
+
+    /// Notifications inside and outside of savepoints.
+    fn nested(&mut self, end: End) -> Transaction {
+        let mut transaction = self.transaction(true, end);
+        let palette = self.palette();
+        let is_deferred = self.one_in(10);
+        let mut next_index = 0;
+        transaction.steps = self.steps(
+            &transaction,
+            &palette,
+            is_deferred,
+            MAX_DEPTH,
+            &mut next_index,
+        );
+        transaction
+    }
+
+    fn steps(
+        &mut self,
+        transaction: &Transaction,
+        palette: &[Channel],
+        is_deferred: bool,
+        depth: u32,
+        next_index: &mut u32,
+    ) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for _ in 0..self.rng.random_range(1..=3) {
+            if depth > 0 && self.one_in(2) {
+                steps.push(Step::Savepoint {
+                    steps: self.steps(transaction, palette, is_deferred, depth - 1, next_index),
+                    end: self.pick(&[
+                        SavepointEnd::Release,
+                        SavepointEnd::Release,
+                        SavepointEnd::Leave,
+                        SavepointEnd::RollBack,
+                        SavepointEnd::RollBack,
+                        SavepointEnd::RollBackAfterError,
+                    ]),
+                });
+            } else {
+                steps.push(self.notify(transaction, *next_index, palette, is_deferred));
+                *next_index += 1;
+            }
+        }
+        steps
+    }
+
+    /// Notifications alone: the decoded stream does not have them.
+    fn rowless(&mut self, end: End) -> Transaction {
+        let mut transaction = self.transaction(false, end);
+        transaction.takes_xid = self.one_in(4);
+        let palette = self.palette();
+        for index in 0..self.rng.random_range(1..=3) {
+            let notification = self.notification(&transaction, index, &palette);
+            transaction.steps.push(Step::Notify {
+                notification,
+                statement: self.pick(&[Statement::Notify, Statement::Function]),
+                is_repeated: self.one_in(20),
+            });
+        }
+        transaction
+    }
+
+    /// Thousands of notifications, or a hundred of the longest.
+    fn large(&mut self) -> Transaction {
+        let mut transaction = self.transaction(true, End::Commit);
+        let is_long = self.one_in(2);
+        let count = if is_long {
+            self.rng.random_range(50..=150)
+        } else {
+            self.rng.random_range(1000..=4000)
+        };
+        let shortest = min_length(transaction.key(count));
+        let length = if is_long {
+            self.rng.random_range(2000..=MAX_PAYLOAD)
+        } else {
+            shortest + self.rng.random_range(0..=30)
+        };
+        transaction.steps.push(Step::Series(Series {
+            first_index: 0,
+            count,
+            channels: self.channels,
+            length,
+        }));
+        transaction
+    }
+
+    /// The channels of one transaction: often a single one.
+    fn palette(&mut self) -> Vec<Channel> {
+        let count = self.pick(&[1, 1, 2, 4]);
+        (0..count)
+            .map(|_| Channel(self.rng.random_range(0..self.channels)))
+            .collect()
+    }
+
+    fn notify(
+        &mut self,
+        transaction: &Transaction,
+        index: u32,
+        palette: &[Channel],
+        is_deferred: bool,
+    ) -> Step {
+        let notification = self.notification(transaction, index, palette);
+        let statement = if is_deferred {
+            Statement::DeferredTrigger
+        } else {
+            self.pick(&[
+                Statement::Notify,
+                Statement::Function,
+                Statement::Returning,
+                Statement::Trigger,
+            ])
+        };
+        Step::Notify {
+            notification,
+            statement,
+            // The repetition would come before what is deferred.
+            is_repeated: !is_deferred && self.one_in(20),
+        }
+    }
+
+    fn notification(
+        &mut self,
+        transaction: &Transaction,
+        index: u32,
+        palette: &[Channel],
+    ) -> Notification {
+        let shortest = min_length(transaction.key(index));
+        let length = match self.rng.random_range(0..100) {
+            0..80 => shortest,
+            80..93 => self.rng.random_range(shortest..=200),
+            93..99 => self.rng.random_range(shortest..=2000),
+            _ => MAX_PAYLOAD,
+        };
+        Notification {
+            index,
+            channel: self.pick(palette),
+            length,
+        }
+    }
+}
+
+/// What was to become of a transaction, for people.
+pub fn describe(transaction: &Transaction, unit: &Unit) -> String {
+    let plural = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    };
+    let mut text = plural(transaction.notifications().len(), "notification");
+    let is_nested = transaction
+        .steps
+        .iter()
+        .any(|step| matches!(step, Step::Savepoint { .. }));
+    if !transaction.has_rows {
+        text.push_str(" without rows");
+    }
+    if is_nested {
+        text.push_str(" that outlive savepoints");
+    }
+    text.push_str(match unit.form {
+        Form::Statements => ", by single statements",
+        Form::OneMessage => ", by one message",
+        Form::Implicit => ", by one message without BEGIN",
+        Form::Chained => ", in a chain of transactions",
+        Form::Procedure => ", by a procedure",
+    });
+    if unit.is_serializable {
+        text.push_str(", serializable");
+    }
+    text.push_str(match transaction.end {
+        End::Commit => ", COMMIT",
+        End::Rollback => ", ROLLBACK",
+        End::ConstraintError => ", an error, ROLLBACK",
+        End::DeferredConstraintError => ", a COMMIT that fails",
+    });
+    if transaction.end == End::Commit {
+        text.push_str(" with synchronous_commit = ");
+        text.push_str(unit.synchronous_commit);
+    }
+    if let Some(disturbance) = unit.disturbance {
+        text.push_str(&format!(
+            ", {} {} ms after its COMMIT was sent",
+            disturbance.kind, disturbance.delay_ms
+        ));
+    }
+    text
+}
+
+impl fmt::Display for DisturbanceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cancel => "cancelled",
+            Self::Terminate => "terminated",
+            Self::Abandon => "abandoned by its client",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKLOAD: Workload = Workload {
+        seed: 42,
+        channels: 8,
+    };
+
+    fn units() -> impl Iterator<Item = Unit> {
+        (0..4).flat_map(|writer| (0..3000).map(move |number| WORKLOAD.unit(writer, number)))
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_work() {
+        for number in 0..100 {
+            assert_eq!(WORKLOAD.unit(3, number), WORKLOAD.unit(3, number));
+        }
+        let others = Workload {
+            seed: 43,
+            channels: 8,
+        };
+        assert!((0..100).any(|number| WORKLOAD.unit(3, number) != others.unit(3, number)));
+        assert!((0..100).any(|number| {
+            let (mut a, mut b) = (WORKLOAD.unit(3, number), WORKLOAD.unit(4, number));
+            a.transactions.clear();
+            b.transactions.clear();
+            a != b
+        }));
+    }
+
+    #[test]
+    fn a_transaction_is_found_by_its_number() {
+        let unit = (0..)
+            .map(|number| WORKLOAD.unit(1, number))
+            .find(|unit| unit.transactions.len() > 2)
+            .unwrap();
+        let third = &unit.transactions[2];
+        let found = WORKLOAD.transaction(third.id).unwrap();
+        assert_eq!(found, (third.clone(), unit.clone()));
+
+        let beyond = TransactionId {
+            number: third.id.number / NUMBERS_PER_UNIT * NUMBERS_PER_UNIT + NUMBERS_PER_UNIT - 1,
+            ..third.id
+        };
+        assert_eq!(WORKLOAD.transaction(beyond), None);
+    }
+
+    #[test]
+    fn every_kind_of_work_comes_up() {
+        let units: Vec<Unit> = units().collect();
+        let transactions = || units.iter().flat_map(|unit| &unit.transactions);
+        for form in [
+            Form::Statements,
+            Form::OneMessage,
+            Form::Implicit,
+            Form::Chained,
+            Form::Procedure,
+        ] {
+            assert!(units.iter().any(|unit| unit.form == form), "{form:?}");
+        }
+        for end in [
+            End::Commit,
+            End::Rollback,
+            End::ConstraintError,
+            End::DeferredConstraintError,
+        ] {
+            assert!(transactions().any(|t| t.end == end), "{end:?}");
+        }
+        for kind in [
+            DisturbanceKind::Cancel,
+            DisturbanceKind::Terminate,
+            DisturbanceKind::Abandon,
+        ] {
+            let is_there = units
+                .iter()
+                .any(|unit| unit.disturbance.is_some_and(|d| d.kind == kind));
+            assert!(is_there, "{kind:?}");
+        }
+        assert!(units.iter().any(|unit| unit.is_serializable));
+        assert!(transactions().any(|t| !t.has_rows && t.takes_xid));
+        assert!(transactions().any(|t| !t.has_rows && !t.takes_xid));
+        assert!(transactions().any(|t| t.notifications().len() >= 1000));
+    }
+
+    #[test]
+    fn notifications_are_valid_and_in_order() {
+        for unit in units() {
+            for transaction in &unit.transactions {
+                let notifications = transaction.notifications();
+                assert!(notifications.is_sorted_by(|a, b| a.index < b.index));
+                for notification in notifications {
+                    let shortest = min_length(transaction.key(notification.index));
+                    assert!((shortest..=MAX_PAYLOAD).contains(&notification.length));
+                    assert!(notification.channel.0 < WORKLOAD.channels);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_savepoint_undoes_is_not_sent() {
+        let notify = |index| Step::Notify {
+            notification: Notification {
+                index,
+                channel: Channel(0),
+                length: 10,
+            },
+            statement: Statement::Notify,
+            is_repeated: false,
+        };
+        let savepoint = |steps, end| Step::Savepoint { steps, end };
+        let transaction = Transaction {
+            id: TransactionId {
+                writer: 0,
+                number: 0,
+            },
+            has_rows: true,
+            takes_xid: false,
+            steps: vec![
+                notify(0),
+                savepoint(
+                    vec![
+                        notify(1),
+                        savepoint(vec![notify(2)], SavepointEnd::RollBack),
+                        savepoint(vec![notify(3)], SavepointEnd::Leave),
+                    ],
+                    SavepointEnd::Release,
+                ),
+                savepoint(
+                    vec![savepoint(vec![notify(4)], SavepointEnd::Release)],
+                    SavepointEnd::RollBackAfterError,
+                ),
+                notify(5),
+            ],
+            end: End::Commit,
+        };
+        let indexes: Vec<u32> = transaction
+            .notifications()
+            .iter()
+            .map(|notification| notification.index)
+            .collect();
+        assert_eq!(indexes, [0, 1, 3, 5]);
+    }
+}

@@ -1,0 +1,370 @@
+//! The benchmarks `commit` and `notify`: what they measure and write, and what
+//! becomes of them when something goes wrong.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::harness::{Bench, wait_until};
+
+/// The least that can be measured.
+const SHORT: [&str; 6] = ["--duration", "1", "--warmup", "0", "--runs", "1"];
+
+/// Goes on until something ends it.
+const ENDLESS: [&str; 6] = [
+    "--target",
+    "a=pg_config",
+    "--duration",
+    "1000",
+    "--warmup",
+    "0",
+];
+
+fn json(bench: &Bench) -> Value {
+    let content = fs::read_to_string(bench.result("json")).unwrap();
+    serde_json::from_str(&content).unwrap()
+}
+
+#[track_caller]
+fn assert_succeeded(bench: &Bench, output: &Output) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+#[track_caller]
+fn assert_failed(bench: &Bench, output: &Output, message: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains(message),
+        "expected {message:?}, got:\n{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// There was a load, and the probes arrived.
+#[track_caller]
+fn assert_measured(run: &Value) {
+    assert!(number(&run["notify"]["transactions"]) > 0.0, "{run}");
+    assert!(
+        number(&run["notify"]["transactions_per_sec"]) > 0.0,
+        "{run}"
+    );
+    let due = &run["from_due"];
+    assert!(number(&due["count"]) > 0.0, "{run}");
+    assert!(
+        number(&due["p50_usec"]) <= number(&due["max_usec"]),
+        "{run}"
+    );
+    assert!(
+        number(&run["from_commit"]["count"]) <= number(&due["count"]),
+        "{run}"
+    );
+}
+
+#[test]
+fn commit_compares_stock_and_pinpoint_with_and_without_notify() {
+    let bench = Bench::new();
+    let (csv_file, json_file) = (bench.result("csv"), bench.result("json"));
+    let arguments = [
+        &SHORT[..],
+        &[
+            "--writers",
+            "2",
+            "--commit-delay",
+            "100",
+            "--format",
+            "tsv",
+            "--csv",
+            csv_file.to_str().unwrap(),
+            "--json",
+            json_file.to_str().unwrap(),
+        ],
+    ]
+    .concat();
+    let output = bench.run_subcommand("commit", &arguments);
+    assert_succeeded(&bench, &output);
+
+    let report = json(&bench);
+    assert_eq!(report["benchmark"], "commit");
+    assert_eq!(
+        report["parameters"]["workload"]["commit"]["form"],
+        "statement"
+    );
+    for target in [0, 1] {
+        let settings = &report["targets"][target]["settings"];
+        assert_eq!(settings["commit_delay"], "100");
+        assert_eq!(settings["fsync"], "on");
+    }
+
+    // The table has the figures of the JSON.
+    let point = &report["results"][0];
+    assert_eq!(point["clients"], 2);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let mut rows = stdout
+        .lines()
+        .map(|line| line.split('\t').collect::<Vec<_>>());
+    let (header, row) = (rows.next().unwrap(), rows.next().unwrap());
+    assert_eq!(rows.next(), None);
+    let field = |name: &str| {
+        let position = header.iter().position(|column| *column == name);
+        row[position.unwrap_or_else(|| panic!("no {name} in {header:?}"))]
+    };
+    assert_eq!(field("writers"), "2");
+    for (series, name) in point["series"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(["stock", "pinpoint"])
+    {
+        assert_eq!(series["target"], name);
+        let run = &series["runs"][0];
+        assert_measured(run);
+        let plain = number(&run["plain"]["transactions_per_sec"]);
+        let notify = number(&run["notify"]["transactions_per_sec"]);
+        assert_eq!(field(&format!("{name}_plain_tps")), format!("{plain:.1}"));
+        assert_eq!(field(&format!("{name}_notify_tps")), format!("{notify:.1}"));
+        assert_eq!(
+            field(&format!("{name}_notify_to_plain")),
+            format!("{:.3}", notify / plain)
+        );
+    }
+    let tps = |series: usize| number(&point["series"][series]["notify_tps"]["median"]);
+    assert_eq!(field("pinpoint_ratio"), format!("{:.3}", tps(1) / tps(0)));
+
+    // The CSV has every load.
+    let mut reader = csv::Reader::from_path(csv_file).unwrap();
+    let lines: Vec<_> = reader
+        .records()
+        .map(|record| {
+            let record = record.unwrap();
+            [0, 1, 2, 3, 4, 5].map(|column| record[column].to_owned())
+        })
+        .collect();
+    let expected: Vec<_> = ["stock", "pinpoint"]
+        .iter()
+        .flat_map(|name| ["plain", "notify"].map(|kind| (name, kind)))
+        .map(|(name, kind)| ["commit", "statement", name, "2", "1", kind].map(str::to_owned))
+        .collect();
+    assert_eq!(lines, expected);
+}
+
+/// A listener that got another number of notifications than there were
+/// transactions would be an error: each form does notify once, and what stands
+/// in its place does not.
+#[test]
+fn commit_notifies_in_every_form() {
+    for (form, protocol) in [("function", "prepared"), ("trigger", "simple")] {
+        let bench = Bench::new();
+        let json_file = bench.result("json");
+        let arguments = [
+            &SHORT[..],
+            &[
+                "--target",
+                "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint",
+                "--writers",
+                "1",
+                "--listeners",
+                "2",
+                "--form",
+                form,
+                "--protocol",
+                protocol,
+                "--json",
+                json_file.to_str().unwrap(),
+            ],
+        ]
+        .concat();
+        let output = bench.run_subcommand("commit", &arguments);
+        assert_succeeded(&bench, &output);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.contains(&format!("(by {form})")), "{stdout}");
+
+        let report = json(&bench);
+        assert_eq!(report["parameters"]["protocol"], protocol);
+        let run = &report["results"][0]["series"][0]["runs"][0];
+        assert_measured(run);
+        assert!(number(&run["plain"]["transactions"]) > 0.0, "{run}");
+    }
+}
+
+#[test]
+fn notify_measures_each_number_of_senders() {
+    let bench = Bench::new();
+    let json_file = bench.result("json");
+    let arguments = [
+        &SHORT[..4],
+        &[
+            "--runs",
+            "2",
+            "--senders",
+            "2,1",
+            "--target",
+            "a=pg_config",
+            "--json",
+            json_file.to_str().unwrap(),
+        ],
+    ]
+    .concat();
+    let output = bench.run_subcommand("notify", &arguments);
+    assert_succeeded(&bench, &output);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    for name in ["senders", "notify_tps", "probes", "p50", "p99", "max"] {
+        assert!(stdout.contains(name), "no {name} in\n{stdout}");
+    }
+
+    let report = json(&bench);
+    assert_eq!(report["benchmark"], "notify");
+    let points = report["results"].as_array().unwrap();
+    assert_eq!(points.len(), 2);
+    for (point, senders) in points.iter().zip([1, 2]) {
+        assert_eq!(point["clients"], senders);
+        let series = &point["series"][0];
+        assert_eq!(series["plain_tps"], Value::Null);
+        let runs = series["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 2);
+        runs.iter().for_each(assert_measured);
+    }
+}
+
+/// Makes a pg_config whose programs are those of the real one, except pgbench.
+fn with_pgbench(bench: &Bench, pgbench: Option<&str>) -> String {
+    let answer = |option| {
+        let output = Command::new("pg_config").arg(option).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let real = answer("--bindir");
+    for program in ["initdb", "postgres"] {
+        bench.script(program, &format!("exec '{real}/{program}' \"$@\""));
+    }
+    if let Some(lines) = pgbench {
+        bench.script("pgbench", lines);
+    }
+    let folder = bench.result("");
+    let pg_config = bench.script(
+        "pg_config",
+        &format!(
+            "printf '%s\\n' '{}' '{}' '{}'",
+            folder.display(),
+            answer("--pkglibdir"),
+            answer("--sharedir")
+        ),
+    );
+    format!("a={}", pg_config.display())
+}
+
+#[test]
+fn without_pgbench() {
+    let bench = Bench::new();
+    let target = with_pgbench(&bench, None);
+    for subcommand in ["commit", "notify"] {
+        let output = bench.run_subcommand(subcommand, &["--target", &target]);
+        assert_failed(
+            &bench,
+            &output,
+            "pgbench\" does not exist: install pgbench (it comes with the PostgreSQL server,",
+        );
+    }
+}
+
+#[test]
+fn a_pgbench_that_fails() {
+    let bench = Bench::new();
+    let target = with_pgbench(&bench, Some("echo 'pgbench: error: no way' >&2; exit 2"));
+    let output = bench.run_subcommand("notify", &["--target", &target]);
+    assert_failed(
+        &bench,
+        &output,
+        "error: target \"a\": with 1 senders (notify): pgbench failed (exit status: 2); \
+         mend what it complains of:\n  pgbench: error: no way",
+    );
+}
+
+#[test]
+fn a_pgbench_that_miscounts() {
+    let bench = Bench::new();
+    let target = with_pgbench(
+        &bench,
+        Some(
+            "echo 'number of transactions actually processed: 7'\n\
+             echo 'tps = 7.0 (without initial connection time)'",
+        ),
+    );
+    let output = bench.run_subcommand("notify", &["--target", &target, "--warmup", "0"]);
+    assert_failed(
+        &bench,
+        &output,
+        "a listener received 0 notifications of the load, but 7 transactions have sent one",
+    );
+}
+
+/// Waits until there is a load on target "a".
+fn wait_for_load(bench: &Bench) {
+    let senders = "SELECT pid::text FROM pg_stat_activity \
+                   WHERE application_name = 'pgbench' AND query <> ''";
+    wait_until("pgbench sends", || {
+        bench
+            .query("a", senders)
+            .is_some_and(|pids| !pids.is_empty())
+    });
+}
+
+#[test]
+fn a_session_of_pgbench_that_is_terminated() {
+    let bench = Bench::new();
+    let arguments = [&ENDLESS[..], &["--writers", "1"]].concat();
+    let running = bench.start_subcommand("commit", &arguments);
+    wait_for_load(&bench);
+    let terminated = bench.query(
+        "a",
+        "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
+         WHERE application_name = 'pgbench'",
+    );
+    assert_eq!(terminated.unwrap(), ["true"]);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("with 1 writers (plain): pgbench failed (exit status: 2)")
+            && stderr.contains("terminating connection due to administrator command"),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_listener_that_is_terminated_ends_the_run_at_once() {
+    let bench = Bench::new();
+    let running = bench.start_subcommand("notify", &ENDLESS);
+    wait_for_load(&bench);
+    let terminated = bench.query(
+        "a",
+        "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
+         WHERE query = 'LISTEN pinpoint_bench'",
+    );
+    assert_eq!(terminated.unwrap(), ["true"]);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("a listener failed"), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+/// The programs that run in the folder of a cluster include pgbench.
+#[test]
+fn ctrl_c_stops_pgbench_too() {
+    let bench = Bench::new();
+    let running = bench.start_subcommand("commit", &ENDLESS);
+    wait_for_load(&bench);
+    running.signal(Signal::SIGINT);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    bench.assert_nothing_left();
+}

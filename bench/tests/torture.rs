@@ -1,0 +1,219 @@
+//! The torture as a person starts it: it passes servers that are right, and
+//! catches one that is not.
+//!
+//! Needs PostgreSQL's server and server development package with its
+//! `pg_config` on the PATH, contrib's test_decoding, and pg_pinpoint installed.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// For whatever has to happen sooner or later.
+const DEADLINE: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// One torture at a time is enough for a machine.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+struct Torture {
+    _machine: MutexGuard<'static, ()>,
+    temp_dir: TempDir,
+}
+
+/// How it ended.
+struct Verdict {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Torture {
+    fn new() -> Self {
+        let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        // The servers of a program that root starts belong to another user.
+        let temp_dir = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir()
+            .unwrap();
+        Self {
+            _machine: machine,
+            temp_dir,
+        }
+    }
+
+    fn start(&self, arguments: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
+            .args(["torture", "--timeout", "120"])
+            .args(arguments)
+            .arg("--temp-dir")
+            .arg(self.temp_dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Waits for the end, after which nothing may be left.
+    fn finish(&self, child: Child) -> Verdict {
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let verdict = Verdict {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        };
+        assert_eq!(self.leftovers(), [""; 0].map(PathBuf::from));
+        verdict
+    }
+
+    fn run(&self, arguments: &[&str]) -> Verdict {
+        self.finish(self.start(arguments))
+    }
+
+    fn leftovers(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.temp_dir.path()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// The content of a file of the cluster, once it is there.
+    fn read(&self, path: &str) -> Option<String> {
+        self.leftovers()
+            .iter()
+            .find_map(|workspace| fs::read_to_string(workspace.join(path)).ok())
+    }
+}
+
+impl Verdict {
+    fn assert_passed(&self) {
+        assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
+        assert!(self.stdout.contains(": passed"), "{}", self.stdout);
+        for what in ["transactions", "notifications", "intervals"] {
+            assert!(self.number(what) > 0, "{}", self.stdout);
+        }
+    }
+
+    /// The first number in a line of the summary.
+    fn number(&self, line: &str) -> u64 {
+        self.stdout
+            .lines()
+            .find_map(|text| text.strip_prefix(line))
+            .and_then(|text| text.split_whitespace().next()?.parse().ok())
+            .unwrap_or_else(|| panic!("no number of {line} in {}", self.stdout))
+    }
+}
+
+#[test]
+fn stock_passes() {
+    let verdict = Torture::new().run(&[
+        "--seed",
+        "11",
+        "--duration",
+        "5",
+        "--target",
+        "stock=pg_config",
+    ]);
+    verdict.assert_passed();
+    assert!(verdict.stdout.starts_with("stock: seed 11\n"));
+    assert!(!verdict.stdout.contains("\nbatches"), "{}", verdict.stdout);
+}
+
+#[test]
+fn pinpoint_passes() {
+    let verdict = Torture::new().run(&["--seed", "12", "--duration", "8"]);
+    verdict.assert_passed();
+    assert!(verdict.number("batches") > 0, "{}", verdict.stdout);
+}
+
+#[test]
+fn a_fault_that_costs_time_only_passes() {
+    let arguments = ["--seed", "13", "--duration", "5", "--fault", "lookup"];
+    let verdict = Torture::new().run(&arguments);
+    verdict.assert_passed();
+}
+
+#[test]
+fn publication_in_order_of_arrival_is_caught() {
+    let arguments = [
+        "--seed",
+        "14",
+        "--duration",
+        "60",
+        "--fault",
+        "arrival_order",
+    ];
+    let verdict = Torture::new().run(&arguments);
+    assert_eq!(
+        verdict.code,
+        Some(1),
+        "{}{}",
+        verdict.stdout,
+        verdict.stderr
+    );
+    for text in [
+        "Difference at listener ",
+        "\nExpected, in commit order:\n",
+        "\nReceived:\n",
+        "\n> ",
+        "with seed 14",
+    ] {
+        assert!(verdict.stdout.contains(text), "{}", verdict.stdout);
+    }
+}
+
+#[test]
+fn a_crash_of_the_server_is_a_finding() {
+    let torture = Torture::new();
+    let child = torture.start(&["--duration", "600"]);
+    let deadline = Instant::now() + DEADLINE;
+    let postmaster = loop {
+        assert!(Instant::now() < deadline, "the server does not start");
+        // The last line tells that it accepts connections.
+        if let Some(content) = torture.read("pinpoint/data/postmaster.pid")
+            && content.trim_end().ends_with("ready")
+        {
+            break content.lines().next().unwrap().parse().unwrap();
+        }
+        sleep(POLL_INTERVAL);
+    };
+    while !torture
+        .read("pinpoint/data/postgresql.auto.conf")
+        .is_some_and(|settings| settings.contains("synchronous_standby_names"))
+    {
+        assert!(Instant::now() < deadline, "the torture does not begin");
+        sleep(POLL_INTERVAL);
+    }
+    kill(Pid::from_raw(postmaster), Signal::SIGKILL).unwrap();
+
+    let verdict = torture.finish(child);
+    assert_eq!(
+        verdict.code,
+        Some(1),
+        "{}{}",
+        verdict.stdout,
+        verdict.stderr
+    );
+    for text in ["the server of target \"pinpoint\"", "signal: 9", "FAILED"] {
+        assert!(verdict.stdout.contains(text), "{}", verdict.stdout);
+    }
+}
+
+#[test]
+fn a_fault_cannot_be_planted_in_stock() {
+    let arguments = ["--target", "stock=pg_config", "--fault", "lookup"];
+    let verdict = Torture::new().run(&arguments);
+    assert_eq!(verdict.code, Some(2));
+    assert_eq!(
+        verdict.stderr,
+        "error: a fault can be planted in pg_pinpoint only, and target \"stock\" does not load \
+         that: leave out --fault, or add preload=pg_pinpoint\n"
+    );
+}
