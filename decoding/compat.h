@@ -1,0 +1,92 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *		The one place that knows PostgreSQL versions.
+ *
+ * relfilenumbermap.c is written with the names of PostgreSQL 16 and later.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_DECODING_COMPAT_H
+#define PINPOINT_DECODING_COMPAT_H
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "pg_pinpoint_decoding supports PostgreSQL 15 to 18"
+#endif
+
+#include "utils/relmapper.h"
+
+#if PG_VERSION_NUM >= 160000
+#include "utils/relfilenumbermap.h"
+#else
+#include "utils/relfilenodemap.h"
+#endif
+
+#if PG_VERSION_NUM >= 170000
+#include "storage/procnumber.h"
+#else
+#include "storage/backendid.h"
+#endif
+
+/*
+ * A file number of a relation: 16 gave it a type, and a name that is also in
+ * the error for a duplicate.
+ */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_SERVER_FUNCTION	"RelidByRelfilenumber"
+#define PINPOINT_FILE_NUMBER		"relfilenumber"
+#else
+#define PINPOINT_SERVER_FUNCTION	"RelidByRelfilenode"
+#define PINPOINT_FILE_NUMBER		"relfilenode"
+#define RelidByRelfilenumber		RelidByRelfilenode
+#define RelationMapFilenumberToOid	RelationMapFilenodeToOid
+typedef Oid RelFileNumber;
+#endif
+
+/*
+ * In the library our function stands beside the server's, so it needs a name
+ * of its own.  The minor release is that of the server we were loaded into,
+ * not that of the headers.
+ */
+#ifdef PINPOINT_LIVE
+#undef RelidByRelfilenumber
+#define RelidByRelfilenumber		pinpoint_relid_by_relfilenumber
+extern Oid	RelidByRelfilenumber(Oid reltablespace,
+								 RelFileNumber relfilenumber);
+extern int	pinpoint_server_version;
+#define PINPOINT_SERVER_VERSION		pinpoint_server_version
+#else
+#define PINPOINT_SERVER_VERSION		PG_VERSION_NUM
+#endif
+
+/*
+ * Does a server of this version pass over temporary relations?  Before these
+ * minor releases they were found like others, and one that had the number of
+ * a permanent relation was a "duplicate".
+ */
+static inline bool
+pinpoint_ignores_temporary(int version)
+{
+	switch (version / 10000)
+	{
+		case 15:
+			return version >= 150015;
+		case 16:
+			return version >= 160011;
+		case 17:
+			return version >= 170007;
+		default:
+			return true;
+	}
+}
+
+/* A session's place in an array of MaxBackends elements; -1 if it has none */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_MY_SLOT_NUMBER		((int) MyProcNumber)
+#else
+#define PINPOINT_MY_SLOT_NUMBER		(MyBackendId == InvalidBackendId ? -1 : MyBackendId - 1)
+#endif
+
+#endif							/* PINPOINT_DECODING_COMPAT_H */

@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * decoding.h
+ *		What the files of pg_pinpoint_decoding share.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_DECODING_H
+#define PINPOINT_DECODING_H
+
+#include "port/atomics.h"
+
+/* ---- statistics.c ---- */
+
+/*
+ * What a session counts.  The two numbers of entries are what the session has
+ * now, the others go up only.
+ */
+typedef enum PinpointCounter
+{
+	PINPOINT_LOOKUPS,
+	PINPOINT_HITS,
+	PINPOINT_ENTRIES,
+	PINPOINT_NEGATIVE_ENTRIES,	/* of the entries */
+	PINPOINT_INVALIDATIONS,
+	PINPOINT_RESETS,			/* of the invalidations */
+	PINPOINT_COUNTERS
+} PinpointCounter;
+
+/*
+ * The counters of this session, in shared memory.  Only the session itself
+ * writes them, so an addition need not be atomic; a reader must not see half
+ * of a number.
+ */
+extern pg_atomic_uint64 *pinpoint_counters;
+
+#define COUNT(counter) \
+	SET_GAUGE(counter, pg_atomic_read_u64(&pinpoint_counters[counter]) + 1)
+#define SET_GAUGE(counter, value) \
+	pg_atomic_write_u64(&pinpoint_counters[counter], (uint64) (value))
+
+extern Size pinpoint_statistics_shmem_size(void);
+extern void pinpoint_statistics_shmem_init(void);
+extern void pinpoint_statistics_attach(void);
+
+/* ---- pg_pinpoint_decoding.c ---- */
+
+/* Why the server runs as if we were not there; NULL if it does not */
+extern const char *pinpoint_refused_because;
+
+#endif							/* PINPOINT_DECODING_H */

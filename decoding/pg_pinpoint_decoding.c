@@ -1,0 +1,170 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg_pinpoint_decoding.c
+ *		Wiring: redirect the server's look-up of relations to ours, once, when
+ *		the postmaster loads this library.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/guc.h"
+
+#include "compat.h"
+#include "decoding.h"
+#include "redirect.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+/* As PG_VERSION_NUM, but of the server that runs */
+int			pinpoint_server_version;
+
+const char *pinpoint_refused_because = NULL;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static bool probing = false;
+static bool probe_arrived;
+
+static const char *activate(void);
+static Oid	look_up_relation(Oid reltablespace, RelFileNumber relfilenumber);
+static bool probe(void *function);
+static void request_shmem(void);
+static void startup_shmem(void);
+
+void
+_PG_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_pinpoint_decoding must be loaded via shared_preload_libraries"),
+				 errhint("Add pg_pinpoint_decoding to shared_preload_libraries in postgresql.conf and restart the server.")));
+
+	pinpoint_refused_because = activate();
+	if (pinpoint_refused_because != NULL)
+	{
+		ereport(WARNING,
+				(errmsg("pg_pinpoint_decoding is not active: %s",
+						pinpoint_refused_because),
+				 errdetail("Logical decoding works as without it.")));
+		return;
+	}
+
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+
+	ereport(LOG,
+			(errmsg("pg_pinpoint_decoding is active"),
+			 errdetail("The server's function %s is redirected to the library's.",
+					   PINPOINT_SERVER_FUNCTION)));
+}
+
+/*
+ * Returns NULL, or why the server was left as it is.
+ */
+static const char *
+activate(void)
+{
+#ifdef EXEC_BACKEND
+	return "the server starts its processes with EXEC_BACKEND";
+#else
+	/*
+	 * The calls in PostgreSQL itself, 15 to 18: logical decoding, and the
+	 * function pg_filenode_relation().
+	 */
+	static const PinpointRedirection redirection = {
+		.function = PINPOINT_SERVER_FUNCTION,
+		.callers = 2,
+		.replacement = look_up_relation,
+		.probe = probe
+	};
+	const char *reason;
+
+	/*
+	 * Only the minor release can differ from PG_VERSION_NUM: PostgreSQL itself
+	 * refuses a library that was built for another major one.
+	 */
+	pinpoint_server_version = atoi(GetConfigOption("server_version_num", false, false));
+
+	switch (pinpoint_redirect(&redirection, &reason))
+	{
+		case PINPOINT_REDIRECTED:
+			return NULL;
+		case PINPOINT_REFUSED:
+			return reason;
+		case PINPOINT_BROKEN:
+			break;
+	}
+	ereport(FATAL,
+			(errmsg("pg_pinpoint_decoding could not be activated: %s", reason),
+			 errhint("Remove pg_pinpoint_decoding from shared_preload_libraries.")));
+	return NULL;				/* keep compiler quiet */
+#endif
+}
+
+/*
+ * This is where a call of the server's function arrives.
+ */
+static Oid
+look_up_relation(Oid reltablespace, RelFileNumber relfilenumber)
+{
+	static bool attached = false;
+
+	if (unlikely(!attached))
+	{
+		if (probing)
+		{
+			probe_arrived = true;
+			return InvalidOid;
+		}
+		pinpoint_statistics_attach();
+		attached = true;
+	}
+	return RelidByRelfilenumber(reltablespace, relfilenumber);
+}
+
+static bool
+probe(void *function)
+{
+	Oid			(*call) (Oid, RelFileNumber) = (Oid (*) (Oid, RelFileNumber)) function;
+
+	probe_arrived = false;
+	probing = true;
+	call(InvalidOid, InvalidOid);
+	probing = false;
+	return probe_arrived;
+}
+
+static void
+request_shmem(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+
+	RequestAddinShmemSpace(pinpoint_statistics_shmem_size());
+	RequestNamedLWLockTranche("PinpointDecodingStatistics", 1);
+}
+
+static void
+startup_shmem(void)
+{
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	pinpoint_statistics_shmem_init();
+	LWLockRelease(AddinShmemInitLock);
+}

@@ -1,0 +1,429 @@
+/*-------------------------------------------------------------------------
+ *
+ * redirect.c
+ *		Redirect a function of the running program to one of ours.
+ *
+ * PostgreSQL has no hook where it maps a file number to a relation.  So the
+ * first instructions of its function are replaced by a jump to ours.  This is
+ * done once, in the postmaster, while it loads its libraries: every server
+ * process is forked from it later and inherits the change.  Nothing on disk
+ * changes, and a restart without the library undoes it.
+ *
+ * How
+ *
+ * The page that the function begins on (or two, if the jump crosses the end of
+ * the first) is copied to new memory, and the jump is written there.  The copy
+ * is made executable and tried out.  Only then does it take the place of the
+ * original, in one system call.  So
+ *
+ *	- the server's own pages are never writable, and no page is ever writable
+ *	  and executable at a time;
+ *	- whatever may be refused, is refused while nothing has been changed yet;
+ *	- there is no moment at which half a jump could be executed.
+ *
+ * What can go wrong, and what is done about it
+ *
+ *	other CPU or system			refused when compiled: see the #if below
+ *	no such function, or it		refused: find_function() asks the dynamic
+ *	is not the program's own	loader for the name, and whose it is
+ *	function not in the code	refused: it must lie in a segment that is
+ *	of the program				readable, executable and not writable
+ *	function too short			refused: by the size in the symbol table
+ *	callers that do not call	refused: with link-time optimisation the
+ *	it, but a copy of it		function can be part of its callers.  Its
+ *								direct calls are counted in the program's
+ *								code, and there must be as many as in the
+ *								source.  A caller that has a copy of its own
+ *								is missed if another call was duplicated, or
+ *								if bytes that are no instruction happen to
+ *								look like a call.  Such a caller would go on
+ *								as if we were not there: no faster, no harm.
+ *	callers that know which		not detected, and not possible here: of a
+ *	registers it leaves alone	function that calls others through pointers,
+ *								as the server's does, nobody can know that
+ *	another thread				refused: it could be running on the page
+ *	executable memory that		refused: SELinux (execmem), systemd's
+ *	was written is forbidden	MemoryDenyWriteExecute, PR_SET_MDWE
+ *	the jump does not work		refused: the copy is called before it is used
+ *	the page cannot be replaced	refused if the original is still there; if it
+ *								is not, or if the check afterwards fails, the
+ *								server must not start
+ *
+ * Signal handlers need no care: to them, replacing the page is one step.
+ *
+ * A page that was part of the program's file is then part of no file.  Tools
+ * that look up names by file (perf, uprobes) do not know the functions on it.
+ * On aarch64 it is not guarded by BTI either.
+ *
+ * This file knows nothing of PostgreSQL, so that test/redirect_test.c can try
+ * it on programs of every kind.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE				/* dladdr1(), mremap() */
+#endif
+
+#include "redirect.h"
+
+#if defined(__linux__) && \
+	((defined(__x86_64__) && defined(__LP64__)) || \
+	 (defined(__aarch64__) && defined(__AARCH64EL__) && defined(__LP64__)))
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Longest jump: a landing pad, the jump, and the address */
+#define MAX_JUMP_LENGTH		20
+
+/* The function as the dynamic loader knows it, and the code it lies in */
+typedef struct Function
+{
+	unsigned char *start;
+	size_t		size;
+	const unsigned char *code;
+	size_t		code_size;
+} Function;
+
+static char reason_text[256];
+
+static bool refuse(const char *format,...) __attribute__((format(printf, 1, 2)));
+static bool find_function(const PinpointRedirection *redirection, Function *function);
+static int	find_code(struct dl_phdr_info *info, size_t size, void *arg);
+static bool is_single_threaded(void);
+static size_t write_jump(unsigned char *at, const unsigned char *original, void *target);
+static int	count_calls(const Function *function);
+static bool is_mapped(void *pages, size_t length);
+
+/*
+ * Redirect a function.
+ *
+ * reason: if not PINPOINT_REDIRECTED, set to a message why.
+ */
+PinpointRedirectResult
+pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)
+{
+	Function	function;
+	unsigned char jump[MAX_JUMP_LENGTH];
+	size_t		jump_length;
+	size_t		page_size = (size_t) sysconf(_SC_PAGESIZE);
+	unsigned char *pages;
+	unsigned char *copy;
+	size_t		offset;
+	size_t		length;
+	int			calls;
+
+	*reason = reason_text;
+
+	if (!find_function(redirection, &function))
+		return PINPOINT_REFUSED;
+
+	jump_length = write_jump(jump, function.start, redirection->replacement);
+	if (function.size < jump_length)
+	{
+		refuse("the function %s has %zu bytes, and the jump needs %zu",
+			   redirection->function, function.size, jump_length);
+		return PINPOINT_REFUSED;
+	}
+
+	calls = count_calls(&function);
+	if (calls < redirection->callers)
+	{
+		refuse("the program calls the function %s in %d places instead of %d, as after link-time optimization",
+			   redirection->function, calls, redirection->callers);
+		return PINPOINT_REFUSED;
+	}
+
+	if (!is_single_threaded())
+		return PINPOINT_REFUSED;
+
+	/* Prepare the new pages. */
+	offset = (uintptr_t) function.start % page_size;
+	pages = function.start - offset;
+	length = (offset + jump_length + page_size - 1) / page_size * page_size;
+
+	copy = mmap(NULL, length, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (copy == MAP_FAILED)
+	{
+		refuse("could not get memory: %s", strerror(errno));
+		return PINPOINT_REFUSED;
+	}
+	memcpy(copy, pages, length);
+	memcpy(copy + offset, jump, jump_length);
+	if (mprotect(copy, length, PROT_READ | PROT_EXEC) != 0)
+	{
+		refuse("could not make memory executable: %s", strerror(errno));
+		munmap(copy, length);
+		return PINPOINT_REFUSED;
+	}
+	__builtin___clear_cache((char *) copy, (char *) copy + length);
+	if (!redirection->probe(copy + offset))
+	{
+		refuse("the jump to the replacement does not work");
+		munmap(copy, length);
+		return PINPOINT_REFUSED;
+	}
+
+	/* Put them in place. */
+	if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, pages) == MAP_FAILED)
+	{
+		refuse("could not replace the memory of the function %s: %s",
+			   redirection->function, strerror(errno));
+		munmap(copy, length);
+		return is_mapped(pages, length) ? PINPOINT_REFUSED : PINPOINT_BROKEN;
+	}
+	__builtin___clear_cache((char *) pages, (char *) pages + length);
+	if (memcmp(function.start, jump, jump_length) != 0 ||
+		!redirection->probe(function.start))
+	{
+		refuse("the function %s does not jump to its replacement",
+			   redirection->function);
+		return PINPOINT_BROKEN;
+	}
+
+	*reason = NULL;
+	return PINPOINT_REDIRECTED;
+}
+
+/* Keep the reason.  Always returns false. */
+static bool
+refuse(const char *format,...)
+{
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(reason_text, sizeof(reason_text), format, args);
+	va_end(args);
+	return false;
+}
+
+/*
+ * Find the function, and the segment of the program's code it lies in.  A
+ * library that exports the same name is not what we are looking for.
+ */
+static bool
+find_function(const PinpointRedirection *redirection, Function *function)
+{
+	const char *name = redirection->function;
+	void	   *address = dlsym(RTLD_DEFAULT, name);
+	Dl_info		info;
+	void	   *extra = NULL;
+	const ElfW(Sym) * symbol;
+
+	if (address == NULL)
+		return refuse("the program has no function %s", name);
+
+	if (dladdr1(address, &info, &extra, RTLD_DL_SYMENT) == 0 ||
+		extra == NULL || info.dli_saddr != address)
+		return refuse("the function %s is not where its symbol is", name);
+	symbol = extra;
+	if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC)
+		return refuse("the symbol %s is not a function", name);
+
+	memset(function, 0, sizeof(*function));
+	function->start = address;
+	function->size = symbol->st_size;
+	dl_iterate_phdr(find_code, function);
+	if (function->code == NULL)
+		return refuse("the function %s is not in the code of the program", name);
+	return true;
+}
+
+/*
+ * Callback for dl_iterate_phdr(), which begins with the program itself.
+ */
+static int
+find_code(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	Function   *function = arg;
+
+	(void) size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+	{
+		const		ElfW(Phdr) * segment = &info->dlpi_phdr[i];
+		const unsigned char *start = (const unsigned char *) (info->dlpi_addr + segment->p_vaddr);
+
+		if (segment->p_type == PT_LOAD &&
+			(segment->p_flags & (PF_R | PF_W | PF_X)) == (PF_R | PF_X) &&
+			function->start >= start &&
+			function->size <= segment->p_memsz &&
+			(size_t) (function->start - start) <= segment->p_memsz - function->size)
+		{
+			function->code = start;
+			function->code_size = segment->p_memsz;
+		}
+	}
+	return 1;					/* the libraries do not matter */
+}
+
+static bool
+is_single_threaded(void)
+{
+	DIR		   *dir = opendir("/proc/self/task");
+	struct dirent *entry;
+	int			threads = 0;
+
+	if (dir == NULL)
+		return refuse("could not count the threads in /proc/self/task: %s",
+					  strerror(errno));
+	while ((entry = readdir(dir)) != NULL)
+	{
+		if (entry->d_name[0] != '.')
+			threads++;
+	}
+	closedir(dir);
+
+	if (threads != 1)
+		return refuse("the process has %d threads", threads);
+	return true;
+}
+
+/*
+ * A mincore() of what is not mapped fails with ENOMEM.
+ */
+static bool
+is_mapped(void *pages, size_t length)
+{
+	unsigned char resident[2];
+
+	return mincore(pages, length, resident) == 0;
+}
+
+#if defined(__x86_64__)
+
+/*
+ * Write a jump to any address, and return its length.
+ *
+ * A relative jump reaches 2 GB, and libraries are farther away.  If the
+ * function begins with a landing pad (ENDBR64, of -fcf-protection), that must
+ * stay: with indirect branch tracking, calls through a pointer end there.
+ */
+static size_t
+write_jump(unsigned char *at, const unsigned char *original, void *target)
+{
+	static const unsigned char endbr64[] = {0xf3, 0x0f, 0x1e, 0xfa};
+	static const unsigned char jump[] = {0xff, 0x25, 0, 0, 0, 0};	/* jmp *0(%rip) */
+	size_t		length = 0;
+
+	if (memcmp(original, endbr64, sizeof(endbr64)) == 0)
+	{
+		memcpy(at, endbr64, sizeof(endbr64));
+		length += sizeof(endbr64);
+	}
+	memcpy(at + length, jump, sizeof(jump));
+	length += sizeof(jump);
+	memcpy(at + length, &target, sizeof(target));
+	return length + sizeof(target);
+}
+
+/*
+ * Count the calls and jumps to the function: an opcode, and a distance of four
+ * bytes from the end of the instruction.
+ */
+static int
+count_calls(const Function *function)
+{
+	const unsigned char *end = function->code + function->code_size;
+	int			calls = 0;
+
+	for (const unsigned char *at = function->code; at + 5 <= end; at++)
+	{
+		if (*at == 0xe8 || *at == 0xe9)
+		{
+			int32_t		distance;
+
+			memcpy(&distance, at + 1, sizeof(distance));
+			if ((uintptr_t) at + 5 + distance == (uintptr_t) function->start)
+				calls++;
+		}
+	}
+	return calls;
+}
+
+#elif defined(__aarch64__)
+
+/*
+ * Write a jump to any address, and return its length.
+ *
+ * x16 is the register that the linker's own jumps may use.  If the function
+ * begins with a landing pad for calls, that must stay.  PACIASP and PACIBSP
+ * are landing pads, too; they become a plain one, as the replacement signs
+ * its return address itself.
+ */
+static size_t
+write_jump(unsigned char *at, const unsigned char *original, void *target)
+{
+	static const uint32_t bti_c = 0xd503245f;
+	static const uint32_t bti_jc = 0xd50324df;
+	static const uint32_t paciasp = 0xd503233f;
+	static const uint32_t pacibsp = 0xd503237f;
+	static const uint32_t jump[] = {
+		0x58000050,				/* ldr x16, the eight bytes after the next */
+		0xd61f0200				/* br x16 */
+	};
+	uint32_t	first;
+	size_t		length = 0;
+
+	memcpy(&first, original, sizeof(first));
+	if (first == bti_c || first == bti_jc || first == paciasp || first == pacibsp)
+	{
+		memcpy(at, &bti_c, sizeof(bti_c));
+		length += sizeof(bti_c);
+	}
+	memcpy(at + length, jump, sizeof(jump));
+	length += sizeof(jump);
+	memcpy(at + length, &target, sizeof(target));
+	return length + sizeof(target);
+}
+
+/*
+ * Count the calls and jumps to the function: BL or B, and in the low 26 bits
+ * the distance in instructions.
+ */
+static int
+count_calls(const Function *function)
+{
+	const unsigned char *end = function->code + function->code_size;
+	const unsigned char *at = (const unsigned char *) (((uintptr_t) function->code + 3) & ~(uintptr_t) 3);
+	int			calls = 0;
+
+	for (; at + 4 <= end; at += 4)
+	{
+		uint32_t	instruction;
+
+		memcpy(&instruction, at, sizeof(instruction));
+		if ((instruction & 0x7c000000) == 0x14000000)
+		{
+			int64_t		distance = ((int32_t) (instruction << 6) >> 6) * (int64_t) 4;
+
+			if ((uintptr_t) at + distance == (uintptr_t) function->start)
+				calls++;
+		}
+	}
+	return calls;
+}
+
+#endif
+
+#else							/* neither Linux on x86-64 nor on aarch64 */
+
+PinpointRedirectResult
+pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)
+{
+	(void) redirection;
+	*reason = "only Linux on x86-64 and aarch64 is supported";
+	return PINPOINT_REFUSED;
+}
+
+#endif

@@ -1,0 +1,379 @@
+/*-------------------------------------------------------------------------
+ *
+ * relfilenumbermap.c
+ *		From a relation's file number to the relation: a cache that forgets
+ *		one relation without looking at the others.
+ *
+ * WAL names files, and decoding needs relations.  RelidByRelfilenumber()
+ * answers from pg_class or from the relation mapper, and remembers the answer
+ * for the rest of the session.  Whenever a relation changes, what is
+ * remembered of it must go.  PostgreSQL goes through its whole map for that,
+ * with every invalidation message, so that decoding DDL on N tables costs N
+ * times N.  Three structures make it cost what the one relation costs:
+ *
+ *	map			(tablespace, file number) -> entry
+ *	relations	relation -> list of its entries
+ *	negatives	list of the entries that say "no such relation"
+ *
+ * An entry is in exactly one list, linked through the entry itself.  Lists are
+ * singly linked, as nothing is ever taken out but a list as a whole:
+ *
+ *	- A relation that changes takes all its entries with it.  It may have had
+ *	  several files meanwhile: VACUUM FULL, TRUNCATE, and subtransactions that
+ *	  were rolled back give it new ones, and decoding looks back in time.
+ *	- It takes all negative entries with it, too: any of the numbers may be its
+ *	  own now.
+ *
+ * This is PostgreSQL's contract.  The cost of dropping the negative entries
+ * is bounded by that of the look-ups that made them.
+ *
+ * The same file is compiled into the library (PINPOINT_LIVE), and into
+ * PostgreSQL itself in place of relfilenumbermap.c (15: relfilenodemap.c), as
+ * "make check-in-tree" does.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_tablespace.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "utils/catcache.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+
+#ifdef PINPOINT_LIVE
+#include "decoding.h"
+#else
+/* PostgreSQL itself counts nothing here. */
+#define COUNT(counter)				((void) 0)
+#define SET_GAUGE(counter, value)	((void) 0)
+#endif
+
+typedef struct MapKey
+{
+	Oid			reltablespace;	/* 0: the database's default tablespace */
+	RelFileNumber relfilenumber;
+} MapKey;
+
+typedef struct MapEntry
+{
+	MapKey		key;			/* must be first */
+	Oid			relid;			/* InvalidOid: a negative entry */
+	slist_node	link;			/* in the relation's list, or in negatives */
+} MapEntry;
+
+typedef struct RelationEntry
+{
+	Oid			relid;			/* must be first */
+
+	/*
+	 * May be empty: that is what is left behind if memory ran out when the
+	 * relation's first entry was being made.
+	 */
+	slist_head	entries;
+} RelationEntry;
+
+/*
+ * Both or neither exist, but for an error while they are being created.
+ *
+ * simplehash would be smaller and faster for the second, but is left unusable
+ * if memory runs out while it grows.
+ */
+static HTAB *map = NULL;
+static HTAB *relations = NULL;
+static slist_head negatives = SLIST_STATIC_INIT(negatives);
+
+/* What is set up once in a session */
+static bool initialized = false;
+static ScanKeyData scankey_template[2];
+
+static void initialize(void);
+static void create_map(void);
+static void invalidate(Datum arg, Oid relid);
+static void forget_relation(Oid relid);
+static void forget_list(slist_head *entries);
+static void forget_all(void);
+static Oid	look_up(const MapKey *key);
+static Oid	look_up_pg_class(const MapKey *key);
+static void remember(const MapKey *key, Oid relid);
+
+/*
+ * Find the relation that a file belongs to.
+ *
+ * reltablespace: the file's tablespace; for the database's default tablespace
+ * its OID or 0.  GLOBALTABLESPACE_OID means a shared relation.
+ *
+ * Returns InvalidOid if there is no such relation.  Temporary relations do not
+ * count (see pinpoint_ignores_temporary() for minor releases where they did):
+ * other sessions' temporary files may have the same number, and who owns a
+ * file cannot be told from the arguments.
+ *
+ * An error is raised if several relations claim the file: pg_class is corrupt.
+ */
+Oid
+RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
+{
+	MapKey		key;
+	MapEntry   *entry;
+	Oid			relid;
+
+	if (!initialized)
+		initialize();
+	if (map == NULL)
+		create_map();
+
+	/* pg_class has 0 for the default tablespace of the database */
+	key.reltablespace = reltablespace == MyDatabaseTableSpace ? InvalidOid : reltablespace;
+	key.relfilenumber = relfilenumber;
+
+	COUNT(PINPOINT_LOOKUPS);
+	entry = hash_search(map, &key, HASH_FIND, NULL);
+	if (entry != NULL)
+	{
+		COUNT(PINPOINT_HITS);
+		return entry->relid;
+	}
+
+	/*
+	 * The look-up opens pg_class, and so may process invalidations, which
+	 * would not know of an entry that is yet to be filled.  Make it when the
+	 * answer is there.
+	 */
+	relid = look_up(&key);
+	remember(&key, relid);
+	return relid;
+}
+
+/*
+ * Once in a session.  An error leaves nothing behind that would matter to the
+ * next try; nothing can fail after the callback is registered.
+ */
+static void
+initialize(void)
+{
+	static const AttrNumber attributes[lengthof(scankey_template)] = {
+		Anum_pg_class_reltablespace,
+		Anum_pg_class_relfilenode
+	};
+
+	if (CacheMemoryContext == NULL)
+		CreateCacheMemoryContext();
+
+	/* Done here and copied later, as a look-up of a function is not free. */
+	MemSet(scankey_template, 0, sizeof(scankey_template));
+	for (int i = 0; i < (int) lengthof(scankey_template); i++)
+	{
+		ScanKey		key = &scankey_template[i];
+
+		key->sk_attno = attributes[i];
+		key->sk_strategy = BTEqualStrategyNumber;
+		fmgr_info_cxt(F_OIDEQ, &key->sk_func, CacheMemoryContext);
+	}
+
+	create_map();
+	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
+	initialized = true;
+}
+
+static void
+create_map(void)
+{
+	HASHCTL		ctl;
+
+	if (relations == NULL)
+	{
+		ctl.keysize = sizeof(Oid);
+		ctl.entrysize = sizeof(RelationEntry);
+		ctl.hcxt = CacheMemoryContext;
+		relations = hash_create("Relfilenumber map by relation", 64, &ctl,
+								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	if (map == NULL)
+	{
+		ctl.keysize = sizeof(MapKey);
+		ctl.entrysize = sizeof(MapEntry);
+		ctl.hcxt = CacheMemoryContext;
+		map = hash_create("Relfilenumber map", 64, &ctl,
+						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+}
+
+/*
+ * Callback for relation cache invalidations.
+ *
+ * relid: the relation that changed, or InvalidOid if any may have changed.
+ */
+static void
+invalidate(Datum arg, Oid relid)
+{
+	COUNT(PINPOINT_INVALIDATIONS);
+	if (map == NULL)
+		return;					/* nothing is remembered since the last reset */
+
+	if (OidIsValid(relid))
+	{
+		forget_relation(relid);
+		forget_list(&negatives);
+		SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
+		SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(map));
+	}
+	else
+		forget_all();
+}
+
+static void
+forget_relation(Oid relid)
+{
+	RelationEntry *relation;
+
+	relation = hash_search(relations, &relid, HASH_FIND, NULL);
+	if (relation == NULL)
+		return;
+
+	forget_list(&relation->entries);
+	if (hash_search(relations, &relid, HASH_REMOVE, NULL) == NULL)
+		elog(ERROR, "hash table corrupted");
+}
+
+static void
+forget_list(slist_head *entries)
+{
+	while (!slist_is_empty(entries))
+	{
+		slist_node *node = slist_pop_head_node(entries);
+		MapEntry   *entry = slist_container(MapEntry, link, node);
+
+		if (hash_search(map, &entry->key, HASH_REMOVE, NULL) == NULL)
+			elog(ERROR, "hash table corrupted");
+	}
+}
+
+/*
+ * A hash table never shrinks, so a session that has once seen many relations
+ * would keep their memory.  A reset is the moment to give it back.
+ */
+static void
+forget_all(void)
+{
+	COUNT(PINPOINT_RESETS);
+	hash_destroy(map);
+	map = NULL;
+	hash_destroy(relations);
+	relations = NULL;
+	slist_init(&negatives);
+	SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
+	SET_GAUGE(PINPOINT_ENTRIES, 0);
+}
+
+/*
+ * Ask PostgreSQL.  Any invalidation may come in meanwhile, also a reset.
+ */
+static Oid
+look_up(const MapKey *key)
+{
+	Oid			relid;
+
+	/*
+	 * The files of shared relations are known to the relation mapper only, as
+	 * are those of a few catalogs in each database, such as pg_class.
+	 */
+	if (key->reltablespace == GLOBALTABLESPACE_OID)
+		return RelationMapFilenumberToOid(key->relfilenumber, true);
+
+	relid = look_up_pg_class(key);
+	if (OidIsValid(relid))
+		return relid;
+	return RelationMapFilenumberToOid(key->relfilenumber, false);
+}
+
+static Oid
+look_up_pg_class(const MapKey *key)
+{
+	Relation	pg_class;
+	SysScanDesc scan;
+	ScanKeyData scankey[lengthof(scankey_template)];
+	HeapTuple	tuple;
+	Oid			relid = InvalidOid;
+	bool		ignore_temporary = pinpoint_ignores_temporary(PINPOINT_SERVER_VERSION);
+
+	pg_class = table_open(RelationRelationId, AccessShareLock);
+
+	/* The scan changes its keys. */
+	memcpy(scankey, scankey_template, sizeof(scankey));
+	scankey[0].sk_argument = ObjectIdGetDatum(key->reltablespace);
+	scankey[1].sk_argument = ObjectIdGetDatum(key->relfilenumber);
+	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
+							  NULL, lengthof(scankey), scankey);
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (ignore_temporary && form->relpersistence == RELPERSISTENCE_TEMP)
+			continue;
+
+		if (OidIsValid(relid))
+			elog(ERROR,
+				 "unexpected duplicate for tablespace %u, " PINPOINT_FILE_NUMBER " %u",
+				 key->reltablespace, key->relfilenumber);
+
+		Assert(form->reltablespace == key->reltablespace);
+		Assert(form->relfilenode == key->relfilenumber);
+		relid = form->oid;
+	}
+
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return relid;
+}
+
+/*
+ * Enter a new entry in the map and in its list.
+ *
+ * Memory may run out at either of the two hash_search().  Nothing is in the
+ * map then, and at worst a relation without entries in the other.
+ */
+static void
+remember(const MapKey *key, Oid relid)
+{
+	MapEntry   *entry;
+	slist_head *list = &negatives;
+	bool		found;
+
+	/* The look-up may have come across a reset. */
+	if (map == NULL)
+		create_map();
+
+	if (OidIsValid(relid))
+	{
+		RelationEntry *relation;
+
+		relation = hash_search(relations, &relid, HASH_ENTER, &found);
+		if (!found)
+			slist_init(&relation->entries);
+		list = &relation->entries;
+	}
+
+	entry = hash_search(map, key, HASH_ENTER, &found);
+	if (found)
+		elog(ERROR, "corrupted hashtable");
+	entry->relid = relid;
+	slist_push_head(list, &entry->link);
+
+	if (!OidIsValid(relid))
+		COUNT(PINPOINT_NEGATIVE_ENTRIES);
+	SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(map));
+}

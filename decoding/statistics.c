@@ -1,0 +1,212 @@
+/*-------------------------------------------------------------------------
+ *
+ * statistics.c
+ *		What the relation-file map was asked, in each session and since the
+ *		server started.
+ *
+ * Every session counts in a slot of its own, so counting takes no lock and no
+ * atomic operation.  When a session ends, its numbers are added to those of
+ * the sessions before it.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+
+#include "compat.h"
+#include "decoding.h"
+
+PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_server);
+PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_sessions);
+
+typedef struct Slot
+{
+	int			pid;			/* 0: free */
+	pg_atomic_uint64 counters[PINPOINT_COUNTERS];	/* only the owner writes */
+} Slot;
+
+/*
+ * The lock protects who owns a slot, and the totals.  It is not needed to
+ * count.
+ */
+typedef struct SharedStatistics
+{
+	LWLock	   *lock;
+	uint64		totals[PINPOINT_COUNTERS];	/* of the sessions that ended */
+	int			num_slots;
+	Slot		slots[FLEXIBLE_ARRAY_MEMBER];
+} SharedStatistics;
+
+/* NULL if the library is not active */
+static SharedStatistics *shared = NULL;
+
+/* A session that has no slot counts here, and nobody looks. */
+static pg_atomic_uint64 no_counters[PINPOINT_COUNTERS];
+pg_atomic_uint64 *pinpoint_counters = no_counters;
+
+static Slot *my_slot = NULL;
+
+static void detach(int code, Datum arg);
+
+Size
+pinpoint_statistics_shmem_size(void)
+{
+	return add_size(offsetof(SharedStatistics, slots),
+					mul_size(MaxBackends, sizeof(Slot)));
+}
+
+void
+pinpoint_statistics_shmem_init(void)
+{
+	bool		found;
+
+	shared = ShmemInitStruct("pg_pinpoint_decoding statistics",
+							 pinpoint_statistics_shmem_size(), &found);
+	if (found)
+		return;
+
+	memset(shared, 0, pinpoint_statistics_shmem_size());
+	shared->lock = &(GetNamedLWLockTranche("PinpointDecodingStatistics"))->lock;
+	shared->num_slots = MaxBackends;
+	for (int i = 0; i < shared->num_slots; i++)
+	{
+		for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
+			pg_atomic_init_u64(&shared->slots[i].counters[counter], 0);
+	}
+}
+
+/*
+ * Give this session a slot.  To be called once in a session, before anything
+ * is counted.
+ */
+void
+pinpoint_statistics_attach(void)
+{
+	int			number = PINPOINT_MY_SLOT_NUMBER;
+
+	if (shared == NULL || number < 0 || number >= shared->num_slots)
+		return;
+
+	before_shmem_exit(detach, (Datum) 0);
+
+	my_slot = &shared->slots[number];
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	my_slot->pid = MyProcPid;
+	LWLockRelease(shared->lock);
+	pinpoint_counters = my_slot->counters;
+}
+
+/*
+ * The session ends, and with it its entries.
+ */
+static void
+detach(int code, Datum arg)
+{
+	if (my_slot == NULL)
+		return;
+
+	SET_GAUGE(PINPOINT_ENTRIES, 0);
+	SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
+	pinpoint_counters = no_counters;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
+	{
+		shared->totals[counter] += pg_atomic_read_u64(&my_slot->counters[counter]);
+		pg_atomic_write_u64(&my_slot->counters[counter], 0);
+	}
+	my_slot->pid = 0;
+	LWLockRelease(shared->lock);
+	my_slot = NULL;
+}
+
+/*
+ * pinpoint_decoding.stat_get_server(): one row.  If the library is not active,
+ * nothing is counted and the counters are NULL.
+ */
+Datum
+pinpoint_decoding_stat_get_server(PG_FUNCTION_ARGS)
+{
+#define SERVER_COLUMNS	(2 + PINPOINT_COUNTERS)
+	TupleDesc	tupdesc;
+	Datum		values[SERVER_COLUMNS] = {0};
+	bool		nulls[SERVER_COLUMNS];
+	uint64		sums[PINPOINT_COUNTERS];
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	memset(nulls, true, sizeof(nulls));
+	values[0] = BoolGetDatum(pinpoint_refused_because == NULL);
+	nulls[0] = false;
+	if (pinpoint_refused_because != NULL)
+	{
+		values[1] = CStringGetTextDatum(pinpoint_refused_because);
+		nulls[1] = false;
+	}
+
+	if (shared != NULL)
+	{
+		LWLockAcquire(shared->lock, LW_SHARED);
+		memcpy(sums, shared->totals, sizeof(sums));
+		for (int i = 0; i < shared->num_slots; i++)
+		{
+			for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
+				sums[counter] += pg_atomic_read_u64(&shared->slots[i].counters[counter]);
+		}
+		LWLockRelease(shared->lock);
+
+		for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
+		{
+			values[2 + counter] = Int64GetDatum((int64) sums[counter]);
+			nulls[2 + counter] = false;
+		}
+	}
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
+													  values, nulls)));
+}
+
+/*
+ * pinpoint_decoding.stat_get_sessions(): one row per session that has looked
+ * up a relation.
+ */
+Datum
+pinpoint_decoding_stat_get_sessions(PG_FUNCTION_ARGS)
+{
+#define SESSION_COLUMNS	(1 + PINPOINT_COUNTERS)
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (shared == NULL)
+		return (Datum) 0;
+
+	for (int i = 0; i < shared->num_slots; i++)
+	{
+		Slot	   *slot = &shared->slots[i];
+		Datum		values[SESSION_COLUMNS];
+		bool		nulls[SESSION_COLUMNS] = {0};
+		int			pid;
+
+		LWLockAcquire(shared->lock, LW_SHARED);
+		pid = slot->pid;
+		values[0] = Int32GetDatum(pid);
+		for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
+			values[1 + counter] =
+				Int64GetDatum((int64) pg_atomic_read_u64(&slot->counters[counter]));
+		LWLockRelease(shared->lock);
+
+		if (pid != 0)
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

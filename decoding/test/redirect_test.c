@@ -1,0 +1,271 @@
+/*
+ * Redirects a function in programs of every kind.
+ *
+ * This is a program, to be linked with ../redirect.c.  t/002_redirect.pl
+ * compiles it several times, with options and macros that make the function
+ * what it has to be for the case, and looks at what it prints:
+ *
+ *	result		redirected, refused or broken
+ *	reason		why not
+ *	direct		what a direct call returns: original or replacement
+ *	pointer		and a call through a pointer
+ *	neighbours	whether other functions on the function's pages still work
+ *	memory		"writable code" if any memory is writable and executable, or
+ *				"unchanged" or "changed": the map of the program's own memory
+ *	pages		how many pages of code are no longer the program file's
+ *	pad			whether the first instruction is what it was
+ *
+ * Macros:
+ *
+ *	CALLERS		direct calls that the program has; default 2
+ *	EXPECTED	direct calls that it should have; default 2
+ *	NAME		the function to ask for; default victim
+ *	SHORT		the function is shorter than a jump
+ *	STRADDLE	the function begins at the end of a page
+ *	LIBRARY		the function comes from a library
+ *	LTO			the function comes from another file of the program
+ *	THREAD		the program has a second thread
+ *	BAD_PROBE	the probe says no: "first" or "second" time it is asked
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "redirect.h"
+
+#ifndef CALLERS
+#define CALLERS 2
+#endif
+#ifndef EXPECTED
+#define EXPECTED 2
+#endif
+#ifndef NAME
+#define NAME "victim"
+#endif
+#ifndef BAD_PROBE
+#define BAD_PROBE ""
+#endif
+
+#define ORIGINAL 1000
+#define REPLACEMENT 2000
+#define PROBED 3000
+
+extern int	victim(int a, int b);
+extern int	before(int a);
+extern int	after(int a);
+
+/* Not to be inlined, duplicated or thrown away. */
+#define ENTIRE __attribute__((noinline, noclone, used))
+
+#ifdef SHORT
+__asm__(".text\n"
+		".globl victim\n"
+		".type victim, @function\n"
+		"victim:\n"
+#if defined(__x86_64__)
+		"	movl $1003, %eax\n"
+		"	ret\n"
+#else
+		"	mov w0, #1003\n"
+		"	ret\n"
+#endif
+		".size victim, . - victim\n");
+#elif !defined(LIBRARY) && !defined(LTO)
+
+#ifdef STRADDLE
+/* To be compiled with -fno-toplevel-reorder -falign-functions=1 */
+__asm__(".text\n"
+		".balign 65536\n"
+		".skip 65536 - 4\n");
+#endif
+
+/*
+ * It calls another function, as PostgreSQL's does.  Of a function that calls
+ * none, callers in the same file would know which registers it leaves alone.
+ */
+ENTIRE int
+victim(int a, int b)
+{
+	volatile int sum = a + (getppid() < 0);
+
+	for (int i = 0; i < 3; i++)
+		sum += b * i;
+	return ORIGINAL + (sum - 3 * b - a) + a + b;
+}
+
+ENTIRE int
+after(int a)
+{
+	return a * 7;
+}
+#endif
+
+static bool probing = false;
+static int	probes = 0;
+
+static int
+replacement(int a, int b)
+{
+	return probing ? PROBED : REPLACEMENT + a + b;
+}
+
+static bool
+probe(void *function)
+{
+	int			(*call) (int, int) = (int (*) (int, int)) function;
+	int			answer;
+
+	probes++;
+	if ((probes == 1 && strcmp(BAD_PROBE, "first") == 0) ||
+		(probes == 2 && strcmp(BAD_PROBE, "second") == 0))
+		return false;
+	probing = true;
+	answer = call(1, 2);
+	probing = false;
+	return answer == PROBED;
+}
+
+#if CALLERS >= 1
+ENTIRE static int
+first_caller(int a)
+{
+	return victim(a, 2) + 1;
+}
+#endif
+#if CALLERS >= 2
+ENTIRE static int
+second_caller(int a)
+{
+	return victim(a, 2) + 2;
+}
+#endif
+
+static const char *
+name_of(int answer)
+{
+	return answer == ORIGINAL + 3 ? "original" :
+		answer == REPLACEMENT + 3 ? "replacement" : "neither";
+}
+
+/* The lines of /proc/self/maps for memory that is executable. */
+static char *
+code_maps(bool *writable_code)
+{
+	static char text[2][65536];
+	static int	which = 0;
+	char	   *result = text[which++ % 2];
+	char		line[4096];
+	size_t		length = 0;
+	FILE	   *file = fopen("/proc/self/maps", "r");
+
+	if (file == NULL)
+	{
+		perror("/proc/self/maps");
+		exit(1);
+	}
+	result[0] = '\0';
+	while (fgets(line, sizeof(line), file) != NULL)
+	{
+		char		mode[5];
+
+		if (sscanf(line, "%*s %4s", mode) != 1)
+			exit(1);
+		if (mode[2] != 'x')
+			continue;
+		if (mode[1] == 'w')
+			*writable_code = true;
+		if (length + strlen(line) >= sizeof(text[0]))
+			exit(1);
+		length += (size_t) sprintf(result + length, "%s", line);
+	}
+	fclose(file);
+	return result;
+}
+
+/* How many pages of executable memory belong to no file (or to the kernel) */
+static long
+pages_of_no_file(char *maps)
+{
+	long		pages = 0;
+
+	for (char *line = strtok(maps, "\n"); line != NULL; line = strtok(NULL, "\n"))
+	{
+		uintptr_t	start,
+					end;
+		char		file[4096] = "";
+
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %*s %4095s", &start, &end, file) < 2)
+			exit(1);
+		if (file[0] == '\0')
+			pages += (long) ((end - start) / (uintptr_t) sysconf(_SC_PAGESIZE));
+	}
+	return pages;
+}
+
+#ifdef THREAD
+static void *
+sleep_forever(void *arg)
+{
+	for (;;)
+		pause();
+	return arg;
+}
+#endif
+
+int
+main(void)
+{
+	PinpointRedirection redirection = {
+		.function = NAME,
+		.callers = EXPECTED,
+		.replacement = replacement,
+		.probe = probe
+	};
+	static const char *const results[] = {"redirected", "refused", "broken"};
+	const char *reason = NULL;
+	bool		writable_code = false;
+	char	   *maps_before;
+	char	   *maps_after;
+	int			(*volatile pointer) (int, int) = dlsym(RTLD_DEFAULT, "victim");
+	unsigned char pad[4];
+
+#ifdef THREAD
+	pthread_t	thread;
+
+	if (pthread_create(&thread, NULL, sleep_forever, NULL) != 0)
+		return 1;
+#endif
+	if (pointer == NULL)
+		pointer = victim;
+	memcpy(pad, (void *) pointer, sizeof(pad));
+
+	maps_before = code_maps(&writable_code);
+	printf("result %s\n", results[pinpoint_redirect(&redirection, &reason)]);
+	maps_after = code_maps(&writable_code);
+
+	printf("reason %s\n", reason == NULL ? "none" : reason);
+#if CALLERS >= 2
+	{
+		int			first = first_caller(1) - 1;
+		int			second = second_caller(1) - 2;
+
+		printf("direct %s\n", first == second ? name_of(first) : "differ");
+	}
+#endif
+	printf("pointer %s\n", name_of(pointer(1, 2)));
+#if !defined(SHORT) && !defined(LIBRARY) && !defined(LTO)
+	printf("neighbours %s\n", after(6) == 42 ? "work" : "broken");
+#endif
+	printf("memory %s\n", writable_code ? "writable code" :
+		   strcmp(maps_before, maps_after) == 0 ? "unchanged" : "changed");
+	printf("pages %ld\n", pages_of_no_file(maps_after));
+	printf("pad %s\n", memcmp(pad, (void *) pointer, sizeof(pad)) == 0 ? "kept" : "gone");
+	return 0;
+}
