@@ -152,6 +152,10 @@ pinpoint_commit_order_announce(List *notifications)
 
 	Assert(my_batch == NULL);
 
+	pinpoint_slow_listener_check();
+	if (pinpoint_message_log_kept() == 0)
+		pinpoint_message_log_give_back();
+
 	layout = pinpoint_batch_layout(notifications);
 	pinpoint_channel_map_attach();
 	pinpoint_wakeup_prepare();

@@ -14,6 +14,7 @@
 #error "pg_pinpoint supports PostgreSQL 15 to 18"
 #endif
 
+#include "storage/latch.h"
 #include "storage/procsignal.h"
 #include "utils/acl.h"
 
@@ -41,6 +42,20 @@
 #else
 #define PINPOINT_MY_LXID			(MyProc->lxid)
 #endif
+
+/* What pg_stat_activity knows of the nth session, n counted from 1. */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_LOCAL_BACKEND_STATUS(n)	pgstat_get_local_beentry_by_index(n)
+#else
+#define PINPOINT_LOCAL_BACKEND_STATUS(n)	pgstat_fetch_stat_local_beentry(n)
+#endif
+
+/*
+ * What PostgreSQL waits with for its client, see libpq/libpq.h.  That header
+ * needs those of GSSAPI, which no server package brings along.
+ */
+extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
+#define PINPOINT_CLIENT_SOCKET_POS	0
 
 /* May roleid execute the function funcid? */
 #if PG_VERSION_NUM >= 160000

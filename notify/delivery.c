@@ -32,9 +32,14 @@
 
 #include "commands/async.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+#include "utils/timestamp.h"
 
+#include "compat.h"
 #include "pinpoint.h"
 
 /*
@@ -42,6 +47,10 @@
  */
 #define ADVANCE_INTERVAL	(256 * 1024)
 
+/* When this session was delivered to last. */
+static TimestampTz last_delivery = 0;
+
+static void collect(void);
 static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last);
 static uint64 deliver_batch(PinpointBatch *batch);
 
@@ -71,6 +80,9 @@ pinpoint_deliver_if_woken(void)
 		return;
 	}
 
+	if (pinpoint_latency_target > 0)
+		collect();
+
 	ExitOnAnyError = true;
 
 	if (pinpoint_wakeup_begin_reading(&first, &last))
@@ -79,9 +91,58 @@ pinpoint_deliver_if_woken(void)
 			delivered = deliver_range(first, last);
 		while (pinpoint_wakeup_end_reading(&first, &last, delivered));
 		pinpoint_message_log_give_back();
+		if (pinpoint_latency_target > 0)
+			last_delivery = GetCurrentTimestamp();
 	}
 
 	ExitOnAnyError = save_exit_on_any_error;
+}
+
+/*
+ * Let notifications come in until pinpoint.latency_target has passed since the
+ * last delivery, or the client wants something.
+ *
+ * Meanwhile the slot is SIGNALLED, so nobody signals this session again.  The
+ * transaction that is open has neither a snapshot nor locks, and no statement
+ * waits for it: between a command and its ReadyForQuery, when the client does
+ * wait, there is no time to lose, and the session is not reported as idle yet.
+ */
+static void
+collect(void)
+{
+	bool		latch_was_reset = false;
+
+	if (MyBEEntry->st_state != STATE_IDLE || FeBeWaitSet == NULL)
+		return;
+
+	ModifyWaitEvent(FeBeWaitSet, PINPOINT_CLIENT_SOCKET_POS,
+					WL_SOCKET_READABLE, NULL);
+
+	for (;;)
+	{
+		TimestampTz now = GetCurrentTimestamp();
+		TimestampTz due = TimestampTzPlusMilliseconds(last_delivery,
+													  pinpoint_latency_target);
+		WaitEvent	event;
+
+		/* A clock that was set back must not keep anything. */
+		if (now >= due || now < last_delivery)
+			break;
+
+		if (WaitEventSetWait(FeBeWaitSet,
+							 TimestampDifferenceMilliseconds(now, due),
+							 &event, 1, WAIT_EVENT_CLIENT_READ) == 0)
+			continue;
+		if ((event.events & WL_LATCH_SET) == 0)
+			break;
+		ResetLatch(MyLatch);
+		latch_was_reset = true;
+		CHECK_FOR_INTERRUPTS();
+	}
+
+	/* What else the latch was set for is for PostgreSQL to find out. */
+	if (latch_was_reset)
+		SetLatch(MyLatch);
 }
 
 /*

@@ -90,6 +90,8 @@ typedef struct MessageLog
 
 	dlist_head	published;		/* batches to read, oldest first */
 	uint64		nbatches;		/* length of that list */
+	Size		kept;			/* total size of the batches in that list; may
+								 * be read without the lock */
 	uint64		bytes;			/* total size of batches ever in that list */
 
 	/*
@@ -572,6 +574,7 @@ pinpoint_message_log_append(PinpointBatch *batch)
 {
 	batch->position = message_log->bytes;
 	message_log->bytes += batch->size;
+	message_log->kept += batch->size;
 	dlist_push_tail(&message_log->published, &batch->link);
 	message_log->nbatches++;
 }
@@ -699,6 +702,7 @@ pinpoint_message_log_trim(void)
 
 		dlist_delete(&batch->link);
 		log->nbatches--;
+		log->kept -= batch->size;
 		batch->is_free = true;
 	}
 	return reclaim(MAX_BATCHES_PER_TRIM);
@@ -711,6 +715,16 @@ uint64
 pinpoint_message_log_backlog(PinpointBatch *batch)
 {
 	return message_log->bytes - batch->position;
+}
+
+/*
+ * Bytes of all batches that are kept for a listener: how far the one that is
+ * furthest behind is.  Needs no lock.
+ */
+Size
+pinpoint_message_log_kept(void)
+{
+	return *(volatile Size *) &message_log->kept;
 }
 
 void

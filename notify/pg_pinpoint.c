@@ -42,7 +42,16 @@ void		_PG_init(void);
 bool		pinpoint_enabled = true;
 int			pinpoint_queue_size = DEFAULT_QUEUE_SIZE;	/* kB */
 int			pinpoint_queue_memory = 16 * 1024;	/* kB */
+int			pinpoint_max_listener_lag = -1; /* kB; no limit if negative */
+int			pinpoint_on_lag = PINPOINT_ON_LAG_WARN;
+int			pinpoint_latency_target = 0;	/* ms */
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
+
+static const struct config_enum_entry on_lag_options[] = {
+	{"warn", PINPOINT_ON_LAG_WARN, false},
+	{"disconnect", PINPOINT_ON_LAG_DISCONNECT, false},
+	{NULL, 0, false}
+};
 
 static const struct config_enum_entry fault_options[] = {
 	{"none", PINPOINT_FAULT_NONE, false},
@@ -62,6 +71,8 @@ static bool pre_committed = false;
 static bool committed = false;
 
 static void define_settings(void);
+static bool check_max_listener_lag(int *newval, void **extra,
+								   GucSource source);
 static void request_shmem(void);
 static void startup_shmem(void);
 static void at_transaction_event(XactEvent event, void *arg);
@@ -131,6 +142,38 @@ define_settings(void)
 							GUC_UNIT_KB,
 							NULL, NULL, NULL);
 
+	DefineCustomIntVariable("pinpoint.max_listener_lag",
+							"Sets how much a listener may leave unread before something is done about it.",
+							"What is done says pinpoint.on_lag. -1 means no limit.",
+							&pinpoint_max_listener_lag,
+							-1,
+							-1,
+							MAX_KILOBYTES,
+							PGC_SIGHUP,
+							GUC_UNIT_KB,
+							check_max_listener_lag, NULL, NULL);
+
+	DefineCustomEnumVariable("pinpoint.on_lag",
+							 "Sets what is done about a listener that is behind by more than pinpoint.max_listener_lag.",
+							 "\"warn\" writes a warning, \"disconnect\" ends the session that listens.",
+							 &pinpoint_on_lag,
+							 PINPOINT_ON_LAG_WARN,
+							 on_lag_options,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.latency_target",
+							"Sets the time to collect notifications before they are delivered to this session.",
+							"A session that waits for notifications gets them at most once in this time, and then all of them. Zero delivers each at once.",
+							&pinpoint_latency_target,
+							0,
+							0,
+							60 * 60 * 1000,
+							PGC_USERSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
 	DefineCustomEnumVariable("pinpoint.debug_fault",
 							 "Plants a fault, to see that the tests catch it.",
 							 "This is a developer option. Anything but \"none\" breaks the promises of LISTEN/NOTIFY.",
@@ -144,6 +187,22 @@ define_settings(void)
 	MarkGUCPrefixReserved("pinpoint");
 }
 
+/*
+ * A limit that the queue can never reach would never do anything.  When the
+ * server starts, this may be called before pinpoint.queue_size is known, so
+ * startup_shmem() looks again.
+ */
+static bool
+check_max_listener_lag(int *newval, void **extra, GucSource source)
+{
+	if (PinpointOrderLock == NULL || *newval <= pinpoint_queue_size)
+		return true;
+
+	GUC_check_errdetail("\"pinpoint.max_listener_lag\" must not be greater than \"pinpoint.queue_size\" (%d kB).",
+						pinpoint_queue_size);
+	return false;
+}
+
 static void
 request_shmem(void)
 {
@@ -154,6 +213,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(pinpoint_commit_order_shmem_size());
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_wakeup_shmem_size());
+	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
 
 	/* As they are seen in pg_stat_activity.wait_event */
 	RequestNamedLWLockTranche("PinpointOrder", 1);
@@ -167,11 +227,19 @@ startup_shmem(void)
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 
+	if (pinpoint_max_listener_lag > pinpoint_queue_size)
+		ereport(FATAL,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"pinpoint.max_listener_lag\" (%d kB) must not be greater than \"pinpoint.queue_size\" (%d kB)",
+						pinpoint_max_listener_lag, pinpoint_queue_size),
+				 errhint("Set \"pinpoint.max_listener_lag\" to less than half of \"pinpoint.queue_size\", or to -1 for no limit.")));
+
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pinpoint_channel_map_shmem_init();
 	pinpoint_commit_order_shmem_init();
 	pinpoint_message_log_shmem_init();
 	pinpoint_wakeup_shmem_init();
+	pinpoint_slow_listener_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -286,6 +354,8 @@ end_transaction(void)
 	pinpoint_pending_reset();
 	pre_committed = false;
 	committed = false;
+	if (pinpoint_wakeup_registered())
+		pinpoint_slow_listener_prepare();
 }
 
 /*
@@ -335,6 +405,7 @@ pinpoint_guard(void (*action) (void *arg), void *arg, const char *consequence)
 	bool		exit_on_any_error = ExitOnAnyError;
 	bool		locked = LWLockHeldByMe(PinpointOrderLock);
 	volatile bool ok = true;
+	volatile int cause = 0;
 
 	/*
 	 * An owner that is being released takes no new resources, and what may be
@@ -353,6 +424,7 @@ pinpoint_guard(void (*action) (void *arg), void *arg, const char *consequence)
 		 * The error has reset the counters that hold off interrupts, in which
 		 * every lock held counts as one.
 		 */
+		cause = geterrcode();
 		LWLockReleaseAll();
 		InterruptHoldoffCount = interrupt_holdoff - (locked ? 1 : 0);
 		QueryCancelHoldoffCount = cancel_holdoff;
@@ -369,6 +441,7 @@ pinpoint_guard(void (*action) (void *arg), void *arg, const char *consequence)
 	if (!ok)
 		ereport(LOG,
 				(errmsg("pg_pinpoint could not access its channel map"),
-				 errdetail("The consequence is that %s.", consequence)));
+				 errdetail("The error was SQLSTATE %s. The consequence is that %s.",
+						   unpack_sql_state(cause), consequence)));
 	return ok;
 }

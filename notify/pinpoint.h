@@ -79,7 +79,8 @@ typedef enum PinpointWakeState
 
 /*
  * One per possible session, indexed by PINPOINT_MY_SLOT_NUMBER.  All fields
- * are protected by PinpointOrderLock; the owner may look at state without it.
+ * are protected by PinpointOrderLock; the owner may look at state and given_up
+ * without it.
  */
 typedef struct PinpointSlot
 {
@@ -91,6 +92,7 @@ typedef struct PinpointSlot
 	uint32		nchannels;		/* channels it is listening on */
 	uint64		wakeups;		/* signals sent to it */
 	uint64		delivered;		/* notifications handed to its client */
+	bool		given_up;		/* it was told to end, being too far behind */
 } PinpointSlot;
 
 /* A snapshot of the counters behind the view pinpoint.stat_queue. */
@@ -117,10 +119,20 @@ typedef enum PinpointFault
 	PINPOINT_FAULT_LOOKUP		/* the channel map cannot be read after commit */
 } PinpointFault;
 
+/* What is done about a listener that is too far behind; see slow_listener.c. */
+typedef enum PinpointOnLag
+{
+	PINPOINT_ON_LAG_WARN,
+	PINPOINT_ON_LAG_DISCONNECT
+} PinpointOnLag;
+
 /*---- pg_pinpoint.c: wiring ----*/
 extern bool pinpoint_enabled;
 extern int	pinpoint_queue_size;
 extern int	pinpoint_queue_memory;
+extern int	pinpoint_max_listener_lag;
+extern int	pinpoint_on_lag;
+extern int	pinpoint_latency_target;
 extern int	pinpoint_fault;
 extern bool pinpoint_pre_committed(void);
 extern bool pinpoint_guard(void (*action) (void *arg), void *arg,
@@ -225,6 +237,7 @@ extern void pinpoint_message_log_pin(PinpointBatch *batch);
 extern bool pinpoint_message_log_unpin(PinpointBatch *batch);
 extern bool pinpoint_message_log_trim(void);
 extern uint64 pinpoint_message_log_backlog(PinpointBatch *batch);
+extern Size pinpoint_message_log_kept(void);
 extern void pinpoint_message_log_give_back(void);
 extern void pinpoint_message_log_stats(PinpointQueueStats *stats);
 
@@ -249,6 +262,8 @@ extern bool pinpoint_wakeup_mark(int slotno, Oid dboid, uint64 mark);
 extern void pinpoint_wakeup_collect(PinpointBatch *batch, int nfound);
 extern void pinpoint_wakeup_send(void);
 extern int	pinpoint_wakeup_furthest_behind(void);
+extern int	pinpoint_wakeup_give_up(Size limit, int *pids);
+extern bool pinpoint_wakeup_given_up(void);
 extern bool pinpoint_wakeup_pending(void);
 extern bool pinpoint_wakeup_begin_reading(PinpointBatch **first,
 										  PinpointBatch **last);
@@ -258,6 +273,12 @@ extern bool pinpoint_wakeup_end_reading(PinpointBatch **first,
 										uint64 delivered);
 extern int	pinpoint_wakeup_slots(PinpointSlot *copy, uint64 *backlog);
 extern uint64 pinpoint_wakeup_total(void);
+
+/*---- slow_listener.c: who falls far behind ----*/
+extern Size pinpoint_slow_listener_shmem_size(void);
+extern void pinpoint_slow_listener_shmem_init(void);
+extern void pinpoint_slow_listener_check(void);
+extern void pinpoint_slow_listener_prepare(void);
 
 /*---- delivery.c: the listener ----*/
 extern void pinpoint_deliver_if_woken(void);

@@ -336,6 +336,40 @@ pinpoint_wakeup_furthest_behind(void)
 }
 
 /*
+ * Give up all listeners that have more than limit bytes to read: mark them, and
+ * store their PIDs in pids, which has room for MaxBackends elements.  Returns
+ * how many there are; each is found once only.
+ */
+int
+pinpoint_wakeup_give_up(Size limit, int *pids)
+{
+	int			n = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &control->slots[i];
+
+		if (slot->pid == 0 || slot->unread == NULL || slot->given_up ||
+			pinpoint_message_log_backlog(slot->unread) <= limit)
+			continue;
+		slot->given_up = true;
+		pids[n++] = slot->pid;
+	}
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}
+
+/*
+ * Was this session given up?
+ */
+bool
+pinpoint_wakeup_given_up(void)
+{
+	return registered && *(volatile bool *) &my_slot()->given_up;
+}
+
+/*
  * Is there something to read?  Asked at every commit of a session that
  * listens, so it looks without a lock: a signal follows if it looks too early.
  */

@@ -1,0 +1,142 @@
+# pinpoint.latency_target: a session that is under a storm of notifications gets
+# them together, at most once in that time, and none later than it must.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use Test::More;
+
+my $node     = new_node('main');
+my $observer = connect_to($node);
+my $sender   = connect_to($node);
+my $listener = connect_to($node);
+my $another  = connect_to($node);
+
+sub wakeups
+{
+	return stat_listener($observer, $listener->pid)->{wakeups};
+}
+
+# Sends notifications of these numbers, each in a transaction of its own, and
+# waits until the session that does not wait has them.
+sub notify
+{
+	my (@numbers) = @_;
+	$sender->run("NOTIFY a, '$_'") for @numbers;
+	$another->wait_for(scalar @numbers);
+	return;
+}
+
+is($listener->value('SHOW pinpoint.latency_target'), 0, 'off by default');
+$_->run('LISTEN a') for $listener, $another;
+
+# No test waits for so long: what arrives, arrives for another reason.
+$listener->run(q(SET pinpoint.latency_target = '1h'));
+is($listener->value('SHOW pinpoint.latency_target'), '1h', 'on');
+
+notify(1);
+is(as_text($listener->wait_for(1)), 'a/1', 'after a quiet time the first one arrives at once');
+my $before = wakeups();
+
+notify(2 .. 101);
+$listener->receive_available;
+is_deeply([ $listener->take_notifications ], [], 'the next ones are collected');
+is(wakeups() - $before, 1, 'a hundred of them wake the session once');
+is( stat_listener($observer, $listener->pid)->{state},
+	'signalled', 'the view shows that it has something to read');
+cmp_ok(stat_listener($observer, $listener->pid)->{backlog_bytes},
+	'>', 0, 'and what it keeps');
+is( $observer->value('SELECT state FROM pg_stat_activity WHERE pid = ' . $listener->pid),
+	'idle', 'it is idle');
+is( $observer->value(
+		'SELECT backend_xmin IS NULL AND backend_xid IS NULL FROM pg_stat_activity WHERE pid = '
+		  . $listener->pid),
+	't', 'and holds no snapshot');
+
+# The client wants something.
+my $result = $listener->query('SELECT 1');
+is($result->types, ('A' x 100) . 'TDCZ', 'a command of the client ends the wait');
+is_deeply(all_as_text($listener->take_notifications),
+	[ map { "a/$_" } 2 .. 101 ], 'everything is there, in order');
+ok(wait_until_idle($observer, $listener->pid), 'nothing is left to read');
+is(stat_queue($observer)->{used_bytes}, 0, 'or kept');
+
+# A notification to oneself comes before the command is over, as ever.
+is($listener->query("NOTIFY a, 'own'")->types, 'CAZ', 'its own notification does not wait');
+$listener->take_notifications;
+$another->wait_for(1);
+
+# In a transaction, and after it.
+$listener->run('BEGIN');
+notify(1 .. 10);
+is($listener->query('COMMIT')->types, 'C' . 'A' x 10 . 'Z',
+	'what came during a transaction comes at its end');
+$listener->take_notifications;
+
+# Extended protocol.
+notify(11 .. 12);
+$listener->send_statement('SELECT 1')->send_sync;
+like($listener->result->types, qr/^AA1/, 'the extended protocol ends the wait, too');
+$listener->take_notifications;
+
+# ---- the interval passes
+
+$listener->run(q(SET pinpoint.latency_target = '200ms'));
+for my $round (1 .. 3)
+{
+	notify(map { "$round.$_" } 1 .. 50);
+	is_deeply(
+		all_as_text($listener->wait_for(50)),
+		[ map { "a/$round.$_" } 1 .. 50 ],
+		"round $round: without a command they arrive after the interval, in order");
+}
+
+# ---- what ends a session ends the wait
+
+$listener->run(q(SET pinpoint.latency_target = '1h'));
+notify('first');
+$listener->receive_available;
+notify('second');
+is($observer->value('SELECT pg_cancel_backend(' . $listener->pid . ')'),
+	't', 'a request to cancel');
+is($listener->value('SELECT 1'), 1, 'does no harm to a session that collects');
+$listener->take_notifications;
+notify('third');
+$observer->run('SELECT pg_terminate_backend(' . $listener->pid . ')');
+is($listener->receive_until('E')->error->{C}, '57P01', 'a session that collects can be terminated');
+
+my $gone = connect_to($node);
+$gone->run(q(SET pinpoint.latency_target = '1h'));
+$gone->run('LISTEN a');
+notify('fourth');
+$gone->wait_for(1);
+notify('fifth');
+$gone->hang_up;
+ok(wait_until(sub { !stat_listener($observer, $gone->pid) }),
+	'a session whose client goes away ends');
+
+my $timed_out = connect_to($node);
+$timed_out->run(q(SET pinpoint.latency_target = '1h'; SET idle_session_timeout = '300ms'));
+$timed_out->run('LISTEN a');
+notify('sixth');
+$timed_out->wait_for(1);
+notify('seventh');
+is($timed_out->receive_until('E')->error->{C}, '57P05', 'idle_session_timeout works');
+
+# ---- bad values
+
+foreach my $case ([ '-1', '22023' ], [ '2h', '22023' ], [ 'soon', '22023' ])
+{
+	my ($value, $sqlstate) = @$case;
+	is($observer->query("SET pinpoint.latency_target = '$value'")->error->{C},
+		$sqlstate, "$value is refused");
+}
+
+$another->close;
+server_is_clean($observer, 'nothing is left');
+
+done_testing();
