@@ -87,9 +87,14 @@ pinpoint_deliver_if_woken(void)
 
 	if (pinpoint_wakeup_begin_reading(&first, &last))
 	{
-		do
-			delivered = deliver_range(first, last);
-		while (pinpoint_wakeup_end_reading(&first, &last, delivered));
+		delivered = deliver_range(first, last);
+
+		/*
+		 * Under a storm there is always more.  Let PostgreSQL flush first, and
+		 * then begin anew.
+		 */
+		if (pinpoint_wakeup_end_reading(last, delivered))
+			notifyInterruptPending = true;
 		pinpoint_message_log_give_back();
 		if (pinpoint_latency_target > 0)
 			last_delivery = GetCurrentTimestamp();

@@ -268,8 +268,7 @@ extern bool pinpoint_wakeup_pending(void);
 extern bool pinpoint_wakeup_begin_reading(PinpointBatch **first,
 										  PinpointBatch **last);
 extern void pinpoint_wakeup_advance(PinpointBatch *next);
-extern bool pinpoint_wakeup_end_reading(PinpointBatch **first,
-										PinpointBatch **last,
+extern bool pinpoint_wakeup_end_reading(PinpointBatch *last,
 										uint64 delivered);
 extern int	pinpoint_wakeup_slots(PinpointSlot *copy, uint64 *backlog);
 extern uint64 pinpoint_wakeup_total(void);

@@ -16,7 +16,7 @@
  *	IDLE			SIGNALLED		-
  *	SIGNALLED		SIGNALLED		READING when it begins to read
  *	READING			READING_AGAIN	IDLE when it is done
- *	READING_AGAIN	READING_AGAIN	READING when it is done: it goes on
+ *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
  *
  * Only the step from IDLE to SIGNALLED sends a signal, so at most one is ever
  * under way to a session, however many batches are published.  What is
@@ -419,13 +419,12 @@ pinpoint_wakeup_advance(PinpointBatch *next)
 }
 
 /*
- * All up to *last has been read, with so many notifications for this session
- * delivered.  False if that was all; true if more has come, which is from
- * *first to *last now.
+ * All up to last has been read, with so many notifications for this session
+ * delivered.  Returns true if more has come: then the session is to begin to
+ * read again, without a signal.
  */
 bool
-pinpoint_wakeup_end_reading(PinpointBatch **first, PinpointBatch **last,
-							uint64 delivered)
+pinpoint_wakeup_end_reading(PinpointBatch *last, uint64 delivered)
 {
 	PinpointSlot *slot = my_slot();
 	PinpointBatch *next = NULL;
@@ -435,14 +434,12 @@ pinpoint_wakeup_end_reading(PinpointBatch **first, PinpointBatch **last,
 	slot->delivered += delivered;
 	if (slot->state == PINPOINT_READING_AGAIN)
 	{
-		next = pinpoint_message_log_after(*last);
+		next = pinpoint_message_log_after(last);
 		pinpoint_message_log_pin(next);
 	}
 	more = pinpoint_message_log_unpin(slot->unread);
 	slot->unread = next;
-	slot->state = next ? PINPOINT_READING : PINPOINT_IDLE;
-	*first = next;
-	*last = next ? pinpoint_message_log_last() : NULL;
+	slot->state = next ? PINPOINT_SIGNALLED : PINPOINT_IDLE;
 	release_lock_and_trim(more);
 	return next != NULL;
 }
