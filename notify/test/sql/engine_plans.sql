@@ -9,7 +9,7 @@ EXPLAIN (VERBOSE, COSTS OFF) SELECT pg_notification_queue_usage();
 EXPLAIN (VERBOSE, COSTS OFF) SELECT * FROM pg_notify('plans', 'from');
 EXPLAIN (VERBOSE, COSTS OFF) SELECT i FROM plan_rows WHERE pg_notify('plans', i::text)::text = '';
 EXPLAIN (VERBOSE, COSTS OFF) SELECT * FROM plan_view;
-EXPLAIN (VERBOSE, COSTS OFF) WITH n AS MATERIALIZED (SELECT pg_notify('plans', 'cte')::text) SELECT (SELECT * FROM n);
+EXPLAIN (VERBOSE, COSTS OFF) WITH n AS MATERIALIZED (SELECT pg_notify('plans', 'cte')::text) SELECT * FROM n;
 EXPLAIN (VERBOSE, COSTS OFF) INSERT INTO plan_rows VALUES (1) RETURNING pg_notify('plans', 'returning');
 PREPARE p(text) AS SELECT pg_notify('plans', $1);
 SET plan_cache_mode = force_generic_plan;

@@ -35,6 +35,7 @@ GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC;
 DROP ROLE without_extension;
 
 -- the extension does not take over what somebody else made
+\set SHOW_CONTEXT never
 CREATE EXTENSION pg_pinpoint;
 \echo :SQLSTATE
 DROP FUNCTION pinpoint.notify(text, text), pinpoint.notification_queue_usage();

@@ -1,6 +1,9 @@
 -- LISTEN and UNLISTEN are refused within a security-restricted operation;
 -- NOTIFY is not.
 
+-- PostgreSQL 17 names the function in another way.
+\set SHOW_CONTEXT never
+
 CREATE FUNCTION restricted(command text) RETURNS text LANGUAGE plpgsql AS
 $$ BEGIN EXECUTE command; RETURN command; END $$;
 
