@@ -72,11 +72,15 @@ $node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_pinpoint'"
 
 # PostgreSQL knows the limits of a library's setting only when the library is
 # loaded, and then, as for every library, warns and takes the default.
+# Newer versions repeat the unit: as in the message of a setting of their own.
+my (undef, undef, $own_message) = $node->psql('postgres', "SET work_mem = '1kB'");
+my $kb = $own_message =~ /\(64 kB / ? ' kB' : '';
+
 my %default = ('pinpoint.queue_size' => '8GB', 'pinpoint.queue_memory' => '16MB');
 foreach my $setting (sort keys %default)
 {
 	my $out_of_range =
-	  qr/ is outside the valid range for parameter "\Q$setting\E" \(64 \.\. \d+\)/;
+	  qr/ is outside the valid range for parameter "\Q$setting\E" \(64$kb \.\. \d+$kb\)/;
 	foreach my $case (
 		[ '32kB', qr/\b32 kB$out_of_range/ ],
 		[ '-1',   qr/-1 kB$out_of_range/ ],
@@ -121,7 +125,7 @@ foreach my $setting (sort keys %default)
 	my $most = $session->value(
 		"SELECT max_val FROM pg_settings WHERE name = '$setting'");
 	error_is($session->query("ALTER SYSTEM SET $setting = '1kB'"),
-		'22023', qq(1 kB is outside the valid range for parameter "$setting" (64 .. $most)),
+		'22023', qq(1 kB is outside the valid range for parameter "$setting" (64$kb .. $most$kb)),
 		undef, 'nor be less than the minimum');
 }
 error_is($session->query('SET pinpoint.enable = on'),
