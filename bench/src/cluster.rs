@@ -1,6 +1,5 @@
-//! Throwaway clusters, one for each target, all up at the same time.
+//! A throwaway cluster.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use crate::installation::{Installation, InstallationError};
 use crate::process::{Account, Process, ProcessError};
-use crate::target::{Target, TargetError, ensure_unique_names, quoted};
+use crate::target::{Target, quoted};
 use crate::workspace::{PORT, SOCKET, Workspace, WorkspaceError};
 
 /// Connections on top of those that were asked for: superuser_reserved_connections,
@@ -36,8 +35,6 @@ const LOG_LINES: usize = 6;
 
 #[derive(Debug, Error)]
 pub enum ClusterError {
-    #[error(transparent)]
-    Target(#[from] TargetError),
     #[error(transparent)]
     Installation(#[from] InstallationError),
     #[error(transparent)]
@@ -82,73 +79,32 @@ pub enum ClusterError {
     },
 }
 
-/// The clusters of a run. The servers stop, and then the folder goes, when this
-/// is dropped.
-#[derive(Debug)]
-pub struct Clusters {
-    // Fields are dropped in this order.
-    clusters: Vec<Cluster>,
-    _workspace: Workspace,
-}
-
-impl Clusters {
-    /// Makes and starts a cluster for each target, in a folder of its own in
-    /// `temp_dir`, with room for `connections` sessions at a time.
-    pub async fn start(
-        targets: Vec<Target>,
-        temp_dir: &Path,
-        connections: u32,
-    ) -> Result<Self, ClusterError> {
-        ensure_unique_names(&targets)?;
-        let account = Account::for_servers()?;
-        let targets = targets
-            .into_iter()
-            .map(|target| Ok((Installation::of(&target)?, target)))
-            .collect::<Result<Vec<_>, InstallationError>>()?;
-
-        let workspace = Workspace::create(temp_dir).await?;
-        let mut clusters = Vec::new();
-        for (installation, target) in targets {
-            let folder = workspace.create_folder(&target.name)?;
-            clusters
-                .push(Cluster::start(target, &installation, folder, account, connections).await?);
-        }
-        Ok(Self {
-            clusters,
-            _workspace: workspace,
-        })
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Cluster> {
-        self.clusters.iter()
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Cluster> {
-        self.clusters.iter_mut()
-    }
-}
-
-/// A cluster with its server running.
+/// A cluster with its server running, which stops when this is dropped. Its
+/// folder goes with the workspace.
 #[derive(Debug)]
 pub struct Cluster {
     target: Target,
+    installation: Installation,
     folder: PathBuf,
     account: Account,
     server: Process,
 }
 
 impl Cluster {
-    async fn start(
+    /// Makes and starts a cluster for a target, with room for `connections`
+    /// sessions at a time.
+    pub async fn start(
         target: Target,
-        installation: &Installation,
-        folder: PathBuf,
-        account: Account,
+        installation: Installation,
+        workspace: &Workspace,
         connections: u32,
     ) -> Result<Self, ClusterError> {
+        let account = Account::for_servers()?;
+        let folder = workspace.create_folder(&target.name)?;
         let in_folder = |error| ClusterError::Files(folder.clone(), error);
         account.give(&folder).map_err(in_folder)?;
 
-        initdb(&target, installation, &folder, account).await?;
+        initdb(&target, &installation, &folder, account).await?;
         let configuration = configuration(&target, &folder, connections + SPARE_CONNECTIONS);
         append(&data(&folder).join("postgresql.conf"), &configuration).map_err(in_folder)?;
 
@@ -159,6 +115,7 @@ impl Cluster {
         let server = Process::start(command, &folder, account, Signal::SIGQUIT)?;
         let mut cluster = Self {
             target,
+            installation,
             folder,
             account,
             server,
@@ -170,6 +127,10 @@ impl Cluster {
 
     pub fn target(&self) -> &Target {
         &self.target
+    }
+
+    pub fn installation(&self) -> &Installation {
+        &self.installation
     }
 
     /// How to connect to the server, as its superuser.
@@ -201,32 +162,6 @@ impl Cluster {
         stop_signal: Signal,
     ) -> Result<Process, ProcessError> {
         Process::start(command, &self.folder, self.account, stop_signal)
-    }
-
-    /// What the server says about itself.
-    pub async fn describe(&self) -> Result<Description, ClusterError> {
-        let describe = async {
-            let client = self.connect().await?;
-            Ok(Description {
-                server_version: client
-                    .query_one("SELECT version()", &[])
-                    .await?
-                    .try_get(0)?,
-                extensions: query_pairs(
-                    &client,
-                    "SELECT extname, extversion FROM pg_extension WHERE extname <> 'plpgsql'",
-                )
-                .await?,
-                settings: query_pairs(
-                    &client,
-                    "SELECT name, current_setting(name) FROM pg_settings \
-                     WHERE source = 'configuration file' \
-                     OR name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'wal_level')",
-                )
-                .await?,
-            })
-        };
-        describe.await.map_err(|source| self.set_up_error(source))
     }
 
     /// The error to report when a session of this server failed with `error`:
@@ -292,26 +227,6 @@ impl Cluster {
             source,
         }
     }
-}
-
-/// What was measured, for the record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Description {
-    pub server_version: String,
-    /// Extensions and their versions.
-    pub extensions: BTreeMap<String, String>,
-    /// Settings that are not the default, and those that decide on durability.
-    pub settings: BTreeMap<String, String>,
-}
-
-async fn query_pairs(
-    client: &Client,
-    sql: &str,
-) -> Result<BTreeMap<String, String>, tokio_postgres::Error> {
-    let rows = client.query(sql, &[]).await?;
-    rows.iter()
-        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
-        .collect()
 }
 
 async fn initdb(

@@ -28,12 +28,13 @@ pub enum InstallationError {
         pg_config: PathBuf,
     },
     #[error(
-        "the program \"{}\" does not exist: install pgbench (it comes with the PostgreSQL server, \
-         or with its contrib programs) beside \"{}\", or name another installation with \
+        "the program \"{}\" does not exist: install {name} (it comes with the PostgreSQL server, \
+         or with its client or contrib programs) beside \"{}\", or name another installation with \
          --pg-config or --target",
         program.display(), pg_config.display()
     )]
-    Pgbench {
+    OtherProgram {
+        name: String,
         program: PathBuf,
         pg_config: PathBuf,
     },
@@ -55,9 +56,10 @@ pub enum InstallationError {
 pub struct Installation {
     pub initdb: PathBuf,
     pub postgres: PathBuf,
-    pgbench: PathBuf,
+    programs: PathBuf,
     libraries: PathBuf,
     extensions: PathBuf,
+    pg_config: PathBuf,
 }
 
 impl Installation {
@@ -114,21 +116,24 @@ impl Installation {
         Ok(Self {
             initdb: bin.join("initdb"),
             postgres: bin.join("postgres"),
-            pgbench: bin.join("pgbench"),
+            programs: bin.to_owned(),
             libraries: libraries.to_owned(),
             extensions: share.join("extension"),
+            pg_config: pg_config.to_owned(),
         })
     }
 
-    /// The benchmark program, which not every benchmark needs.
-    pub fn pgbench(&self, pg_config: &Path) -> Result<PathBuf, InstallationError> {
-        if !self.pgbench.is_file() {
-            return Err(InstallationError::Pgbench {
-                program: self.pgbench.clone(),
-                pg_config: pg_config.to_owned(),
+    /// A program that not every benchmark needs.
+    pub fn program(&self, name: &str) -> Result<PathBuf, InstallationError> {
+        let program = self.programs.join(name);
+        if !program.is_file() {
+            return Err(InstallationError::OtherProgram {
+                name: name.to_owned(),
+                program,
+                pg_config: self.pg_config.clone(),
             });
         }
-        Ok(self.pgbench.clone())
+        Ok(program)
     }
 
     /// A library is named as in `shared_preload_libraries`: with or without a
@@ -155,9 +160,10 @@ mod tests {
         let installation = Installation {
             initdb: PathBuf::new(),
             postgres: PathBuf::new(),
-            pgbench: PathBuf::new(),
+            programs: PathBuf::new(),
             libraries: folder.path().to_owned(),
             extensions: PathBuf::new(),
+            pg_config: PathBuf::new(),
         };
 
         assert!(installation.has_library("present"));

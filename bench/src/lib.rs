@@ -1,5 +1,6 @@
 //! Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 
+mod benchmark;
 pub mod cli;
 mod cluster;
 mod installation;
@@ -8,35 +9,37 @@ mod latency;
 mod limits;
 mod load;
 mod machine;
+mod noise;
 mod output;
 mod pingpong;
 mod process;
 mod progress;
-mod report;
+mod render;
+mod results;
+mod runner;
+mod server;
 mod session;
 mod stats;
 mod target;
 mod torture;
 mod workspace;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use anyhow::Context;
-use console::Term;
+use anyhow::Context as _;
 use rand::TryRng;
 use rand::rngs::SysRng;
 
-use crate::cli::{Cli, Command, Format, LoadArgs, OutputArgs, PingpongArgs, TortureArgs};
-use crate::cluster::Clusters;
-use crate::interrupt::Interrupts;
-use crate::load::Pgbench;
-use crate::machine::Machine;
-use crate::output::OutputFile;
+use crate::cli::{Cli, Command};
+use crate::cluster::Cluster;
+use crate::installation::Installation;
+use crate::interrupt::{Interrupt, Interrupts};
 use crate::progress::Progress;
-use crate::report::{Report, Results, TargetRecord};
-use crate::torture::Finding;
+use crate::runner::{Context, End, Job};
+use crate::target::Target;
+use crate::torture::{Finding, TortureArgs};
+use crate::workspace::Workspace;
 
 /// For a measurement that could not be made; clap uses it for the command line, too.
 const FAILURE: u8 = 2;
@@ -61,27 +64,14 @@ pub fn main(cli: Cli) -> ExitCode {
             Ok(interrupts) => interrupts,
             Err(error) => return fail(&error.into()),
         };
-        let command = async {
-            match cli.command {
-                Command::Pingpong(args) => pingpong(&args).await.map(|()| ExitCode::SUCCESS),
-                Command::Commit(args) => load("commit", args.plan(), &args.load)
-                    .await
-                    .map(|()| ExitCode::SUCCESS),
-                Command::Notify(args) => load("notify", args.plan(), &args.load)
-                    .await
-                    .map(|()| ExitCode::SUCCESS),
-                Command::Torture(args) => torture(&args).await,
+        match cli.command {
+            Command::Benchmark(command) => {
+                measure(command.into_job().as_ref(), &mut interrupts).await
             }
-        };
-        tokio::select! {
-            biased;
-            interrupt = interrupts.next() => {
-                eprintln!("Interrupted; the servers are stopped and their folders removed.");
-                ExitCode::from(interrupt.exit_code())
-            }
-            result = command => match result {
-                Ok(code) => code,
-                Err(error) => fail(&error),
+            Command::Torture(args) => tokio::select! {
+                biased;
+                interrupt = interrupts.next() => interrupted(interrupt),
+                result = torture(&args) => result.unwrap_or_else(|error| fail(&error)),
             },
         }
     })
@@ -92,70 +82,25 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
-async fn pingpong(args: &PingpongArgs) -> anyhow::Result<()> {
-    let plan = args.plan();
-    let targets = args.clusters.targets();
-    let sessions = plan.max_idle() + pingpong::PLAYERS;
-    limits::allow_connections(u64::from(sessions) * targets.len() as u64)?;
-    let outputs = Outputs::open(&args.output)?;
-
-    let date = report::rfc3339(SystemTime::now());
-    let progress = Progress::new(pingpong::count_runs(&plan, targets.len()));
-    progress.announce("starting the servers".to_owned());
-    let mut clusters = Clusters::start(targets, &args.clusters.temp_dir(), sessions).await?;
-    let records = TargetRecord::of_all(&clusters).await?;
-    let results = pingpong::run(&plan, &mut clusters, &progress).await?;
-    drop(progress);
-    drop(clusters);
-
-    let report = Report {
-        benchmark: "pingpong",
-        version: env!("CARGO_PKG_VERSION"),
-        command_line: std::env::args().collect(),
-        date,
-        machine: Machine::detect(),
-        parameters: plan,
-        targets: records,
-        results,
-    };
-    outputs.publish(&report)
+fn interrupted(interrupt: Interrupt) -> ExitCode {
+    eprintln!("Interrupted; the servers are stopped and their folders removed.");
+    ExitCode::from(interrupt.exit_code())
 }
 
-/// The benchmarks `commit` and `notify`.
-async fn load(benchmark: &'static str, plan: load::Plan, args: &LoadArgs) -> anyhow::Result<()> {
-    let targets = args
-        .clusters
-        .targets()
-        .into_iter()
-        .map(|target| plan.prepare(target))
-        .collect::<Result<Vec<_>, _>>()?;
-    let pgbenches = targets
-        .iter()
-        .map(Pgbench::of)
-        .collect::<Result<Vec<_>, _>>()?;
-    // pgbench inherits the limit.
-    limits::allow_connections(plan.sessions().into())?;
-    let outputs = Outputs::open(&args.output)?;
-
-    let date = report::rfc3339(SystemTime::now());
-    let progress = Progress::new(load::count_loads(&plan, targets.len()));
-    progress.announce("starting the servers".to_owned());
-    let mut clusters = Clusters::start(targets, &args.clusters.temp_dir(), plan.sessions()).await?;
-    let records = TargetRecord::of_all(&clusters).await?;
-    let results = load::run(&plan, &mut clusters, &pgbenches, &progress).await?;
-    drop(progress);
-    drop(clusters);
-
-    outputs.publish(&Report {
-        benchmark,
-        version: env!("CARGO_PKG_VERSION"),
+async fn measure(job: &dyn Job, interrupts: &mut Interrupts) -> ExitCode {
+    let progress = Progress::new(job.time());
+    let context = Context {
         command_line: std::env::args().collect(),
-        date,
-        machine: Machine::detect(),
-        parameters: plan,
-        targets: records,
-        results,
-    })
+        progress: &progress,
+        interrupts,
+    };
+    let end = job.run(context).await;
+    drop(progress);
+    match end {
+        Ok(End::Complete) => ExitCode::SUCCESS,
+        Ok(End::Interrupted(interrupt)) => interrupted(interrupt),
+        Ok(End::Failed(error)) | Err(error) => fail(&error),
+    }
 }
 
 /// The exit code tells whether all targets passed.
@@ -163,20 +108,23 @@ async fn torture(args: &TortureArgs) -> anyhow::Result<ExitCode> {
     let random = SysRng.try_next_u32().context("no random seed")?;
     let plan = args.plan(random.into());
     limits::allow_connections(plan.sessions().into())?;
-    for target in args.clusters.targets_to_test() {
+    // There is nothing to compare.
+    let default = |pg_config: &_| vec![Target::pinpoint(pg_config)];
+    for target in args.clusters.targets_or(default) {
         let target = plan.prepare(target)?;
         let name = target.name.clone();
         println!("{name}: seed {}", plan.seed);
 
-        let progress = Progress::new(plan.duration.as_secs());
+        let progress = Progress::new(plan.duration);
         progress.announce(format!("{name}: starting the server"));
         let started = Instant::now();
-        let mut clusters =
-            Clusters::start(vec![target], &args.clusters.temp_dir(), plan.sessions()).await?;
-        let cluster = clusters.iter_mut().next().context("no cluster")?;
-        let result = torture::run(&plan, cluster, &progress).await;
+        let installation = Installation::of(&target)?;
+        let workspace = Workspace::create(&args.clusters.temp_dir()).await?;
+        let mut cluster = Cluster::start(target, installation, &workspace, plan.sessions()).await?;
+        let result = torture::run(&plan, &mut cluster, &progress).await;
         drop(progress);
-        drop(clusters);
+        drop(cluster);
+        drop(workspace);
 
         match result.map_err(anyhow::Error::downcast::<Finding>) {
             Ok(summary) => println!("{summary}{name}: passed"),
@@ -192,47 +140,4 @@ async fn torture(args: &TortureArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Where results go. The files are opened before the measurement.
-struct Outputs {
-    format: Format,
-    csv: Option<OutputFile>,
-    json: Option<OutputFile>,
-}
-
-impl Outputs {
-    fn open(args: &OutputArgs) -> anyhow::Result<Self> {
-        Ok(Self {
-            format: args.format,
-            csv: args.csv.as_deref().map(OutputFile::open).transpose()?,
-            json: args.json.as_deref().map(OutputFile::open).transpose()?,
-        })
-    }
-
-    fn publish(self, results: &impl Results) -> anyhow::Result<()> {
-        print(results, self.format).context("could not write to standard output")?;
-        if let Some(file) = self.csv {
-            file.write(|out| results.write_csv(out))?;
-        }
-        if let Some(file) = self.json {
-            file.write(|out| report::write_json(results, out))?;
-        }
-        for warning in results.warnings() {
-            eprintln!("warning: {warning}");
-        }
-        Ok(())
-    }
-}
-
-fn print(results: &impl Results, format: Format) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match format {
-        Format::Table => {
-            let width = Term::stdout().size_checked().map(|(_, columns)| columns);
-            stdout.write_all(results.table(width).as_bytes())?;
-        }
-        Format::Tsv => results.write_tsv(&mut stdout)?,
-    }
-    stdout.flush()
 }

@@ -12,7 +12,7 @@ const BASE: u64 = 64;
 pub enum LimitError {
     #[error(
         "{connections} connections need {needed} file descriptors, but the hard limit is {hard}: \
-         raise it (ulimit -Hn {needed}, as root) or ask for fewer idle listeners"
+         raise it (ulimit -Hn {needed}, as root) or ask for fewer sessions"
     )]
     HardLimit {
         connections: u64,
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "4033 connections need 4097 file descriptors, but the hard limit is 4096: \
-             raise it (ulimit -Hn 4097, as root) or ask for fewer idle listeners"
+             raise it (ulimit -Hn 4097, as root) or ask for fewer sessions"
         );
     }
 }

@@ -12,6 +12,7 @@
 //!                 └───────── when it was sent ────▲
 //! ```
 
+mod args;
 mod listener;
 mod measure;
 mod pgbench;
@@ -22,21 +23,22 @@ mod workload;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::Context;
 use serde::Serialize;
 
-pub use self::pgbench::{Pgbench, Protocol};
-#[cfg(test)]
-pub(crate) use self::results::tests;
-pub use self::results::{Delivery, Load, Point, Ratio, Run, Series};
-pub use self::workload::{Form, Kind, Workload};
-use crate::cluster::Clusters;
-use crate::pingpong::as_seconds;
-use crate::progress::Progress;
-use crate::target::{Setting, SettingError, Target};
+pub use self::args::{CommitArgs, NotifyArgs, QUICK_COMMIT, QUICK_NOTIFY};
+pub use self::pgbench::Protocol;
+pub use self::workload::{Form, Workload};
+use crate::benchmark::{Benchmark, PointId, as_seconds};
+use crate::results::{Axis, Figure, Point, Scale, Values};
+use crate::server::Server;
+use crate::target::{Setting, Target};
 
 /// The probe, and the session that prepares each load.
 const MORE_SESSIONS: u32 = 2;
+
+/// A backlog of more than this fraction of a load is worth a warning.
+const BACKLOG: f64 = 0.05;
 
 /// What to measure. Durations are recorded in seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -61,14 +63,89 @@ pub struct Plan {
     pub timeout: Duration,
 }
 
-impl Plan {
-    /// Sessions at a time.
-    pub fn sessions(&self) -> u32 {
+impl Benchmark for Plan {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        match self.workload {
+            Workload::Commit { .. } => "commit",
+            Workload::Notify => "notify",
+        }
+    }
+
+    fn question(&self) -> &'static str {
+        match self.workload {
+            Workload::Commit { .. } => "What does a notification add to a transaction that writes?",
+            Workload::Notify => "How many notifications per second can many sessions send?",
+        }
+    }
+
+    fn method(&self) -> Vec<String> {
+        let load = match self.workload {
+            Workload::Commit { form } => format!(
+                "pgbench inserts rows, each in a transaction of its own that notifies ({form}). It \
+                 is compared with the same transaction that has something else in the \
+                 notification's place, which is as long and does nothing. In each run the two \
+                 follow one another at once, in the other order in every second run."
+            ),
+            Workload::Notify => {
+                "pgbench sends notifications and does nothing else, all on one channel.".to_owned()
+            }
+        };
+        vec![
+            load,
+            format!(
+                "A load is {} s of warm-up, and {} s that are measured. The targets take turns, \
+                 run by run. Every notification has to arrive at each of the {} sessions that \
+                 listen, and is counted there.",
+                self.warmup.as_secs(),
+                self.duration.as_secs(),
+                self.listeners
+            ),
+            format!(
+                "Meanwhile one more session, the probe, sends the same transaction {} times per \
+                 second, at fixed times. The latency of its notification is taken from when \
+                 COMMIT has returned, and from when the transaction was due: a server that makes \
+                 the probe wait is not excused.",
+                self.probes_per_sec
+            ),
+        ]
+    }
+
+    fn axis(&self) -> Axis {
+        let name = self.workload.clients_name();
+        Axis {
+            name: name.to_owned(),
+            label: name.to_owned(),
+            scale: Scale::Logarithmic,
+        }
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        results::figures(self.workload.kinds())
+    }
+
+    fn points(&self) -> Vec<PointId> {
+        self.clients.iter().copied().map(PointId::at).collect()
+    }
+
+    fn runs(&self) -> NonZeroU32 {
+        self.runs
+    }
+
+    fn run_time(&self) -> Duration {
+        (self.warmup + self.duration) * self.workload.kinds().len() as u32
+    }
+
+    fn sessions(&self) -> u32 {
         self.clients.last().copied().unwrap_or(0) + self.listeners + MORE_SESSIONS
     }
 
-    /// Gives a target the settings that the plan asks for. Its own come after them.
-    pub fn prepare(&self, mut target: Target) -> Result<Target, SettingError> {
+    fn parameters(&self) -> serde_json::Value {
+        serde_json::json!(self)
+    }
+
+    fn configure(&self, mut target: Target) -> anyhow::Result<Target> {
         if let Some(delay) = self.commit_delay {
             let settings = [
                 format!("commit_delay={delay}"),
@@ -82,68 +159,109 @@ impl Plan {
         }
         Ok(target)
     }
-}
 
-/// How many loads `run` will make for `targets` targets.
-pub fn count_loads(plan: &Plan, targets: usize) -> u64 {
-    let loads = plan.clients.len() * plan.workload.kinds().len() * targets;
-    loads as u64 * u64::from(plan.runs.get())
-}
-
-/// Measures all targets as planned, with the pgbench of each.
-///
-/// Within a run the targets take turns, and the two kinds of a target follow one
-/// another at once, in the other order in every second run: whatever disturbs
-/// the machine for a while disturbs all that is compared.
-pub async fn run(
-    plan: &Plan,
-    clusters: &mut Clusters,
-    pgbenches: &[Pgbench],
-    progress: &Progress,
-) -> anyhow::Result<Vec<Point>> {
-    for cluster in clusters.iter_mut() {
-        let name = cluster.target().name.clone();
-        progress.announce(format!("{name}: preparing"));
-        if let Err(error) = measure::set_up(plan, cluster).await {
-            return Err(cluster.explain(error.into()).await);
-        }
+    fn programs(&self) -> &'static [&'static str] {
+        &["pgbench"]
     }
 
-    let mut points = Vec::new();
-    for &clients in &plan.clients {
-        let mut targets: Vec<(String, Vec<Run>)> = clusters
+    fn needs_own_cluster(&self) -> Option<&'static str> {
+        self.commit_delay
+            .map(|_| "--commit-delay is a setting of the whole server")
+    }
+
+    fn warnings(&self, points: &[Point]) -> Vec<String> {
+        let limit = BACKLOG * self.duration.as_secs_f64();
+        let behind: Vec<String> = points
             .iter()
-            .map(|cluster| (cluster.target().name.clone(), Vec::new()))
+            .flat_map(|point| point.series.iter().map(move |series| (point, series)))
+            .filter_map(|(point, series)| {
+                let backlog = series.summary.get(results::BACKLOG_SECONDS)?.max;
+                (backlog > limit).then(|| {
+                    format!(
+                        "{} with {} {}, {backlog:.1} s",
+                        series.target,
+                        point.x,
+                        self.workload.clients_name()
+                    )
+                })
+            })
             .collect();
-        for number in 1..=plan.runs.get() {
-            for ((cluster, pgbench), (name, runs)) in
-                clusters.iter_mut().zip(pgbenches).zip(&mut targets)
-            {
-                let mut kinds = plan.workload.kinds().to_vec();
-                if number % 2 == 0 {
-                    kinds.reverse();
-                }
-                let mut loads = Vec::new();
-                for kind in kinds {
-                    let clients_name = plan.workload.clients_name();
-                    progress.announce(format!(
-                        "{name}: {kind}, {clients} {clients_name}, run {number} of {}",
-                        plan.runs
-                    ));
-                    match measure::measure(plan, kind, clients, cluster, pgbench).await {
-                        Ok(load) => loads.push((kind, load)),
-                        Err(error) => {
-                            let error = anyhow!(error)
-                                .context(format!("with {clients} {clients_name} ({kind})"));
-                            return Err(cluster.explain(error).await);
-                        }
-                    }
-                    progress.advance();
-                }
-                runs.push(Run::of(loads));
-            }
+        if behind.is_empty() {
+            return Vec::new();
         }
-        points.push(Point::new(clients, targets));
+        vec![format!(
+            "a listener could not keep up, and was still reading after the load ({}): \
+             the latencies are those of a growing backlog",
+            behind.join("; ")
+        )]
     }
-    Ok(points)
+
+    async fn set_up(&self, server: &Server) -> anyhow::Result<()> {
+        Ok(measure::set_up(self, server).await?)
+    }
+
+    async fn measure(
+        &self,
+        server: &Server,
+        (): &mut (),
+        point: &PointId,
+        run: u32,
+    ) -> anyhow::Result<Values> {
+        let clients = u32::try_from(point.x)?;
+        let mut kinds = self.workload.kinds().to_vec();
+        if run.is_multiple_of(2) {
+            kinds.reverse();
+        }
+        let mut loads = Vec::new();
+        for kind in kinds {
+            let load = measure::measure(self, kind, clients, server)
+                .await
+                .with_context(|| format!("{kind} load"))?;
+            loads.push((kind, load));
+        }
+        Ok(results::values(loads))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::results::Series;
+
+    #[derive(Parser)]
+    struct Notify {
+        #[command(flatten)]
+        args: NotifyArgs,
+    }
+
+    fn plan() -> Plan {
+        Notify::parse_from(["notify", "--duration=2"]).args.plan()
+    }
+
+    fn point(backlog: f64) -> Point {
+        let run = Values::from([(results::BACKLOG_SECONDS.to_owned(), backlog)]);
+        Point {
+            workload: String::new(),
+            x: 64,
+            series: vec![Series::of("stock".to_owned(), vec![run], None)],
+        }
+    }
+
+    #[test]
+    fn a_backlog_gets_a_warning() {
+        assert_eq!(
+            plan().warnings(&[point(0.125)]),
+            [
+                "a listener could not keep up, and was still reading after the load (stock with \
+              64 senders, 0.1 s): the latencies are those of a growing backlog"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_short_one_gets_none() {
+        assert_eq!(plan().warnings(&[point(0.099)]), [""; 0]);
+    }
 }

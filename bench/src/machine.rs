@@ -1,15 +1,8 @@
 //! The machine that the figures are from.
 
-use serde::Serialize;
 use sysinfo::{CpuRefreshKind, System};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Machine {
-    pub cpu_model: String,
-    pub cpu_count: usize,
-    pub os: String,
-    pub kernel: String,
-}
+use crate::results::Machine;
 
 impl Machine {
     pub fn detect() -> Self {

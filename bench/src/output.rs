@@ -1,10 +1,65 @@
-//! Files for results.
+//! Standard output and files for results.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+use console::Term;
 use thiserror::Error;
+
+use crate::cli::{Format, OutputArgs};
+use crate::render;
+use crate::results::Report;
+
+/// Where results go. The files are opened before the measurement.
+#[derive(Debug)]
+pub struct Outputs {
+    format: Format,
+    csv: Option<OutputFile>,
+    json: Option<OutputFile>,
+}
+
+impl Outputs {
+    pub fn open(args: &OutputArgs) -> Result<Self, OutputError> {
+        Ok(Self {
+            format: args.format,
+            csv: args.csv.as_deref().map(OutputFile::open).transpose()?,
+            json: args.json.as_deref().map(OutputFile::open).transpose()?,
+        })
+    }
+
+    /// What cannot be written to one place may still be to the others. The first
+    /// error is returned.
+    pub fn publish(self, report: &Report) -> anyhow::Result<()> {
+        let printed = print(report, self.format).context("could not write to standard output");
+        let csv = self
+            .csv
+            .map(|file| file.write(|out| render::write_csv(report, out)));
+        let json = self
+            .json
+            .map(|file| file.write(|out| render::write_json(report, out)));
+        for warning in &report.warnings {
+            eprintln!("warning: {warning}");
+        }
+        printed?;
+        csv.transpose()?;
+        json.transpose()?;
+        Ok(())
+    }
+}
+
+fn print(report: &Report, format: Format) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match format {
+        Format::Table => {
+            let width = Term::stdout().size_checked().map(|(_, columns)| columns);
+            stdout.write_all(render::table(report, width).as_bytes())?;
+        }
+        Format::Tsv => render::write_tsv(report, &mut stdout)?,
+    }
+    stdout.flush()
+}
 
 #[derive(Debug, Error)]
 #[error("could not write to \"{}\": name a file that can be written", path.display())]

@@ -1,5 +1,6 @@
 //! Child processes: under which account they run, and that they end.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -82,17 +83,22 @@ impl Process {
     /// Starts `command` in `folder`, under `account`.
     ///
     /// It gets a process group of its own: a Ctrl-C at the terminal is for us to
-    /// handle, and `stop_signal` has to reach the children of initdb too.
+    /// handle, and `stop_signal` has to reach the children of initdb too. What
+    /// our own environment says about PostgreSQL is not for it, unlike what
+    /// `command` says.
     pub fn start(
         mut command: Command,
         folder: &Path,
         account: Account,
         stop_signal: Signal,
     ) -> Result<Self, ProcessError> {
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"PG") {
-                command.env_remove(name);
-            }
+        let is_set = |name: &OsStr| command.get_envs().any(|(set, _)| set == name);
+        let foreign: Vec<OsString> = std::env::vars_os()
+            .map(|(name, _)| name)
+            .filter(|name| name.as_encoded_bytes().starts_with(b"PG") && !is_set(name))
+            .collect();
+        for name in foreign {
+            command.env_remove(name);
         }
         command
             .env("LC_ALL", "C")

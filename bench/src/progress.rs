@@ -15,12 +15,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For `steps` steps of about the same length.
-    pub fn new(steps: u64) -> Self {
-        let style = ProgressStyle::with_template("{spinner} {wide_msg} {bar:20} {pos}/{len}{left}")
+    /// For what takes about as long as `time`.
+    pub fn new(time: Duration) -> Self {
+        let style = ProgressStyle::with_template("{spinner} {wide_msg} {bar:20} {percent}%{left}")
             .expect("the template is valid")
             .with_key("left", time_left);
-        let bar = ProgressBar::new(steps)
+        let bar = ProgressBar::new(milliseconds(time))
             .with_style(style)
             .with_finish(ProgressFinish::AndClear);
         bar.enable_steady_tick(TICK);
@@ -32,13 +32,22 @@ impl Progress {
         self.bar.set_message(what);
     }
 
-    /// One more step is done.
-    pub fn advance(&self) {
-        self.bar.inc(1);
+    /// Something is done that takes about as long as `time`.
+    pub fn advance(&self, time: Duration) {
+        self.bar.inc(milliseconds(time));
+    }
+
+    /// Takes the bar away while something is printed.
+    pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
     }
 }
 
-/// Nothing can be said before the first step is done.
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Nothing can be said before something is done.
 fn time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     if state.pos() > 0 {
         // There is nowhere to report that drawing failed.

@@ -15,6 +15,7 @@
 //!             listeners ──► listening ─────┘ events, by an observer each
 //! ```
 
+mod args;
 mod checker;
 #[cfg(test)]
 mod checker_tests;
@@ -40,8 +41,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use self::args::TortureArgs;
 pub use self::finding::Finding;
-pub use self::identity::FENCE_BASE;
+use self::identity::FENCE_BASE;
 pub use self::run::{MORE_SESSIONS, run};
 use crate::target::{Setting, SettingError, Target};
 

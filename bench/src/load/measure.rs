@@ -9,12 +9,12 @@ use thiserror::Error;
 
 use super::Plan;
 use super::listener::{Listener, ListenerError, Received};
-use super::pgbench::{Pgbench, PgbenchError};
+use super::pgbench::{self, PgbenchError};
 use super::probe::{Probe, ProbeError, Sent};
 use super::results::{Delivery, Load};
 use super::workload::Kind;
-use crate::cluster::Cluster;
 use crate::latency::Latencies;
+use crate::server::Server;
 
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -45,13 +45,13 @@ pub enum LoadError {
 }
 
 /// Makes the tables of the workload.
-pub async fn set_up(plan: &Plan, cluster: &Cluster) -> Result<(), LoadError> {
-    execute(plan, cluster, plan.workload.set_up()).await
+pub async fn set_up(plan: &Plan, server: &Server) -> Result<(), LoadError> {
+    execute(plan, server, plan.workload.set_up()).await
 }
 
-async fn execute(plan: &Plan, cluster: &Cluster, statements: Vec<String>) -> Result<(), LoadError> {
+async fn execute(plan: &Plan, server: &Server, statements: Vec<String>) -> Result<(), LoadError> {
     in_time(plan, async {
-        let client = cluster.connect().await?;
+        let client = server.connect().await?;
         // Apart from each other: CHECKPOINT is to come after the commit of the rest.
         for statement in statements {
             client.batch_execute(&statement).await?;
@@ -77,13 +77,12 @@ pub async fn measure(
     plan: &Plan,
     kind: Kind,
     clients: u32,
-    cluster: &Cluster,
-    pgbench: &Pgbench,
+    server: &Server,
 ) -> Result<(Load, Option<Delivery>), LoadError> {
-    execute(plan, cluster, plan.workload.prepare(kind)).await?;
+    execute(plan, server, plan.workload.prepare(kind)).await?;
     let (mut listeners, client) = in_time(plan, async {
-        let listeners = (0..plan.listeners).map(|_| Listener::start(cluster.config()));
-        let client = cluster.connect().await?;
+        let listeners = (0..plan.listeners).map(|_| Listener::start(server.config()));
+        let client = server.connect().await?;
         Ok((try_join_all(listeners).await?, client))
     })
     .await?;
@@ -91,8 +90,8 @@ pub async fn measure(
 
     let script = plan.workload.script(kind);
     let make_load = |duration| {
-        pgbench.run(
-            cluster,
+        pgbench::run(
+            server,
             &script,
             clients,
             plan.protocol,

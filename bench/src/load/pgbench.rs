@@ -13,11 +13,9 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::results::Load;
-use crate::cluster::Cluster;
-use crate::installation::{Installation, InstallationError};
+use crate::installation::InstallationError;
 use crate::process::ProcessError;
-use crate::target::Target;
-use crate::workspace::PORT;
+use crate::server::Server;
 
 const SCRIPT: &str = "pgbench.sql";
 const OUTPUT: &str = "pgbench.out";
@@ -29,6 +27,8 @@ const ERROR_LINES: usize = 6;
 
 #[derive(Debug, Error)]
 pub enum PgbenchError {
+    #[error(transparent)]
+    Program(#[from] InstallationError),
     #[error(transparent)]
     Process(#[from] ProcessError),
     #[error("could not use {}: make room there or name another place with --temp-dir", .0.display())]
@@ -65,62 +65,42 @@ impl Protocol {
     }
 }
 
-/// The program of one installation.
-#[derive(Debug)]
-pub struct Pgbench {
-    program: PathBuf,
-}
+/// Runs `script` in `clients` sessions for `duration`, in whole seconds.
+pub async fn run(
+    server: &Server,
+    script: &str,
+    clients: u32,
+    protocol: Protocol,
+    duration: Duration,
+    timeout: Duration,
+) -> Result<Load, PgbenchError> {
+    let folder = server.folder();
+    let in_folder = |error| PgbenchError::Files(folder.to_owned(), error);
+    fs::write(folder.join(SCRIPT), script).map_err(in_folder)?;
 
-impl Pgbench {
-    /// Makes sure that it is there.
-    pub fn of(target: &Target) -> Result<Self, InstallationError> {
-        Ok(Self {
-            program: Installation::of(target)?.pgbench(&target.pg_config)?,
-        })
+    let mut command = Command::new(server.program("pgbench")?);
+    command
+        .arg("--no-vacuum")
+        .args(["--file", SCRIPT])
+        .args(["--protocol", protocol.name()])
+        .args(["--client", &clients.to_string()])
+        .args(["--jobs", &jobs(clients).to_string()])
+        .args(["--time", &duration.as_secs().to_string()])
+        .stdout(File::create(folder.join(OUTPUT)).map_err(in_folder)?)
+        .stderr(File::create(folder.join(ERRORS)).map_err(in_folder)?);
+    let mut process = server.start_program(command, Signal::SIGTERM)?;
+    let status = tokio::time::timeout(duration + timeout, process.wait())
+        .await
+        .map_err(|_| PgbenchError::Endless(timeout))?
+        .map_err(in_folder)?;
+
+    if !status.success() {
+        return Err(PgbenchError::Failed {
+            status,
+            errors: first_lines(&read(&folder.join(ERRORS)).map_err(in_folder)?),
+        });
     }
-
-    /// Runs `script` in `clients` sessions for `duration`, in whole seconds.
-    pub async fn run(
-        &self,
-        cluster: &Cluster,
-        script: &str,
-        clients: u32,
-        protocol: Protocol,
-        duration: Duration,
-        timeout: Duration,
-    ) -> Result<Load, PgbenchError> {
-        let folder = cluster.folder();
-        let in_folder = |error| PgbenchError::Files(folder.to_owned(), error);
-        fs::write(folder.join(SCRIPT), script).map_err(in_folder)?;
-
-        let mut command = Command::new(&self.program);
-        command
-            .arg("--no-vacuum")
-            .args(["--file", SCRIPT])
-            .args(["--protocol", protocol.name()])
-            .args(["--client", &clients.to_string()])
-            .args(["--jobs", &jobs(clients).to_string()])
-            .args(["--time", &duration.as_secs().to_string()])
-            .arg("--host")
-            .arg(folder)
-            .args(["--port", &PORT.to_string()])
-            .args(["--username", "postgres", "postgres"])
-            .stdout(File::create(folder.join(OUTPUT)).map_err(in_folder)?)
-            .stderr(File::create(folder.join(ERRORS)).map_err(in_folder)?);
-        let mut process = cluster.start_program(command, Signal::SIGTERM)?;
-        let status = tokio::time::timeout(duration + timeout, process.wait())
-            .await
-            .map_err(|_| PgbenchError::Endless(timeout))?
-            .map_err(in_folder)?;
-
-        if !status.success() {
-            return Err(PgbenchError::Failed {
-                status,
-                errors: first_lines(&read(&folder.join(ERRORS)).map_err(in_folder)?),
-            });
-        }
-        parse(&read(&folder.join(OUTPUT)).map_err(in_folder)?)
-    }
+    parse(&read(&folder.join(OUTPUT)).map_err(in_folder)?)
 }
 
 /// Threads of pgbench: no more than can run at a time.

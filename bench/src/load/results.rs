@@ -1,13 +1,16 @@
-//! What was measured.
-
-use serde::Serialize;
+//! What was measured of one load, and the figures that are made of it.
 
 use super::workload::Kind;
 use crate::latency::Latencies;
-use crate::stats::Summary;
+use crate::results::{Better, Figure, Scale, Values};
+
+const NOTIFY_TPS: &str = "notify_tps";
+const PLAIN_TPS: &str = "plain_tps";
+const NOTIFY_TO_PLAIN: &str = "notify_to_plain";
+pub const BACKLOG_SECONDS: &str = "backlog_seconds";
 
 /// What pgbench reports of one load.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub transactions: u64,
     /// Without the time that it takes to connect.
@@ -15,7 +18,7 @@ pub struct Load {
 }
 
 /// How the notifications of a load arrived.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     /// Of each probe, from when its sender knew of the commit. Those that were
     /// committed after the load are left out.
@@ -26,214 +29,167 @@ pub struct Delivery {
     pub backlog_seconds: f64,
 }
 
-/// One run of one target.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Run {
-    /// Of the transactions without their notification, if those are of interest.
-    pub plain: Option<Load>,
-    pub notify: Load,
-    #[serde(flatten)]
-    pub delivery: Delivery,
-}
-
-impl Run {
-    /// From its loads in any order, one of which notifies.
-    pub fn of(loads: Vec<(Kind, (Load, Option<Delivery>))>) -> Self {
-        let mut plain = None;
-        let mut notifying = None;
-        for (kind, (load, delivery)) in loads {
-            match kind {
-                Kind::Plain => plain = Some(load),
-                Kind::Notify => notifying = delivery.map(|delivery| (load, delivery)),
-            }
-        }
-        let (notify, delivery) = notifying.expect("a load notifies");
-        Self {
-            plain,
-            notify,
-            delivery,
-        }
+/// The figures of a run that makes these kinds of load.
+pub fn figures(kinds: &[Kind]) -> Vec<Figure> {
+    let figure = |name: &str, label: &str, better| Figure {
+        name: name.to_owned(),
+        label: label.to_owned(),
+        better,
+        scale: Scale::Logarithmic,
+        chart: false,
+        is_ratio: false,
+    };
+    let mut figures = vec![Figure {
+        chart: true,
+        ..figure(
+            NOTIFY_TPS,
+            "transactions per second, with their notification",
+            Better::Higher,
+        )
+    }];
+    if kinds.contains(&Kind::Plain) {
+        figures.push(Figure {
+            chart: true,
+            ..figure(
+                PLAIN_TPS,
+                "transactions per second, with something else in the notification's place",
+                Better::Higher,
+            )
+        });
+        figures.push(Figure {
+            chart: true,
+            scale: Scale::Linear,
+            is_ratio: true,
+            ..figure(
+                NOTIFY_TO_PLAIN,
+                "the first divided by the second, run by run",
+                Better::Higher,
+            )
+        });
     }
-
-    /// This run's share of what it reaches without notification.
-    fn notify_to_plain(&self) -> Option<f64> {
-        let plain = self.plain?;
-        Some(self.notify.transactions_per_sec / plain.transactions_per_sec)
-    }
-}
-
-/// One figure as a multiple of another one.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Ratio {
-    pub of_medians: f64,
-    /// The least and the greatest within one run.
-    pub min: f64,
-    pub max: f64,
-}
-
-impl Ratio {
-    fn of(figure: Summary, base: Summary, runs: impl Iterator<Item = f64>) -> Self {
-        let runs = Summary::of(runs).expect("there is at least one run");
-        Self {
-            of_medians: figure.median / base.median,
-            min: runs.min,
-            max: runs.max,
+    for (start, label) in [
+        ("from_commit", "COMMIT's return"),
+        ("from_due", "when it was due"),
+    ] {
+        for (end, which) in [
+            ("p50", "median"),
+            ("p99", "99th percentile"),
+            ("max", "maximum"),
+        ] {
+            figures.push(figure(
+                &format!("{start}_{end}_usec"),
+                &format!("latency of a notification from {label}, {which} (µs)"),
+                Better::Lower,
+            ));
         }
+        figures.push(figure(
+            &format!("{start}_count"),
+            "notifications that this latency is of",
+            Better::Higher,
+        ));
     }
+    figures.push(figure(
+        BACKLOG_SECONDS,
+        "what a listener had still to read after the load (s)",
+        Better::Lower,
+    ));
+    figures
 }
 
-/// All runs of one target with one number of clients. Figures with `tps` are
-/// transactions per second.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Series {
-    pub target: String,
-    pub plain_tps: Option<Summary>,
-    pub notify_tps: Summary,
-    /// `notify_tps` as a fraction of `plain_tps`.
-    pub notify_to_plain: Option<Ratio>,
-    /// `notify_tps` as a multiple of the first target's. `None` for the first
-    /// target itself.
-    pub ratio: Option<Ratio>,
-    /// The latencies of all runs.
-    pub from_commit: Latencies,
-    pub from_due: Latencies,
-    pub runs: Vec<Run>,
-}
-
-/// All series with one number of clients, in the order of the targets.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Point {
-    pub clients: u32,
-    pub series: Vec<Series>,
-}
-
-impl Point {
-    /// From each target's name and runs, of which there is at least one, and as
-    /// many for each.
-    pub fn new(clients: u32, targets: Vec<(String, Vec<Run>)>) -> Self {
-        let mut all: Vec<Series> = Vec::new();
-        for (target, runs) in targets {
-            let series = Series::new(target, runs, all.first());
-            all.push(series);
-        }
-        Self {
-            clients,
-            series: all,
-        }
-    }
-}
-
-impl Series {
-    fn new(target: String, runs: Vec<Run>, base: Option<&Self>) -> Self {
-        let tps = |run: &Run| run.notify.transactions_per_sec;
-        let notify_tps = Summary::of(runs.iter().map(tps)).expect("there is at least one run");
-        let plain_tps = Summary::of(
-            runs.iter()
-                .filter_map(|run| run.plain.map(|load| load.transactions_per_sec)),
-        );
-        let mut series = Self {
-            target,
-            plain_tps,
-            notify_tps,
-            notify_to_plain: plain_tps.map(|plain_tps| {
-                let shares = runs.iter().filter_map(Run::notify_to_plain);
-                Ratio::of(notify_tps, plain_tps, shares)
-            }),
-            ratio: base.map(|base| {
-                let pairs = runs.iter().zip(&base.runs);
-                let ratios = pairs.map(|(run, base)| tps(run) / tps(base));
-                Ratio::of(notify_tps, base.notify_tps, ratios)
-            }),
-            from_commit: Latencies::new(),
-            from_due: Latencies::new(),
-            runs,
+/// The figures of a run, from its loads in any order.
+pub fn values(loads: Vec<(Kind, (Load, Option<Delivery>))>) -> Values {
+    let mut values = Values::new();
+    for (kind, (load, delivery)) in loads {
+        let name = match kind {
+            Kind::Plain => PLAIN_TPS,
+            Kind::Notify => NOTIFY_TPS,
         };
-        for run in &series.runs {
-            series.from_commit.add(&run.delivery.from_commit);
-            series.from_due.add(&run.delivery.from_due);
+        values.insert(name.to_owned(), load.transactions_per_sec);
+        if let Some(delivery) = delivery {
+            values.extend(latencies("from_commit", &delivery.from_commit));
+            values.extend(latencies("from_due", &delivery.from_due));
+            values.insert(BACKLOG_SECONDS.to_owned(), delivery.backlog_seconds);
         }
-        series
     }
+    if let (Some(notify), Some(plain)) = (values.get(NOTIFY_TPS), values.get(PLAIN_TPS)) {
+        values.insert(NOTIFY_TO_PLAIN.to_owned(), notify / plain);
+    }
+    values
+}
+
+/// Those that there are: of nothing there is no quantile.
+fn latencies(start: &str, latencies: &Latencies) -> impl Iterator<Item = (String, f64)> {
+    [
+        ("p50_usec", latencies.at_quantile(0.50)),
+        ("p99_usec", latencies.at_quantile(0.99)),
+        ("max_usec", latencies.max()),
+        ("count", Some(latencies.count())),
+    ]
+    .into_iter()
+    .filter_map(move |(end, value)| Some((format!("{start}_{end}"), value? as f64)))
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use crate::latency;
 
-    /// A run that is easy to tell from others.
-    pub fn run(plain: Option<f64>, notify: f64, latencies: &[u64]) -> Run {
-        let load = |tps| Load {
-            transactions: tps as u64 * 5,
+    fn load(tps: f64) -> Load {
+        Load {
+            transactions: 5,
             transactions_per_sec: tps,
-        };
-        Run {
-            plain: plain.map(load),
-            notify: load(notify),
-            delivery: Delivery {
-                from_commit: latency::tests::of(latencies.iter().copied()),
-                from_due: latency::tests::of(latencies.iter().map(|latency| latency + 500)),
-                backlog_seconds: 0.125,
-            },
+        }
+    }
+
+    fn delivery(from_commit: &[u64]) -> Delivery {
+        Delivery {
+            from_commit: latency::tests::of(from_commit.iter().copied()),
+            from_due: latency::tests::of([500, 600]),
+            backlog_seconds: 0.125,
         }
     }
 
     #[test]
-    fn ratios_are_of_medians_and_their_ranges_of_runs() {
-        let runs = |plain: [f64; 3], notify: [f64; 3]| {
-            let pairs = plain.into_iter().zip(notify);
-            pairs
-                .map(|(plain, notify)| run(Some(plain), notify, &[1]))
-                .collect()
-        };
-        let point = Point::new(
-            16,
-            vec![
-                (
-                    "stock".to_owned(),
-                    runs([400.0, 500.0, 600.0], [100.0, 200.0, 120.0]),
-                ),
-                (
-                    "pinpoint".to_owned(),
-                    runs([400.0, 500.0, 800.0], [400.0, 480.0, 600.0]),
-                ),
-            ],
-        );
-        let ratio = |of_medians, min, max| {
-            Some(Ratio {
-                of_medians,
-                min,
-                max,
-            })
-        };
-        let [stock, pinpoint] = &point.series[..] else {
-            panic!("{point:?}");
-        };
-        assert_eq!(stock.notify_to_plain, ratio(0.24, 0.2, 0.4));
-        assert_eq!(stock.ratio, None);
-        assert_eq!(pinpoint.notify_to_plain, ratio(0.96, 0.75, 1.0));
-        assert_eq!(pinpoint.ratio, ratio(4.0, 2.4, 5.0));
+    fn figures_of_a_run_whatever_came_first() {
+        let plain = (Kind::Plain, (load(400.0), None));
+        let notify = (Kind::Notify, (load(300.0), Some(delivery(&[1, 2, 7]))));
+        let values_of = values(vec![plain.clone(), notify.clone()]);
+        let expected = [
+            ("notify_tps", 300.0),
+            ("plain_tps", 400.0),
+            ("notify_to_plain", 0.75),
+            ("from_commit_p50_usec", 2.0),
+            ("from_commit_p99_usec", 7.0),
+            ("from_commit_max_usec", 7.0),
+            ("from_commit_count", 3.0),
+            ("from_due_p50_usec", 500.0),
+            ("from_due_p99_usec", 600.0),
+            ("from_due_max_usec", 600.0),
+            ("from_due_count", 2.0),
+            ("backlog_seconds", 0.125),
+        ];
+        let expected: Values = expected
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
+        assert_eq!(values_of, expected);
+        assert_eq!(values(vec![notify, plain]), expected);
+
+        // Each of them is described.
+        let described: Vec<String> = figures(&[Kind::Plain, Kind::Notify])
+            .into_iter()
+            .map(|figure| figure.name)
+            .collect();
+        assert_eq!(described[0], NOTIFY_TPS);
+        assert_eq!(described.len(), expected.len());
+        assert!(described.iter().all(|name| expected.contains_key(name)));
     }
 
     #[test]
-    fn latencies_are_of_all_runs() {
-        let runs = vec![run(None, 1.0, &[1, 2]), run(None, 1.0, &[7])];
-        let point = Point::new(1, vec![("stock".to_owned(), runs)]);
-        let series = &point.series[0];
-        assert_eq!(series.from_commit, latency::tests::of([1, 2, 7]));
-        assert_eq!(series.from_due, latency::tests::of([501, 502, 507]));
-        assert_eq!((series.plain_tps, series.notify_to_plain), (None, None));
-    }
-
-    #[test]
-    fn the_loads_of_a_run_come_in_any_order() {
-        let expected = run(Some(3.0), 2.0, &[9]);
-        let plain = (Kind::Plain, (expected.plain.unwrap(), None));
-        let notify = (
-            Kind::Notify,
-            (expected.notify, Some(expected.delivery.clone())),
-        );
-        assert_eq!(Run::of(vec![plain.clone(), notify.clone()]), expected);
-        assert_eq!(Run::of(vec![notify, plain]), expected);
+    fn without_plain_loads_and_committed_probes_their_figures_are_not_there() {
+        let values = values(vec![(Kind::Notify, (load(300.0), Some(delivery(&[]))))]);
+        for name in ["plain_tps", "notify_to_plain", "from_commit_p50_usec"] {
+            assert!(!values.contains_key(name), "{name}");
+        }
+        assert_eq!(values["from_commit_count"], 0.0);
     }
 }

@@ -50,9 +50,18 @@ pub enum Form {
     Trigger,
 }
 
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Statement => "by the statement NOTIFY",
+            Self::Function => "by the function pg_notify()",
+            Self::Trigger => "by a trigger",
+        })
+    }
+}
+
 /// With or without the notification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Plain,
     Notify,

@@ -166,7 +166,7 @@ impl Inspection {
                 counts.committed, counts.notifications
             ));
             while steps < elapsed.as_secs() {
-                progress.advance();
+                progress.advance(Duration::from_secs(1));
                 steps += 1;
             }
         }

@@ -1,0 +1,97 @@
+//! The command line. Each subcommand's own options are where the subcommand is.
+
+mod output;
+mod servers;
+pub mod values;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use self::output::{Format, OutputArgs};
+pub use self::servers::ClusterArgs;
+use crate::benchmark::Benchmark;
+use crate::runner::{Job, JobOf};
+use crate::torture::TortureArgs;
+use crate::{load, pingpong};
+
+/// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
+///
+/// Every subcommand makes throwaway clusters, takes its measurements on them in
+/// turn, and removes them. No other cluster is touched. Started as root, the
+/// servers run as the user `postgres`.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    #[command(flatten)]
+    Benchmark(BenchmarkCommand),
+    Torture(TortureArgs),
+}
+
+/// The subcommands that measure.
+#[derive(Debug, Subcommand)]
+pub enum BenchmarkCommand {
+    Pingpong(pingpong::Args),
+    Commit(load::CommitArgs),
+    Notify(load::NotifyArgs),
+}
+
+/// Their names, and the options that `all --quick` gives them.
+pub const BENCHMARKS: &[(&str, &[&str])] = &[
+    ("pingpong", pingpong::QUICK),
+    ("commit", load::QUICK_COMMIT),
+    ("notify", load::QUICK_NOTIFY),
+];
+
+impl BenchmarkCommand {
+    pub(crate) fn into_job(self) -> Box<dyn Job> {
+        fn job<B: Benchmark + 'static>(benchmark: B, common: CommonArgs) -> Box<dyn Job> {
+            Box::new(JobOf { benchmark, common })
+        }
+        match self {
+            Self::Pingpong(args) => job(args.plan(), args.common),
+            Self::Commit(args) => job(args.plan(), args.load.common),
+            Self::Notify(args) => job(args.plan(), args.load.common),
+        }
+    }
+}
+
+/// What all benchmarks have in common.
+#[derive(Debug, Args)]
+pub struct CommonArgs {
+    #[command(flatten)]
+    pub clusters: ClusterArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_benchmark_is_listed_with_its_options_for_quick() {
+        let command = BenchmarkCommand::augment_subcommands(clap::Command::new("all"));
+        let names: Vec<_> = command.get_subcommands().map(|c| c.get_name()).collect();
+        let listed: Vec<_> = BENCHMARKS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, listed);
+        for (name, quick) in BENCHMARKS {
+            let arguments = ["pinpoint-bench", name]
+                .into_iter()
+                .chain(quick.iter().copied());
+            Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}
