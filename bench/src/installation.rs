@@ -102,7 +102,7 @@ impl Installation {
         Ok(installation)
     }
 
-    fn locate(pg_config: &Path) -> Result<Self, InstallationError> {
+    pub fn locate(pg_config: &Path) -> Result<Self, InstallationError> {
         let output = Command::new(pg_config)
             .args(["--bindir", "--pkglibdir", "--sharedir"])
             .output()

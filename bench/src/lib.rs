@@ -17,6 +17,7 @@ mod progress;
 mod render;
 mod results;
 mod runner;
+mod running;
 mod server;
 mod session;
 mod stats;
@@ -83,14 +84,14 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 fn interrupted(interrupt: Interrupt) -> ExitCode {
-    eprintln!("Interrupted; the servers are stopped and their folders removed.");
+    eprintln!("Interrupted; what was made for the measurement is removed.");
     ExitCode::from(interrupt.exit_code())
 }
 
 async fn measure(job: &dyn Job, interrupts: &mut Interrupts) -> ExitCode {
     let progress = Progress::new(job.time());
     let context = Context {
-        command_line: std::env::args().collect(),
+        command_line: cli::command_line(),
         progress: &progress,
         interrupts,
     };

@@ -56,6 +56,11 @@ impl Account {
         Ok(Self(Some((user.uid, user.gid))))
     }
 
+    /// One's own.
+    pub fn own() -> Self {
+        Self(None)
+    }
+
     /// Makes the account own a file or folder.
     pub fn give(&self, path: &Path) -> io::Result<()> {
         match self.0 {

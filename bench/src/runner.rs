@@ -6,11 +6,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use futures_util::future::LocalBoxFuture;
 
 use crate::benchmark::{Benchmark, PointId};
-use crate::cli::CommonArgs;
+use crate::cli::{CommonArgs, Targets};
 use crate::interrupt::{Interrupt, Interrupts};
 use crate::limits;
 use crate::noise;
@@ -18,7 +18,6 @@ use crate::output::Outputs;
 use crate::progress::Progress;
 use crate::results::{Machine, Point, Report, SCHEMA_VERSION, Series, TargetRecord, Values};
 use crate::server::Servers;
-use crate::target::Target;
 
 /// About how long it takes to make a cluster, to start its server and to stop it.
 const CLUSTER_TIME: Duration = Duration::from_secs(4);
@@ -55,23 +54,41 @@ pub struct JobOf<B> {
 }
 
 impl<B: Benchmark> JobOf<B> {
-    fn targets(&self) -> anyhow::Result<Vec<Target>> {
+    /// What to measure, with the settings that the benchmark needs.
+    fn targets(&self) -> anyhow::Result<Targets> {
+        let benchmark = &self.benchmark;
+        Ok(match self.all_targets() {
+            Targets::Own(targets) => Targets::Own(
+                targets
+                    .into_iter()
+                    .map(|target| {
+                        let name = target.name.clone();
+                        let configured = benchmark.configure(target);
+                        configured.with_context(|| format!("target \"{name}\""))
+                    })
+                    .collect::<Result<_, _>>()?,
+            ),
+            Targets::Running(targets) => {
+                if let Some(reason) = benchmark.needs_own_cluster() {
+                    bail!(
+                        "{} cannot measure a running server, as {reason}: leave out --url",
+                        benchmark.name()
+                    );
+                }
+                Targets::Running(targets)
+            }
+        })
+    }
+
+    fn all_targets(&self) -> Targets {
         let default = |pg_config: &_| self.benchmark.default_targets(pg_config);
-        let targets = self.common.clusters.targets_or(default);
-        targets
-            .into_iter()
-            .map(|target| {
-                let name = target.name.clone();
-                let configured = self.benchmark.configure(target);
-                configured.with_context(|| format!("target \"{name}\""))
-            })
-            .collect()
+        self.common.servers.targets_or(default)
     }
 
     async fn measure(&self, context: Context<'_>) -> anyhow::Result<End> {
         let benchmark = &self.benchmark;
         let targets = self.targets()?;
-        limits::allow_connections(u64::from(benchmark.sessions()) * targets.len() as u64)?;
+        limits::allow_connections(u64::from(benchmark.sessions()) * targets.count() as u64)?;
         let outputs = Outputs::open(&self.common.output)?;
 
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -86,7 +103,7 @@ impl<B: Benchmark> JobOf<B> {
                     Err(error) => End::Failed(error),
                 },
         };
-        drop(servers);
+        servers.stop().await;
 
         let (targets, points) = recording.finish();
         if points.is_empty() {
@@ -96,9 +113,14 @@ impl<B: Benchmark> JobOf<B> {
             };
         }
         let figures = benchmark.figures();
-        let mut warnings: Vec<String> = noise::warning(&benchmark.axis(), &figures, &points)
-            .into_iter()
-            .collect();
+        let mut warnings = Vec::new();
+        if !matches!(end, End::Complete) {
+            warnings.push(
+                "the measurement was stopped before its end: only what was finished is reported"
+                    .to_owned(),
+            );
+        }
+        warnings.extend(noise::warning(&benchmark.axis(), &figures, &points));
         warnings.extend(benchmark.warnings(&points));
         let report = Report {
             schema_version: SCHEMA_VERSION,
@@ -132,7 +154,7 @@ impl<B: Benchmark> JobOf<B> {
     /// fails or is dropped.
     async fn record(
         &self,
-        targets: Vec<Target>,
+        targets: Targets,
         servers: &mut Servers,
         recording: &mut Recording,
         progress: &Progress,
@@ -140,7 +162,7 @@ impl<B: Benchmark> JobOf<B> {
         let benchmark = &self.benchmark;
         let name = benchmark.name();
         progress.announce(format!("{name}: starting the servers"));
-        let temp_dir = self.common.clusters.temp_dir();
+        let temp_dir = self.common.servers.temp_dir();
         servers
             .start(
                 targets,
@@ -197,11 +219,7 @@ impl<B: Benchmark> JobOf<B> {
 impl<B: Benchmark> Job for JobOf<B> {
     fn time(&self) -> Duration {
         let benchmark = &self.benchmark;
-        let targets = self
-            .common
-            .clusters
-            .targets_or(|pg_config| benchmark.default_targets(pg_config))
-            .len();
+        let targets = self.all_targets().count();
         let runs = benchmark.points().len() as u32 * benchmark.runs().get();
         (benchmark.run_time() * runs + CLUSTER_TIME) * targets as u32
     }

@@ -8,10 +8,12 @@ use anyhow::Context;
 use nix::sys::signal::Signal;
 use tokio_postgres::{Client, Config};
 
+use crate::cli::Targets;
 use crate::cluster::Cluster;
-use crate::installation::{Installation, InstallationError};
-use crate::process::{Process, ProcessError};
+use crate::installation::Installation;
+use crate::process::{Account, Process, ProcessError};
 use crate::results::TargetRecord;
+use crate::running::{self, Running, RunningTarget};
 use crate::target::{Target, ensure_unique_names};
 use crate::workspace::{PORT, Workspace};
 
@@ -19,7 +21,9 @@ use crate::workspace::{PORT, Workspace};
 #[derive(Debug)]
 pub enum Server {
     /// Of a throwaway cluster.
-    Own(Cluster),
+    Own(Box<Cluster>),
+    /// Somebody else's.
+    Running(Running),
 }
 
 impl Server {
@@ -27,6 +31,7 @@ impl Server {
     pub fn name(&self) -> &str {
         match self {
             Self::Own(cluster) => &cluster.target().name,
+            Self::Running(running) => &running.target().name,
         }
     }
 
@@ -34,6 +39,7 @@ impl Server {
     pub fn config(&self) -> Config {
         match self {
             Self::Own(cluster) => cluster.config(),
+            Self::Running(running) => running.config().clone(),
         }
     }
 
@@ -41,6 +47,7 @@ impl Server {
     pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
         match self {
             Self::Own(cluster) => cluster.connect().await,
+            Self::Running(running) => running.connect().await,
         }
     }
 
@@ -48,14 +55,16 @@ impl Server {
     pub fn folder(&self) -> &Path {
         match self {
             Self::Own(cluster) => cluster.folder(),
+            Self::Running(running) => running.folder(),
         }
     }
 
     /// The path of a program of PostgreSQL.
-    pub fn program(&self, name: &str) -> Result<PathBuf, InstallationError> {
-        match self {
-            Self::Own(cluster) => cluster.installation().program(name),
-        }
+    pub fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
+        Ok(match self {
+            Self::Own(cluster) => cluster.installation().program(name)?,
+            Self::Running(_) => running::program(name)?,
+        })
     }
 
     /// Starts a program in the folder. A program of PostgreSQL connects to this
@@ -74,6 +83,10 @@ impl Server {
                     .env("PGDATABASE", "postgres");
                 cluster.start_program(command, stop_signal)
             }
+            Self::Running(running) => {
+                command.envs(running.environment());
+                Process::start(command, running.folder(), Account::own(), stop_signal)
+            }
         }
     }
 
@@ -81,14 +94,16 @@ impl Server {
     pub fn channel(&self, name: &str) -> String {
         match self {
             Self::Own(_) => name.to_owned(),
+            Self::Running(running) => running.channel(name),
         }
     }
 
     /// Has the server write out what it has in memory, so that this does not
-    /// disturb what is measured next.
+    /// disturb what is measured next. Somebody else's server decides by itself.
     pub async fn checkpoint(&self) -> Result<(), tokio_postgres::Error> {
         match self {
             Self::Own(_) => self.connect().await?.batch_execute("CHECKPOINT").await,
+            Self::Running(_) => Ok(()),
         }
     }
 
@@ -97,6 +112,7 @@ impl Server {
     pub async fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         match self {
             Self::Own(cluster) => cluster.explain(error).await,
+            Self::Running(running) => error.context(format!("target \"{}\"", running.target())),
         }
     }
 
@@ -104,40 +120,54 @@ impl Server {
     pub async fn describe(&self) -> anyhow::Result<TargetRecord> {
         let describe = async {
             let client = self.connect().await?;
-            let server_version = client
-                .query_one("SELECT version()", &[])
-                .await?
-                .try_get(0)?;
-            let extensions = query_pairs(
-                &client,
-                "SELECT extname, extversion FROM pg_extension WHERE extname <> 'plpgsql'",
-            )
-            .await?;
-            let settings = query_pairs(
-                &client,
-                "SELECT name, current_setting(name) FROM pg_settings \
-                 WHERE source = 'configuration file' \
-                 OR name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'wal_level')",
-            )
-            .await?;
-            Ok::<_, tokio_postgres::Error>((server_version, extensions, settings))
+            let row = client.query_one("SELECT version()", &[]).await?;
+            let server_version = row.try_get(0)?;
+            let extensions = query_pairs(&client, EXTENSIONS).await?;
+            let settings = query_pairs(&client, SETTINGS).await?;
+            let preload = match self {
+                Self::Own(cluster) => cluster.target().preload.clone(),
+                // Not everybody may see it; then there is no row.
+                Self::Running(_) => client
+                    .query(PRELOAD, &[])
+                    .await?
+                    .iter()
+                    .map(|row| row.try_get(0))
+                    .collect::<Result<_, _>>()?,
+            };
+            Ok::<_, tokio_postgres::Error>(TargetRecord {
+                name: self.name().to_owned(),
+                pg_config: match self {
+                    Self::Own(cluster) => Some(cluster.target().pg_config.display().to_string()),
+                    Self::Running(_) => None,
+                },
+                url: match self {
+                    Self::Own(_) => None,
+                    Self::Running(running) => Some(running.target().url()),
+                },
+                server_version,
+                preload,
+                extensions,
+                settings,
+            })
         };
-        let (server_version, extensions, settings) = describe
+        describe
             .await
-            .with_context(|| format!("target \"{}\" does not tell what it is", self.name()))?;
-        let Self::Own(cluster) = self;
-        let target = cluster.target();
-        Ok(TargetRecord {
-            name: target.name.clone(),
-            pg_config: Some(target.pg_config.display().to_string()),
-            url: None,
-            server_version,
-            preload: target.preload.clone(),
-            extensions,
-            settings,
-        })
+            .with_context(|| format!("target \"{}\" does not tell what it is", self.name()))
     }
 }
+
+const EXTENSIONS: &str = "SELECT extname, extversion FROM pg_extension WHERE extname <> 'plpgsql'";
+
+/// Those that are not the default, and those that decide on durability. Paths,
+/// commands and passwords of somebody else's server are nobody's business.
+const SETTINGS: &str = "SELECT name, current_setting(name) FROM pg_settings \
+     WHERE source = 'configuration file' \
+         AND name !~ '(conninfo|command|file|files|directory|directories)$' \
+     OR name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'wal_level')";
+
+const PRELOAD: &str = "SELECT btrim(library) FROM pg_settings, \
+         LATERAL regexp_split_to_table(setting, ',') AS library \
+     WHERE name = 'shared_preload_libraries' AND setting <> ''";
 
 async fn query_pairs(
     client: &Client,
@@ -149,8 +179,8 @@ async fn query_pairs(
         .collect()
 }
 
-/// All servers of a measurement, up at the same time. They stop, and then their
-/// folder goes, when this is dropped.
+/// All servers of a measurement, up at the same time. Those of our own stop, and
+/// then their folder goes, when this is dropped.
 #[derive(Debug, Default)]
 pub struct Servers {
     // Fields are dropped in this order.
@@ -159,17 +189,36 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts a server for each target, in a folder of its own in `temp_dir`, with
-    /// room for `connections` sessions at a time. Makes sure before that
-    /// `programs` are there.
+    /// Starts a server for each target, or connects to the running ones, with a
+    /// folder for each in `temp_dir` and room for `connections` sessions at a time.
+    /// Makes sure before that `programs` are there.
     pub async fn start(
+        &mut self,
+        targets: Targets,
+        temp_dir: &Path,
+        connections: u32,
+        programs: &[&str],
+    ) -> anyhow::Result<()> {
+        match targets {
+            Targets::Own(targets) => {
+                self.start_own(targets, temp_dir, connections, programs)
+                    .await
+            }
+            Targets::Running(targets) => {
+                self.join_running(targets, temp_dir, connections, programs)
+                    .await
+            }
+        }
+    }
+
+    async fn start_own(
         &mut self,
         targets: Vec<Target>,
         temp_dir: &Path,
         connections: u32,
         programs: &[&str],
     ) -> anyhow::Result<()> {
-        ensure_unique_names(&targets)?;
+        ensure_unique_names(targets.iter().map(|target| target.name.as_str()))?;
         let mut installations = Vec::new();
         for target in &targets {
             let installation = Installation::of(target)?;
@@ -183,9 +232,46 @@ impl Servers {
         let workspace = self.workspace.insert(workspace);
         for (target, installation) in targets.into_iter().zip(installations) {
             let cluster = Cluster::start(target, installation, workspace, connections).await?;
-            self.servers.push(Server::Own(cluster));
+            self.servers.push(Server::Own(Box::new(cluster)));
         }
         Ok(())
+    }
+
+    async fn join_running(
+        &mut self,
+        targets: Vec<RunningTarget>,
+        temp_dir: &Path,
+        connections: u32,
+        programs: &[&str],
+    ) -> anyhow::Result<()> {
+        ensure_unique_names(targets.iter().map(|target| target.name.as_str()))?;
+        for program in programs {
+            running::program(program)?;
+        }
+
+        let workspace = Workspace::create(temp_dir).await?;
+        let workspace = self.workspace.insert(workspace);
+        let mut checked = Vec::new();
+        for target in targets {
+            let folder = workspace.create_folder(&target.name)?;
+            checked.push(Running::check(target, folder, connections).await?);
+        }
+        for running in checked {
+            self.servers.push(Server::Running(running));
+            if let Some(Server::Running(running)) = self.servers.last() {
+                running.create_schema().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what was made on running servers, and stops the other ones.
+    pub async fn stop(self) {
+        for server in &self.servers {
+            if let Server::Running(running) = server {
+                running.remove_schema().await;
+            }
+        }
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Server> {

@@ -1,5 +1,6 @@
 //! What is measured: a PostgreSQL installation and how a server of it is set up.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,7 +18,7 @@ pub enum TargetError {
     Name(String),
     #[error("\"{0}\" is not the name of a library")]
     Library(String),
-    #[error("two targets are named \"{0}\": give each --target a name of its own")]
+    #[error("two targets are named \"{0}\": give each --target or --url a name of its own")]
     Duplicate(String),
     #[error(transparent)]
     Setting(#[from] SettingError),
@@ -153,10 +154,7 @@ impl FromStr for Target {
         let mut parts = text.split(',').map(|part| part.split_once('='));
 
         let (name, pg_config) = parts.next().flatten().ok_or(TargetError::Syntax)?;
-        let is_name_character = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        if name.is_empty() || name.len() > MAX_NAME_LENGTH || !name.chars().all(is_name_character) {
-            return Err(TargetError::Name(name.to_owned()));
-        }
+        check_name(name)?;
         if pg_config.is_empty() {
             return Err(TargetError::Syntax);
         }
@@ -181,11 +179,23 @@ impl FromStr for Target {
     }
 }
 
+/// Whether a target may have this name.
+pub fn check_name(name: &str) -> Result<(), TargetError> {
+    let is_name_character = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if name.is_empty() || name.len() > MAX_NAME_LENGTH || !name.chars().all(is_name_character) {
+        return Err(TargetError::Name(name.to_owned()));
+    }
+    Ok(())
+}
+
 /// Results are told apart by the name of their target.
-pub fn ensure_unique_names(targets: &[Target]) -> Result<(), TargetError> {
-    for (position, target) in targets.iter().enumerate() {
-        if targets[..position].iter().any(|t| t.name == target.name) {
-            return Err(TargetError::Duplicate(target.name.clone()));
+pub fn ensure_unique_names<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+) -> Result<(), TargetError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(TargetError::Duplicate(name.to_owned()));
         }
     }
     Ok(())
@@ -265,13 +275,9 @@ mod tests {
 
     #[test]
     fn names_must_differ() {
-        let targets: Vec<Target> = ["a=pg_config", "b=pg_config", "a=pg_config"]
-            .iter()
-            .map(|text| text.parse().unwrap())
-            .collect();
-        assert_eq!(ensure_unique_names(&targets[..2]), Ok(()));
+        assert_eq!(ensure_unique_names(["a", "b"]), Ok(()));
         assert_eq!(
-            ensure_unique_names(&targets),
+            ensure_unique_names(["a", "b", "a"]),
             Err(TargetError::Duplicate("a".to_owned()))
         );
     }

@@ -7,17 +7,18 @@ pub mod values;
 use clap::{Args, Parser, Subcommand};
 
 pub use self::output::{Format, OutputArgs};
-pub use self::servers::ClusterArgs;
+pub use self::servers::{ClusterArgs, ServerArgs, Targets};
 use crate::benchmark::Benchmark;
 use crate::runner::{Job, JobOf};
+use crate::running::RunningTarget;
 use crate::torture::TortureArgs;
 use crate::{load, pingpong};
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 ///
 /// Every subcommand makes throwaway clusters, takes its measurements on them in
-/// turn, and removes them. No other cluster is touched. Started as root, the
-/// servers run as the user `postgres`.
+/// turn, and removes them. No other cluster is touched, unless --url names it.
+/// Started as root, the servers run as the user `postgres`.
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Cli {
@@ -64,10 +65,33 @@ impl BenchmarkCommand {
 #[derive(Debug, Args)]
 pub struct CommonArgs {
     #[command(flatten)]
-    pub clusters: ClusterArgs,
+    pub servers: ServerArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// The command line for the record, with the passwords left out.
+pub(crate) fn command_line() -> Vec<String> {
+    without_passwords(std::env::args())
+}
+
+fn without_passwords(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let without = |url: &str| match url.parse::<RunningTarget>() {
+        Ok(target) => target.to_string(),
+        // It would not have been accepted.
+        Err(_) => String::new(),
+    };
+    let mut recorded: Vec<String> = Vec::new();
+    for argument in arguments {
+        let argument = match argument.strip_prefix("--url=") {
+            Some(url) => format!("--url={}", without(url)),
+            None if recorded.last().is_some_and(|last| last == "--url") => without(&argument),
+            None => argument,
+        };
+        recorded.push(argument);
+    }
+    recorded
 }
 
 #[cfg(test)]
@@ -79,6 +103,31 @@ mod tests {
     #[test]
     fn the_command_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn passwords_are_not_recorded() {
+        let arguments = [
+            "pinpoint-bench",
+            "notify",
+            "--url",
+            "a=postgresql://me:secret@h:1/d",
+            "--url=postgresql://me:secret@h:1/d",
+            "--runs",
+            "1",
+        ];
+        assert_eq!(
+            without_passwords(arguments.map(str::to_owned).into_iter()),
+            [
+                "pinpoint-bench",
+                "notify",
+                "--url",
+                "a=postgresql://me@h:1/d",
+                "--url=server=postgresql://me@h:1/d",
+                "--runs",
+                "1",
+            ]
+        );
     }
 
     #[test]

@@ -4,9 +4,60 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::running::RunningTarget;
 use crate::target::{Setting, Target};
 
-/// Which servers to measure, and how they are set up.
+/// Which servers to measure.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Servers")]
+pub struct ServerArgs {
+    #[command(flatten)]
+    clusters: ClusterArgs,
+
+    /// Instead of throwaway clusters: a running server to measure; the first is the
+    /// baseline (repeatable)
+    ///
+    /// Nothing is written there outside a schema, which is removed in the end.
+    #[arg(
+        long,
+        value_name = "[NAME=]postgresql://USER@HOST:PORT/DATABASE",
+        conflicts_with_all = ["pg_config", "target", "setting"]
+    )]
+    url: Vec<RunningTarget>,
+}
+
+impl ServerArgs {
+    pub fn targets_or(&self, default: impl FnOnce(&Path) -> Vec<Target>) -> Targets {
+        if self.url.is_empty() {
+            Targets::Own(self.clusters.targets_or(default))
+        } else {
+            Targets::Running(self.url.clone())
+        }
+    }
+
+    pub fn temp_dir(&self) -> PathBuf {
+        self.clusters.temp_dir()
+    }
+}
+
+/// All targets of a measurement. The first one is the baseline.
+#[derive(Debug, Clone)]
+pub enum Targets {
+    /// To make throwaway clusters for.
+    Own(Vec<Target>),
+    Running(Vec<RunningTarget>),
+}
+
+impl Targets {
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Own(targets) => targets.len(),
+            Self::Running(targets) => targets.len(),
+        }
+    }
+}
+
+/// Which clusters to make, and how their servers are set up.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Servers")]
 pub struct ClusterArgs {

@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Socket, tls::NoTlsStream};
 
-use super::workload::{CHANNEL, Origin};
+use super::workload::Origin;
 use crate::session::SessionError;
 
 #[derive(Debug, Error)]
@@ -56,8 +56,8 @@ pub struct Received {
 }
 
 impl Listener {
-    /// Connects and LISTENs.
-    pub async fn start(config: Config) -> Result<Self, ListenerError> {
+    /// Connects, and LISTENs on `channel`.
+    pub async fn start(config: Config, channel: String) -> Result<Self, ListenerError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -71,7 +71,7 @@ impl Listener {
                 runtime.block_on(async {
                     tokio::select! {
                         _ = stopped => {}
-                        Err(error) = listen(config, ready, &arrived) => {
+                        Err(error) = listen(config, &channel, ready, &arrived) => {
                             // Nobody is left to tell if the receiver has gone.
                             let _ = arrived.send(Err(error));
                         }
@@ -138,12 +138,13 @@ impl Drop for Listener {
 /// Reads until the session fails.
 async fn listen(
     config: Config,
+    channel: &str,
     ready: oneshot::Sender<()>,
     arrived: &mpsc::UnboundedSender<Result<Arrival, SessionError>>,
 ) -> Result<(), SessionError> {
     let (client, connection) = config.connect(NoTls).await?;
     let mut reading = std::pin::pin!(read(connection, arrived));
-    let statement = format!("LISTEN {CHANNEL}");
+    let statement = format!("LISTEN {channel}");
     tokio::select! {
         result = &mut reading => return result,
         result = client.batch_execute(&statement) => result?,

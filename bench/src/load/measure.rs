@@ -12,7 +12,7 @@ use super::listener::{Listener, ListenerError, Received};
 use super::pgbench::{self, PgbenchError};
 use super::probe::{Probe, ProbeError, Sent};
 use super::results::{Delivery, Load};
-use super::workload::Kind;
+use super::workload::{CHANNEL, Kind};
 use crate::latency::Latencies;
 use crate::server::Server;
 
@@ -52,10 +52,7 @@ pub async fn set_up(plan: &Plan, server: &Server) -> Result<(), LoadError> {
 async fn execute(plan: &Plan, server: &Server, statements: Vec<String>) -> Result<(), LoadError> {
     in_time(plan, async {
         let client = server.connect().await?;
-        // Apart from each other: CHECKPOINT is to come after the commit of the rest.
-        for statement in statements {
-            client.batch_execute(&statement).await?;
-        }
+        client.batch_execute(&statements.join("; ")).await?;
         Ok(())
     })
     .await
@@ -79,16 +76,19 @@ pub async fn measure(
     clients: u32,
     server: &Server,
 ) -> Result<(Load, Option<Delivery>), LoadError> {
-    execute(plan, server, plan.workload.prepare(kind)).await?;
+    let channel = server.channel(CHANNEL);
+    execute(plan, server, plan.workload.prepare(kind, &channel)).await?;
+    in_time(plan, async { Ok(server.checkpoint().await?) }).await?;
     let (mut listeners, client) = in_time(plan, async {
-        let listeners = (0..plan.listeners).map(|_| Listener::start(server.config()));
+        let listeners =
+            (0..plan.listeners).map(|_| Listener::start(server.config(), channel.clone()));
         let client = server.connect().await?;
         Ok((try_join_all(listeners).await?, client))
     })
     .await?;
     let mut receiving = pin!(try_join_all(listeners.iter_mut().map(Listener::receive)));
 
-    let script = plan.workload.script(kind);
+    let script = plan.workload.script(kind, &channel);
     let make_load = |duration| {
         pgbench::run(
             server,
@@ -101,6 +101,7 @@ pub async fn measure(
     };
     let probe = Probe {
         client: &client,
+        channel: &channel,
         workload: plan.workload,
         kind,
         period: Duration::from_secs(1) / plan.probes_per_sec,

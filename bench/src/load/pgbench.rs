@@ -13,7 +13,6 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::results::Load;
-use crate::installation::InstallationError;
 use crate::process::ProcessError;
 use crate::server::Server;
 
@@ -28,7 +27,7 @@ const ERROR_LINES: usize = 6;
 #[derive(Debug, Error)]
 pub enum PgbenchError {
     #[error(transparent)]
-    Program(#[from] InstallationError),
+    Program(anyhow::Error),
     #[error(transparent)]
     Process(#[from] ProcessError),
     #[error("could not use {}: make room there or name another place with --temp-dir", .0.display())]
@@ -78,7 +77,7 @@ pub async fn run(
     let in_folder = |error| PgbenchError::Files(folder.to_owned(), error);
     fs::write(folder.join(SCRIPT), script).map_err(in_folder)?;
 
-    let mut command = Command::new(server.program("pgbench")?);
+    let mut command = Command::new(server.program("pgbench").map_err(PgbenchError::Program)?);
     command
         .arg("--no-vacuum")
         .args(["--file", SCRIPT])

@@ -33,6 +33,7 @@ pub struct Sent {
 
 pub struct Probe<'a> {
     pub client: &'a Client,
+    pub channel: &'a str,
     pub workload: Workload,
     pub kind: Kind,
     pub period: Duration,
@@ -58,7 +59,7 @@ impl Probe<'_> {
             if load_end.get().is_some_and(|end| end < due) {
                 break;
             }
-            self.execute(&self.workload.probe(self.kind, number))
+            self.execute(&self.workload.probe(self.kind, self.channel, number))
                 .await?;
             probes.push(Sent {
                 due,
@@ -66,7 +67,7 @@ impl Probe<'_> {
                 under_load: load_end.get().is_none(),
             });
         }
-        self.execute(&fence()).await?;
+        self.execute(&fence(self.channel)).await?;
         Ok((probes, Instant::now()))
     }
 

@@ -16,7 +16,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The channel of all notifications.
+/// What the channel of all notifications is called, on a server of its own.
 pub const CHANNEL: &str = "pinpoint_bench";
 
 /// In the row and in the notification of each transaction of the load.
@@ -121,7 +121,8 @@ impl Workload {
         // notification weighs.
         let mut statements = vec!["CREATE TABLE written (client int, payload text)".to_owned()];
         if form == Form::Trigger {
-            statements.push(trigger_function(Kind::Plain));
+            // Replaced before each load.
+            statements.push(trigger_function(Kind::Plain, CHANNEL));
             statements.push(
                 "CREATE TRIGGER tell AFTER INSERT ON written \
                  FOR EACH ROW EXECUTE FUNCTION tell()"
@@ -132,42 +133,45 @@ impl Workload {
     }
 
     /// What to execute before each load, so that all of them begin alike.
-    pub fn prepare(self, kind: Kind) -> Vec<String> {
+    pub fn prepare(self, kind: Kind, channel: &str) -> Vec<String> {
         let Self::Commit { form } = self else {
             return Vec::new();
         };
         let mut statements = vec!["TRUNCATE written".to_owned()];
         if form == Form::Trigger {
-            statements.push(trigger_function(kind));
+            statements.push(trigger_function(kind, channel));
         }
-        statements.push("CHECKPOINT".to_owned());
         statements
     }
 
     /// The transaction of the load, as a script of pgbench.
-    pub fn script(self, kind: Kind) -> String {
+    pub fn script(self, kind: Kind, channel: &str) -> String {
         match self {
-            Self::Commit { .. } => self.statements(kind, ":client_id", PAYLOAD).join("\n") + "\n",
-            Self::Notify => format!("NOTIFY {CHANNEL};\n"),
+            Self::Commit { .. } => {
+                self.statements(kind, channel, ":client_id", PAYLOAD)
+                    .join("\n")
+                    + "\n"
+            }
+            Self::Notify => format!("NOTIFY {channel};\n"),
         }
     }
 
     /// The transaction of the probe.
-    pub fn probe(self, kind: Kind, number: u32) -> String {
-        self.statements(kind, "-1", &format!("{PROBE}{number}"))
+    pub fn probe(self, kind: Kind, channel: &str, number: u32) -> String {
+        self.statements(kind, channel, "-1", &format!("{PROBE}{number}"))
             .join(" ")
     }
 
-    fn statements(self, kind: Kind, client: &str, payload: &str) -> Vec<String> {
+    fn statements(self, kind: Kind, channel: &str, client: &str, payload: &str) -> Vec<String> {
         let insert = format!("INSERT INTO written VALUES ({client}, '{payload}');");
         match self {
             Self::Commit { form } => {
                 let mut statements = vec!["BEGIN;".to_owned(), insert];
-                statements.extend(notification(form, kind, payload));
+                statements.extend(notification(form, kind, channel, payload));
                 statements.push("COMMIT;".to_owned());
                 statements
             }
-            Self::Notify => notification(Form::Statement, kind, payload)
+            Self::Notify => notification(Form::Statement, kind, channel, payload)
                 .into_iter()
                 .collect(),
         }
@@ -175,20 +179,20 @@ impl Workload {
 }
 
 /// What marks the end of a load to the listeners.
-pub fn fence() -> String {
-    format!("NOTIFY {CHANNEL}, '{FENCE}'")
+pub fn fence(channel: &str) -> String {
+    format!("NOTIFY {channel}, '{FENCE}'")
 }
 
 /// The statement that notifies, or the one in its place. `None` if the trigger
 /// does it.
-fn notification(form: Form, kind: Kind, payload: &str) -> Option<String> {
+fn notification(form: Form, kind: Kind, channel: &str, payload: &str) -> Option<String> {
     let (notify, nothing) = match form {
         Form::Statement => (
-            format!("NOTIFY {CHANNEL}, '{payload}';"),
+            format!("NOTIFY {channel}, '{payload}';"),
             "DISCARD SEQUENCES",
         ),
         Form::Function => (
-            format!("SELECT pg_notify('{CHANNEL}', '{payload}');"),
+            format!("SELECT pg_notify('{channel}', '{payload}');"),
             "SELECT setseed(0)",
         ),
         Form::Trigger => return None,
@@ -207,9 +211,9 @@ fn padded(statement: &str, length: usize) -> String {
 
 /// The payload comes from the row, so that the trigger notifies for the probe,
 /// too.
-fn trigger_function(kind: Kind) -> String {
+fn trigger_function(kind: Kind, channel: &str) -> String {
     let call = match kind {
-        Kind::Notify => format!("pg_notify('{CHANNEL}', NEW.payload)"),
+        Kind::Notify => format!("pg_notify('{channel}', NEW.payload)"),
         Kind::Plain => "setseed(0)".to_owned(),
     };
     format!(
@@ -226,7 +230,7 @@ mod tests {
 
     #[test]
     fn scripts() {
-        let script = |form, kind| Workload::Commit { form }.script(kind);
+        let script = |form, kind| Workload::Commit { form }.script(kind, CHANNEL);
         let insert = "INSERT INTO written VALUES (:client_id, '0123456789abcdef0123456789abcdef');";
         assert_eq!(
             script(Form::Statement, Kind::Notify),
@@ -254,7 +258,7 @@ mod tests {
             format!("BEGIN;\n{insert}\nCOMMIT;\n")
         );
         assert_eq!(
-            Workload::Notify.script(Kind::Notify),
+            Workload::Notify.script(Kind::Notify, CHANNEL),
             "NOTIFY pinpoint_bench;\n"
         );
     }
@@ -263,10 +267,12 @@ mod tests {
     fn what_is_compared_is_equally_long() {
         for form in FORMS {
             let workload = Workload::Commit { form };
-            let [plain, notify] = [Kind::Plain, Kind::Notify].map(|kind| workload.script(kind));
+            let [plain, notify] =
+                [Kind::Plain, Kind::Notify].map(|kind| workload.script(kind, CHANNEL));
             assert_eq!(plain.len(), notify.len(), "{plain}\n{notify}");
             // The shortest payload there is.
-            let [plain, notify] = [Kind::Plain, Kind::Notify].map(|kind| workload.probe(kind, 0));
+            let [plain, notify] =
+                [Kind::Plain, Kind::Notify].map(|kind| workload.probe(kind, CHANNEL, 0));
             assert_eq!(plain.len(), notify.len(), "{plain}\n{notify}");
         }
     }
@@ -275,8 +281,8 @@ mod tests {
     fn only_the_trigger_is_replaced() {
         let replaces = |form| {
             Workload::Commit { form }
-                .prepare(Kind::Notify)
-                .contains(&trigger_function(Kind::Notify))
+                .prepare(Kind::Notify, CHANNEL)
+                .contains(&trigger_function(Kind::Notify, CHANNEL))
         };
         assert_eq!(FORMS.map(replaces), [false, false, true]);
     }

@@ -70,7 +70,7 @@ fn nonsense_on_the_command_line() {
 fn two_targets_of_one_name() {
     refuses(
         &["--target", "a=pg_config", "--target", "a=pg_config"],
-        "two targets are named \"a\": give each --target a name of its own",
+        "two targets are named \"a\": give each --target or --url a name of its own",
     );
 }
 
@@ -154,7 +154,7 @@ fn more_idle_listeners_than_descriptors() {
         &bench,
         limited.output().unwrap(),
         "1004 connections need 1068 file descriptors, but the hard limit is 256: \
-         raise it (ulimit -Hn 1068, as root) or ask for fewer idle listeners",
+         raise it (ulimit -Hn 1068, as root) or ask for fewer sessions",
     );
 }
 

@@ -1,8 +1,11 @@
 //! However a run ends, its servers and folders go.
 
-use nix::sys::signal::{Signal, kill};
+use std::fs;
 
-use crate::harness::{Bench, wait_until};
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+
+use crate::harness::{Bench, Running, wait_until};
 
 /// Goes on until something ends it.
 const ENDLESS: [&str; 8] = [
@@ -182,6 +185,89 @@ fn an_idle_listener_that_is_disconnected() {
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(
         stderr.contains("1 idle listeners lost their connection"),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+/// Runs that end soon, and more of them than anybody waits for.
+const MANY_RUNS: [&str; 10] = [
+    "--target",
+    "a=pg_config",
+    "--target",
+    "b=pg_config",
+    "--idle",
+    "0,1",
+    "--round-trips",
+    "50",
+    "--runs",
+    "1000000",
+];
+
+/// Waits until a run of each target is finished.
+fn wait_for_first_runs(bench: &Bench) {
+    let player = bench.wait_for_pingpong("a");
+    // Every run has sessions of its own.
+    wait_until("the second run begins", || {
+        bench.wait_for_pingpong("a") != player
+    });
+}
+
+/// What has been finished is in the files, and said to be not all.
+#[track_caller]
+fn assert_partial_results(bench: &Bench, stderr: &str) {
+    let report: Value = serde_json::from_slice(&fs::read(bench.result("json")).unwrap()).unwrap();
+    assert_eq!(report["complete"], false);
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 1);
+    for series in points[0]["series"].as_array().unwrap() {
+        let runs = series["runs"].as_array().unwrap();
+        assert!(runs[0]["round_trips_per_sec"].is_f64(), "{series}");
+    }
+    let csv = fs::read_to_string(bench.result("csv")).unwrap();
+    assert!(csv.lines().count() >= 3, "{csv}");
+    assert!(
+        stderr.contains("warning: the measurement was stopped before its end"),
+        "{stderr}"
+    );
+}
+
+fn start_many_runs(bench: &Bench) -> Running {
+    let (csv, json) = (bench.result("csv"), bench.result("json"));
+    let files = [
+        "--warmup",
+        "0",
+        "--csv",
+        csv.to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+    ];
+    bench.start(&[&MANY_RUNS[..], &files].concat())
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_finished() {
+    let bench = Bench::new();
+    let running = start_many_runs(&bench);
+    wait_for_first_runs(&bench);
+    running.signal(Signal::SIGINT);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    assert_partial_results(&bench, &stderr);
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_server_that_ends_leaves_what_was_finished_before() {
+    let bench = Bench::new();
+    let running = start_many_runs(&bench);
+    wait_for_first_runs(&bench);
+    kill(bench.postmaster("b"), Signal::SIGQUIT).unwrap();
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert_partial_results(&bench, &stderr);
+    assert!(
+        stderr.contains("error: the server of target \"b\" ended"),
         "{stderr}"
     );
     bench.assert_nothing_left();

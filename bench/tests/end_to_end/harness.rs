@@ -141,7 +141,7 @@ impl Bench {
     }
 
     /// The folder of a target's cluster, once there is one.
-    fn cluster(&self, target: &str) -> Option<PathBuf> {
+    pub fn cluster(&self, target: &str) -> Option<PathBuf> {
         self.leftovers()
             .into_iter()
             .map(|workspace| workspace.join(target))

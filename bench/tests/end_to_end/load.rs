@@ -1,6 +1,7 @@
 //! The benchmarks `commit` and `notify`: what they measure and write, and what
 //! becomes of them when something goes wrong.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Output};
 
@@ -54,19 +55,14 @@ fn number(value: &Value) -> f64 {
 /// There was a load, and the probes arrived.
 #[track_caller]
 fn assert_measured(run: &Value) {
-    assert!(number(&run["notify"]["transactions"]) > 0.0, "{run}");
+    assert!(number(&run["notify_tps"]) > 0.0, "{run}");
+    assert!(number(&run["from_due_count"]) > 0.0, "{run}");
     assert!(
-        number(&run["notify"]["transactions_per_sec"]) > 0.0,
-        "{run}"
-    );
-    let due = &run["from_due"];
-    assert!(number(&due["count"]) > 0.0, "{run}");
-    assert!(
-        number(&due["p50_usec"]) <= number(&due["max_usec"]),
+        number(&run["from_due_p50_usec"]) <= number(&run["from_due_max_usec"]),
         "{run}"
     );
     assert!(
-        number(&run["from_commit"]["count"]) <= number(&due["count"]),
+        number(&run["from_commit_count"]) <= number(&run["from_due_count"]),
         "{run}"
     );
 }
@@ -106,55 +102,39 @@ fn commit_compares_stock_and_pinpoint_with_and_without_notify() {
         assert_eq!(settings["fsync"], "on");
     }
 
-    // The table has the figures of the JSON.
-    let point = &report["results"][0];
-    assert_eq!(point["clients"], 2);
+    let point = &report["points"][0];
+    assert_eq!(point["x"], 2);
     let stdout = String::from_utf8(output.stdout).unwrap();
-    let mut rows = stdout
-        .lines()
-        .map(|line| line.split('\t').collect::<Vec<_>>());
-    let (header, row) = (rows.next().unwrap(), rows.next().unwrap());
-    assert_eq!(rows.next(), None);
-    let field = |name: &str| {
-        let position = header.iter().position(|column| *column == name);
-        row[position.unwrap_or_else(|| panic!("no {name} in {header:?}"))]
-    };
-    assert_eq!(field("writers"), "2");
-    for (series, name) in point["series"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .zip(["stock", "pinpoint"])
-    {
+    let mut rows = csv::ReaderBuilder::new()
+        .delimiter(b'\t')
+        .from_reader(stdout.as_bytes())
+        .into_deserialize::<BTreeMap<String, Option<f64>>>();
+    let row = rows.next().unwrap().unwrap();
+    assert!(rows.next().is_none());
+    assert_eq!(row["writers"], Some(2.0));
+    let series = point["series"].as_array().unwrap();
+    for (series, name) in series.iter().zip(["stock", "pinpoint"]) {
         assert_eq!(series["target"], name);
         let run = &series["runs"][0];
         assert_measured(run);
-        let plain = number(&run["plain"]["transactions_per_sec"]);
-        let notify = number(&run["notify"]["transactions_per_sec"]);
-        assert_eq!(field(&format!("{name}_plain_tps")), format!("{plain:.1}"));
-        assert_eq!(field(&format!("{name}_notify_tps")), format!("{notify:.1}"));
-        assert_eq!(
-            field(&format!("{name}_notify_to_plain")),
-            format!("{:.3}", notify / plain)
-        );
+        let share = number(&run["notify_tps"]) / number(&run["plain_tps"]);
+        assert_eq!(number(&run["notify_to_plain"]), share);
+        assert_eq!(row[&format!("{name}_notify_to_plain")], Some(share));
     }
-    let tps = |series: usize| number(&point["series"][series]["notify_tps"]["median"]);
-    assert_eq!(field("pinpoint_ratio"), format!("{:.3}", tps(1) / tps(0)));
+    let tps = |series: usize| number(&point["series"][series]["summary"]["notify_tps"]["median"]);
+    assert_eq!(row["pinpoint_notify_tps_ratio"], Some(tps(1) / tps(0)));
 
-    // The CSV has every load.
+    // The CSV has every run.
     let mut reader = csv::Reader::from_path(csv_file).unwrap();
     let lines: Vec<_> = reader
         .records()
         .map(|record| {
             let record = record.unwrap();
-            [0, 1, 2, 3, 4, 5].map(|column| record[column].to_owned())
+            [0, 2, 3, 4, 5].map(|column| record[column].to_owned())
         })
         .collect();
-    let expected: Vec<_> = ["stock", "pinpoint"]
-        .iter()
-        .flat_map(|name| ["plain", "notify"].map(|kind| (name, kind)))
-        .map(|(name, kind)| ["commit", "statement", name, "2", "1", kind].map(str::to_owned))
-        .collect();
+    let expected =
+        ["stock", "pinpoint"].map(|name| ["commit", "writers", "2", name, "1"].map(str::to_owned));
     assert_eq!(lines, expected);
 }
 
@@ -186,14 +166,12 @@ fn commit_notifies_in_every_form() {
         .concat();
         let output = bench.run_subcommand("commit", &arguments);
         assert_succeeded(&bench, &output);
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        assert!(stdout.contains(&format!("(by {form})")), "{stdout}");
-
         let report = json(&bench);
         assert_eq!(report["parameters"]["protocol"], protocol);
-        let run = &report["results"][0]["series"][0]["runs"][0];
+        assert_eq!(report["parameters"]["workload"]["commit"]["form"], form);
+        let run = &report["points"][0]["series"][0]["runs"][0];
         assert_measured(run);
-        assert!(number(&run["plain"]["transactions"]) > 0.0, "{run}");
+        assert!(number(&run["plain_tps"]) > 0.0, "{run}");
     }
 }
 
@@ -218,18 +196,18 @@ fn notify_measures_each_number_of_senders() {
     let output = bench.run_subcommand("notify", &arguments);
     assert_succeeded(&bench, &output);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    for name in ["senders", "notify_tps", "probes", "p50", "p99", "max"] {
+    for name in ["senders", "notify_tps", "p50", "p99", "max", "count"] {
         assert!(stdout.contains(name), "no {name} in\n{stdout}");
     }
 
     let report = json(&bench);
     assert_eq!(report["benchmark"], "notify");
-    let points = report["results"].as_array().unwrap();
+    let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 2);
     for (point, senders) in points.iter().zip([1, 2]) {
-        assert_eq!(point["clients"], senders);
+        assert_eq!(point["x"], senders);
         let series = &point["series"][0];
-        assert_eq!(series["plain_tps"], Value::Null);
+        assert!(series["summary"].get("plain_tps").is_none());
         let runs = series["runs"].as_array().unwrap();
         assert_eq!(runs.len(), 2);
         runs.iter().for_each(assert_measured);
@@ -284,7 +262,7 @@ fn a_pgbench_that_fails() {
     assert_failed(
         &bench,
         &output,
-        "error: target \"a\": with 1 senders (notify): pgbench failed (exit status: 2); \
+        "error: target \"a\": with 1 senders: notify load: pgbench failed (exit status: 2); \
          mend what it complains of:\n  pgbench: error: no way",
     );
 }
@@ -333,7 +311,7 @@ fn a_session_of_pgbench_that_is_terminated() {
     let (status, stderr) = running.wait();
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(
-        stderr.contains("with 1 writers (plain): pgbench failed (exit status: 2)")
+        stderr.contains("with 1 writers: plain load: pgbench failed (exit status: 2)")
             && stderr.contains("terminating connection due to administrator command"),
         "{stderr}"
     );

@@ -8,3 +8,4 @@ mod cleanup;
 mod harness;
 mod load;
 mod results;
+mod url;

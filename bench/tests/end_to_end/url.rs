@@ -1,0 +1,223 @@
+//! `--url`: a running server is measured, and nothing stays behind on it.
+
+use std::fs;
+use std::process::Output;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::harness::{Bench, Running, wait_until};
+
+/// What the user of a server finds there: schemas and tables.
+const OBJECTS: &str = "SELECT nspname::text FROM pg_namespace \
+                       WHERE nspname LIKE 'pinpoint%' \
+                       UNION ALL SELECT relname::text FROM pg_class \
+                       WHERE relnamespace = 'public'::regnamespace";
+
+/// A server that runs: one that another run of the program has made.
+struct RunningServer {
+    bench: Bench,
+    owner: Running,
+}
+
+impl RunningServer {
+    fn start() -> Self {
+        let bench = Bench::new();
+        let owner = bench.start(&["--target", "a=pg_config", "--idle=0", "--duration=1000"]);
+        bench.wait_for_pingpong("a");
+        Self { bench, owner }
+    }
+
+    /// A host that is a folder is written so. The password is not asked for.
+    fn url(&self) -> String {
+        let folder = self.bench.cluster("a").unwrap();
+        let host = folder.to_str().unwrap().replace('/', "%2F");
+        format!("postgresql://postgres:secret@{host}/postgres")
+    }
+
+    #[track_caller]
+    fn assert_nothing_left(&self) {
+        assert_eq!(self.bench.query("a", OBJECTS).unwrap(), [""; 0]);
+    }
+
+    fn stop(self) {
+        self.owner.signal(Signal::SIGINT);
+        self.owner.wait();
+        self.bench.assert_nothing_left();
+    }
+}
+
+#[track_caller]
+fn assert_refused(output: &Output, message: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains(message),
+        "expected {message:?}, got:\n{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+}
+
+#[test]
+fn a_running_server_is_measured_and_left_as_it_was() {
+    let server = RunningServer::start();
+    let bench = Bench::new();
+    let json_file = bench.result("json");
+    let output = bench.run_subcommand(
+        "commit",
+        &[
+            "--url",
+            &server.url(),
+            "--writers=2",
+            "--form=trigger",
+            "--duration=1",
+            "--warmup=0",
+            "--runs=1",
+            "--json",
+            json_file.to_str().unwrap(),
+        ],
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    server.assert_nothing_left();
+    bench.assert_nothing_left();
+
+    let json = fs::read_to_string(json_file).unwrap();
+    assert!(!json.contains("secret"), "{json}");
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let target = &report["targets"][0];
+    assert_eq!(target["name"], "server");
+    assert!(target["pg_config"].is_null());
+    let url = target["url"].as_str().unwrap();
+    let without_password = server.url().replace(":secret", "");
+    let (host, database) = without_password.rsplit_once('/').unwrap();
+    assert_eq!(url, format!("{host}:5432/{database}"));
+    let run = &report["points"][0]["series"][0]["runs"][0];
+    assert!(run["notify_tps"].as_f64().unwrap() > 0.0, "{run}");
+    server.stop();
+}
+
+#[test]
+fn two_urls_are_compared() {
+    let server = RunningServer::start();
+    let bench = Bench::new();
+    let json_file = bench.result("json");
+    let output = bench.run(&[
+        "--url",
+        &format!("one={}", server.url()),
+        "--url",
+        &format!("two={}", server.url()),
+        "--idle=0,3",
+        "--round-trips=20",
+        "--warmup=0",
+        "--runs=1",
+        "--json",
+        json_file.to_str().unwrap(),
+    ]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&fs::read(json_file).unwrap()).unwrap();
+    for point in report["points"].as_array().unwrap() {
+        let ratio = &point["series"][1]["ratio"]["round_trips_per_sec"];
+        assert!(ratio["of_medians"].as_f64().unwrap() > 0.0, "{point}");
+    }
+    server.assert_nothing_left();
+    server.stop();
+}
+
+#[test]
+fn ctrl_c_removes_the_schema() {
+    let server = RunningServer::start();
+    let bench = Bench::new();
+    let running = bench.start_subcommand(
+        "commit",
+        &["--url", &server.url(), "--writers=2", "--duration=1000"],
+    );
+    let load = "SELECT pid::text FROM pg_stat_activity \
+                WHERE application_name = 'pgbench' AND query <> ''";
+    wait_until("pgbench writes", || {
+        !server.bench.query("a", load).unwrap().is_empty()
+    });
+    let schemas = server.bench.query("a", OBJECTS).unwrap();
+    assert_eq!(schemas.len(), 1, "{schemas:?}");
+
+    running.signal(Signal::SIGINT);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    server.assert_nothing_left();
+    bench.assert_nothing_left();
+    server.stop();
+}
+
+#[test]
+fn an_error_removes_the_schema() {
+    let server = RunningServer::start();
+    let bench = Bench::new();
+    let running = bench.start(&["--url", &server.url(), "--idle=3", "--duration=1000"]);
+    let terminate = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
+                     WHERE query LIKE 'NOTIFY pinpoint_bench%ping'";
+    wait_until("a session that takes part can be terminated", || {
+        !server.bench.query("a", terminate).unwrap().is_empty()
+    });
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("with 3 idle listeners"), "{stderr}");
+    server.assert_nothing_left();
+    server.stop();
+}
+
+#[test]
+fn a_server_without_room() {
+    let server = RunningServer::start();
+    let bench = Bench::new();
+    let output = bench.run(&["--url", &server.url(), "--idle=100"]);
+    assert_refused(
+        &output,
+        "more sessions, but the benchmark needs 104: raise max_connections",
+    );
+    server.assert_nothing_left();
+    bench.assert_nothing_left();
+    server.stop();
+}
+
+#[test]
+fn a_url_where_nothing_answers() {
+    let bench = Bench::new();
+    let output = bench.run(&["--url", "postgresql://me:secret@%2Fnowhere/db"]);
+    assert_refused(
+        &output,
+        "could not connect to server=postgresql://me@%2Fnowhere:5432/db: start that server, or \
+         correct --url: error connecting to server: No such file or directory",
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn what_needs_settings_of_its_own_is_refused() {
+    let bench = Bench::new();
+    let arguments = ["--url", "postgresql://me@%2Fnowhere/db", "--commit-delay=5"];
+    assert_refused(
+        &bench.run_subcommand("commit", &arguments),
+        "commit cannot measure a running server, as --commit-delay is a setting of the whole \
+         server: leave out --url",
+    );
+}
+
+#[test]
+fn contradictions_and_nonsense() {
+    let bench = Bench::new();
+    let url = "postgresql://h/d";
+    for (arguments, message) in [
+        (
+            ["--url", url, "--target=a=pg_config"],
+            "cannot be used with",
+        ),
+        (["--url", url, "--setting=fsync=off"], "cannot be used with"),
+        (
+            ["--url", url, "--url=postgresql://i/d"],
+            "two targets are named \"server\"",
+        ),
+        (["--url", "h", "--idle=0"], "expected postgresql://"),
+    ] {
+        assert_refused(&bench.run(&arguments), message);
+    }
+}
