@@ -15,7 +15,6 @@
 mod args;
 mod listener;
 mod measure;
-mod pgbench;
 mod probe;
 mod results;
 mod workload;
@@ -27,9 +26,9 @@ use anyhow::Context;
 use serde::Serialize;
 
 pub use self::args::{CommitArgs, NotifyArgs, QUICK_COMMIT, QUICK_NOTIFY};
-pub use self::pgbench::Protocol;
 pub use self::workload::{Form, Workload};
 use crate::benchmark::{Benchmark, PointId, as_seconds};
+use crate::pgbench::Protocol;
 use crate::results::{Axis, Figure, Point, Scale, Values};
 use crate::server::Server;
 use crate::target::{Setting, Target};

@@ -20,14 +20,10 @@ use tokio_postgres::Config;
 pub use self::args::{Args, QUICK};
 use crate::benchmark::{Benchmark, PointId, as_seconds};
 use crate::latency::Latencies;
-use crate::results::{Axis, Better, Figure, Scale, Values};
+use crate::results::{Axis, Figure, Scale, Values};
+use crate::round_trips;
 use crate::server::Server;
 use crate::session::{Session, SessionError};
-
-const ROUND_TRIPS_PER_SEC: &str = "round_trips_per_sec";
-const P50_LATENCY: &str = "p50_latency_usec";
-const P99_LATENCY: &str = "p99_latency_usec";
-const MAX_LATENCY: &str = "max_latency_usec";
 
 /// The two sessions of the game.
 const PLAYERS: u32 = 2;
@@ -122,31 +118,7 @@ impl Benchmark for Plan {
     }
 
     fn figures(&self) -> Vec<Figure> {
-        let latency = |name: &str, label: &str, chart| Figure {
-            name: name.to_owned(),
-            label: label.to_owned(),
-            better: Better::Lower,
-            scale: Scale::Logarithmic,
-            chart,
-            is_ratio: false,
-        };
-        vec![
-            Figure {
-                name: ROUND_TRIPS_PER_SEC.to_owned(),
-                label: "round trips per second".to_owned(),
-                better: Better::Higher,
-                scale: Scale::Logarithmic,
-                chart: true,
-                is_ratio: false,
-            },
-            latency(MAX_LATENCY, "longest round trip (µs)", true),
-            latency(P50_LATENCY, "median of the round trips (µs)", false),
-            latency(
-                P99_LATENCY,
-                "99th percentile of the round trips (µs)",
-                false,
-            ),
-        ]
+        round_trips::figures()
     }
 
     fn points(&self) -> Vec<PointId> {
@@ -276,7 +248,7 @@ async fn serve(session: &mut Session, pong: &str, plan: &Plan) -> Result<Values,
             Length::Duration(duration) => elapsed >= duration,
         };
         if is_done {
-            return Ok(values(&latencies, elapsed));
+            return Ok(round_trips::values(&latencies, elapsed));
         }
     }
 }
@@ -295,44 +267,4 @@ async fn round_trip(
         .await
         .map_err(|_| PingpongError::NoAnswer(timeout))??;
     Ok(start.elapsed())
-}
-
-/// The figures of a run, by the latencies of its round trips.
-fn values(latencies: &Latencies, elapsed: Duration) -> Values {
-    let rate = latencies.count() as f64 / elapsed.as_secs_f64();
-    let mut values = Values::from([(ROUND_TRIPS_PER_SEC.to_owned(), rate)]);
-    let latencies = [
-        (P50_LATENCY, latencies.at_quantile(0.50)),
-        (P99_LATENCY, latencies.at_quantile(0.99)),
-        (MAX_LATENCY, latencies.max()),
-    ];
-    for (name, latency) in latencies {
-        values.extend(latency.map(|latency| (name.to_owned(), latency as f64)));
-    }
-    values
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_of_a_run() {
-        let mut latencies = Latencies::new();
-        for microseconds in 1..=100 {
-            latencies.record(Duration::from_micros(microseconds));
-        }
-        let expected = [
-            (ROUND_TRIPS_PER_SEC, 200.0),
-            (P50_LATENCY, 50.0),
-            (P99_LATENCY, 99.0),
-            (MAX_LATENCY, 100.0),
-        ];
-        assert_eq!(
-            values(&latencies, Duration::from_millis(500)),
-            expected
-                .map(|(name, value)| (name.to_owned(), value))
-                .into()
-        );
-    }
 }

@@ -1,9 +1,9 @@
-//! A session that listens.
+//! A session that sends and listens.
 
 use std::future::poll_fn;
 
 use thiserror::Error;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, error::TryRecvError};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket, tls::NoTlsStream};
 
 #[derive(Debug, Error)]
@@ -21,20 +21,32 @@ pub enum SessionError {
 #[derive(Debug)]
 pub struct Session {
     client: Client,
-    notifications: UnboundedReceiver<Result<(), tokio_postgres::Error>>,
+    /// The payloads.
+    notifications: UnboundedReceiver<Result<String, tokio_postgres::Error>>,
 }
 
 impl Session {
-    /// Connects, and LISTENs on `channel`.
-    pub async fn listen(config: &Config, channel: &str) -> Result<Self, SessionError> {
+    /// Connects.
+    pub async fn connect(config: &Config) -> Result<Self, SessionError> {
         let (client, connection) = config.connect(NoTls).await?;
         let (sender, notifications) = mpsc::unbounded_channel();
         tokio::spawn(forward(connection, sender));
-        client.batch_execute(&format!("LISTEN {channel}")).await?;
         Ok(Self {
             client,
             notifications,
         })
+    }
+
+    /// Connects, and LISTENs on `channel`.
+    pub async fn listen(config: &Config, channel: &str) -> Result<Self, SessionError> {
+        let session = Self::connect(config).await?;
+        session.execute(&format!("LISTEN {channel}")).await?;
+        Ok(session)
+    }
+
+    /// Executes any number of statements, and waits until the server has completed them.
+    pub async fn execute(&self, statements: &str) -> Result<(), SessionError> {
+        Ok(self.client.batch_execute(statements).await?)
     }
 
     /// NOTIFYs `channel`, and waits until the server has completed that command.
@@ -45,11 +57,31 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the next notification on the channel of this session.
-    pub async fn notified(&mut self) -> Result<(), SessionError> {
+    /// The same with a payload, which must not contain a quote.
+    pub async fn notify_with(&self, channel: &str, payload: &str) -> Result<(), SessionError> {
+        self.client
+            .simple_query(&format!("NOTIFY {channel}, '{payload}'"))
+            .await?;
+        Ok(())
+    }
+
+    /// Waits for the next notification, and returns its payload.
+    pub async fn notified(&mut self) -> Result<String, SessionError> {
         match self.notifications.recv().await {
             Some(notification) => Ok(notification?),
             None => Err(SessionError::Closed),
+        }
+    }
+
+    /// Takes those notifications that have arrived by now, and returns how many there are.
+    pub fn take_notifications(&mut self) -> Result<u64, SessionError> {
+        let mut count = 0;
+        loop {
+            match self.notifications.try_recv() {
+                Ok(notification) => notification.map(|_| count += 1)?,
+                Err(TryRecvError::Empty) => return Ok(count),
+                Err(TryRecvError::Disconnected) => return Err(SessionError::Closed),
+            }
         }
     }
 
@@ -61,11 +93,11 @@ impl Session {
 /// Runs the connection until it ends, and hands over the notifications.
 async fn forward(
     mut connection: Connection<Socket, NoTlsStream>,
-    sender: UnboundedSender<Result<(), tokio_postgres::Error>>,
+    sender: UnboundedSender<Result<String, tokio_postgres::Error>>,
 ) {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         let message = match message {
-            Ok(AsyncMessage::Notification(_)) => Ok(()),
+            Ok(AsyncMessage::Notification(notification)) => Ok(notification.payload().to_owned()),
             Ok(_) => continue,
             Err(error) => Err(error),
         };

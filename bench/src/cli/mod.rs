@@ -12,7 +12,7 @@ use crate::benchmark::Benchmark;
 use crate::runner::{Job, JobOf};
 use crate::running::RunningTarget;
 use crate::torture::TortureArgs;
-use crate::{load, pingpong};
+use crate::{hub, listen, load, multicast, overhead, pingpong, sending};
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 ///
@@ -39,6 +39,13 @@ pub enum BenchmarkCommand {
     Pingpong(pingpong::Args),
     Commit(load::CommitArgs),
     Notify(load::NotifyArgs),
+    Channels(sending::ChannelsArgs),
+    Listeners(sending::ListenersArgs),
+    Idle(sending::IdleArgs),
+    Hub(hub::Args),
+    Multicast(multicast::Args),
+    Listen(listen::Args),
+    Overhead(overhead::Args),
 }
 
 /// Their names, and the options that `all --quick` gives them.
@@ -46,6 +53,13 @@ pub const BENCHMARKS: &[(&str, &[&str])] = &[
     ("pingpong", pingpong::QUICK),
     ("commit", load::QUICK_COMMIT),
     ("notify", load::QUICK_NOTIFY),
+    ("channels", sending::QUICK_CHANNELS),
+    ("listeners", sending::QUICK_LISTENERS),
+    ("idle", sending::QUICK_IDLE),
+    ("hub", hub::QUICK),
+    ("multicast", multicast::QUICK),
+    ("listen", listen::QUICK),
+    ("overhead", overhead::QUICK),
 ];
 
 impl BenchmarkCommand {
@@ -57,6 +71,13 @@ impl BenchmarkCommand {
             Self::Pingpong(args) => job(args.plan(), args.common),
             Self::Commit(args) => job(args.plan(), args.load.common),
             Self::Notify(args) => job(args.plan(), args.load.common),
+            Self::Channels(args) => job(args.plan(), args.sending.common),
+            Self::Listeners(args) => job(args.plan(), args.sending.common),
+            Self::Idle(args) => job(args.plan(), args.sending.common),
+            Self::Hub(args) => job(args.plan(), args.common),
+            Self::Multicast(args) => job(args.plan(), args.common),
+            Self::Listen(args) => job(args.plan(), args.common),
+            Self::Overhead(args) => job(args.plan(), args.common),
         }
     }
 }

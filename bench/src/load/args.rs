@@ -3,9 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{Form, Plan, Protocol, Workload};
+use super::{Form, Plan, Workload};
 use crate::cli::CommonArgs;
 use crate::cli::values::positive_seconds;
+use crate::pgbench::Protocol;
 
 /// Of the sessions of pgbench, and of the listeners that read along.
 const MAX_CLIENTS: i64 = 10_000;

@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use super::Plan;
 use super::listener::{Listener, ListenerError, Received};
-use super::pgbench::{self, PgbenchError};
 use super::probe::{Probe, ProbeError, Sent};
-use super::results::{Delivery, Load};
+use super::results::Delivery;
 use super::workload::{CHANNEL, Kind};
 use crate::latency::Latencies;
+use crate::pgbench::{self, Load, Pgbench, PgbenchError};
 use crate::server::Server;
 
 #[derive(Debug, Error)]
@@ -89,16 +89,15 @@ pub async fn measure(
     let mut receiving = pin!(try_join_all(listeners.iter_mut().map(Listener::receive)));
 
     let script = plan.workload.script(kind, &channel);
-    let make_load = |duration| {
-        pgbench::run(
-            server,
-            &script,
-            clients,
-            plan.protocol,
-            duration,
-            plan.timeout,
-        )
+    let pgbench = Pgbench {
+        script: &script,
+        variables: &[],
+        clients,
+        jobs: pgbench::jobs(clients),
+        protocol: plan.protocol,
+        timeout: plan.timeout,
     };
+    let make_load = |duration| pgbench.run(server, duration);
     let probe = Probe {
         client: &client,
         channel: &channel,

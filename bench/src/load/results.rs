@@ -2,20 +2,13 @@
 
 use super::workload::Kind;
 use crate::latency::Latencies;
+use crate::pgbench::Load;
 use crate::results::{Better, Figure, Scale, Values};
 
 const NOTIFY_TPS: &str = "notify_tps";
 const PLAIN_TPS: &str = "plain_tps";
 const NOTIFY_TO_PLAIN: &str = "notify_to_plain";
 pub const BACKLOG_SECONDS: &str = "backlog_seconds";
-
-/// What pgbench reports of one load.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
-    pub transactions: u64,
-    /// Without the time that it takes to connect.
-    pub transactions_per_sec: f64,
-}
 
 /// How the notifications of a load arrived.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,6 +124,8 @@ fn latencies(start: &str, latencies: &Latencies) -> impl Iterator<Item = (String
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::latency;
 
@@ -138,6 +133,7 @@ mod tests {
         Load {
             transactions: 5,
             transactions_per_sec: tps,
+            connecting: Duration::ZERO,
         }
     }
 

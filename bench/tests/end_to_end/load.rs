@@ -244,7 +244,7 @@ fn with_pgbench(bench: &Bench, pgbench: Option<&str>) -> String {
 fn without_pgbench() {
     let bench = Bench::new();
     let target = with_pgbench(&bench, None);
-    for subcommand in ["commit", "notify"] {
+    for subcommand in ["commit", "notify", "listen", "overhead"] {
         let output = bench.run_subcommand(subcommand, &["--target", &target]);
         assert_failed(
             &bench,

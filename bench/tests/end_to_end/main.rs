@@ -9,3 +9,4 @@ mod harness;
 mod load;
 mod results;
 mod url;
+mod workloads;

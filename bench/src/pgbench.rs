@@ -1,4 +1,4 @@
-//! pgbench, which makes the load.
+//! pgbench, which makes the load where a benchmark needs many busy sessions.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,13 +12,18 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::results::Load;
 use crate::process::ProcessError;
 use crate::server::Server;
 
 const SCRIPT: &str = "pgbench.sql";
 const OUTPUT: &str = "pgbench.out";
 const ERRORS: &str = "pgbench.err";
+
+/// What it takes to connect a session, where that is not known better.
+const CONNECTION_TIME: Duration = Duration::from_millis(3);
+
+/// What it takes to fill the tables, for each 100,000 rows, where nothing is fast.
+const TIME_TO_FILL: Duration = Duration::from_secs(2);
 
 /// How much of what pgbench complains of goes with an error. The first lines
 /// tell why; each session may add one of its own.
@@ -36,6 +41,11 @@ pub enum PgbenchError {
     Failed { status: ExitStatus, errors: String },
     #[error("{0} transactions of pgbench failed, so that its figures are of no use")]
     FailedTransactions(u64),
+    #[error(
+        "pgbench completed no transaction in its time, part of which it needs to connect: make \
+         the runs longer (--duration, --warmup), or ask for fewer sessions"
+    )]
+    NoTransactions,
     #[error("pgbench reports no figures that could be understood:\n{0}")]
     Output(String),
     #[error(
@@ -64,31 +74,122 @@ impl Protocol {
     }
 }
 
-/// Runs `script` in `clients` sessions for `duration`, in whole seconds.
-pub async fn run(
+/// What pgbench reports of one load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    pub transactions: u64,
+    /// Without the time that it takes to connect.
+    pub transactions_per_sec: f64,
+    /// The time that it took to connect; zero if pgbench does not tell (PostgreSQL 13 and older).
+    pub connecting: Duration,
+}
+
+/// What pgbench is to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Pgbench<'a> {
+    /// The transaction, which every session repeats.
+    pub script: &'a str,
+    /// Variables of the script, and their values at the beginning of each session.
+    pub variables: &'a [(&'a str, &'a str)],
+    /// Sessions.
+    pub clients: u32,
+    /// Threads, no more than sessions.
+    pub jobs: u32,
+    pub protocol: Protocol,
+    /// For all that comes on top of the duration of a load: to connect, and the
+    /// last transactions.
+    pub timeout: Duration,
+}
+
+impl Pgbench<'_> {
+    /// Makes a load for `duration`.
+    pub async fn run(&self, server: &Server, duration: Duration) -> Result<Load, PgbenchError> {
+        self.load(server, duration, CONNECTION_TIME * self.clients)
+            .await
+    }
+
+    /// Makes the same load twice, and reports the second one.
+    pub async fn run_after(
+        &self,
+        server: &Server,
+        warmup: Duration,
+        duration: Duration,
+    ) -> Result<Load, PgbenchError> {
+        if warmup.is_zero() {
+            return self.run(server, duration).await;
+        }
+        let connecting = self.run(server, warmup).await?.connecting;
+        self.load(server, duration, connecting).await
+    }
+
+    /// Makes a load for `duration`, if it takes about `connecting` to connect.
+    async fn load(
+        &self,
+        server: &Server,
+        duration: Duration,
+        connecting: Duration,
+    ) -> Result<Load, PgbenchError> {
+        let folder = server.folder();
+        fs::write(folder.join(SCRIPT), self.script)
+            .map_err(|error| PgbenchError::Files(folder.to_owned(), error))?;
+        let seconds = time_option(duration, connecting);
+        let mut arguments = vec![
+            "--no-vacuum".to_owned(),
+            format!("--file={SCRIPT}"),
+            format!("--protocol={}", self.protocol.name()),
+            format!("--client={}", self.clients),
+            format!("--jobs={}", self.jobs),
+            format!("--time={seconds}"),
+        ];
+        for (name, value) in self.variables {
+            arguments.push(format!("--define={name}={value}"));
+        }
+        let time = Duration::from_secs(seconds);
+        parse(&execute(server, &arguments, time, self.timeout).await?)
+    }
+}
+
+/// What pgbench's --time has to be for a load of `duration`. It counts from the
+/// start, so that many sessions may have no time left once they are connected, and
+/// it knows whole seconds only.
+fn time_option(duration: Duration, connecting: Duration) -> u64 {
+    let seconds = (duration + connecting).as_secs_f64().round() as u64;
+    seconds.max(1)
+}
+
+/// Makes the tables of pgbench's own scripts, with 100,000 rows times `scale` in
+/// pgbench_accounts.
+pub async fn initialise(
     server: &Server,
-    script: &str,
-    clients: u32,
-    protocol: Protocol,
-    duration: Duration,
+    scale: u32,
     timeout: Duration,
-) -> Result<Load, PgbenchError> {
+) -> Result<(), PgbenchError> {
+    let arguments = [
+        "--initialize".to_owned(),
+        "--quiet".to_owned(),
+        format!("--scale={scale}"),
+    ];
+    execute(server, &arguments, TIME_TO_FILL * scale, timeout).await?;
+    Ok(())
+}
+
+/// Runs pgbench to its end, which should come after about `time`, and returns
+/// what it prints.
+async fn execute(
+    server: &Server,
+    arguments: &[String],
+    time: Duration,
+    timeout: Duration,
+) -> Result<String, PgbenchError> {
     let folder = server.folder();
     let in_folder = |error| PgbenchError::Files(folder.to_owned(), error);
-    fs::write(folder.join(SCRIPT), script).map_err(in_folder)?;
-
     let mut command = Command::new(server.program("pgbench").map_err(PgbenchError::Program)?);
     command
-        .arg("--no-vacuum")
-        .args(["--file", SCRIPT])
-        .args(["--protocol", protocol.name()])
-        .args(["--client", &clients.to_string()])
-        .args(["--jobs", &jobs(clients).to_string()])
-        .args(["--time", &duration.as_secs().to_string()])
+        .args(arguments)
         .stdout(File::create(folder.join(OUTPUT)).map_err(in_folder)?)
         .stderr(File::create(folder.join(ERRORS)).map_err(in_folder)?);
     let mut process = server.start_program(command, Signal::SIGTERM)?;
-    let status = tokio::time::timeout(duration + timeout, process.wait())
+    let status = tokio::time::timeout(time + timeout, process.wait())
         .await
         .map_err(|_| PgbenchError::Endless(timeout))?
         .map_err(in_folder)?;
@@ -99,11 +200,11 @@ pub async fn run(
             errors: first_lines(&read(&folder.join(ERRORS)).map_err(in_folder)?),
         });
     }
-    parse(&read(&folder.join(OUTPUT)).map_err(in_folder)?)
+    read(&folder.join(OUTPUT)).map_err(in_folder)
 }
 
 /// Threads of pgbench: no more than can run at a time.
-fn jobs(clients: u32) -> u32 {
+pub fn jobs(clients: u32) -> u32 {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     clients.min(u32::try_from(cores).unwrap_or(u32::MAX))
 }
@@ -139,12 +240,19 @@ fn parse(output: &str) -> Result<Load, PgbenchError> {
     }
     let transactions =
         value("number of transactions actually processed:").and_then(|text| text.parse().ok());
+    if transactions == Some(0) {
+        return Err(PgbenchError::NoTransactions);
+    }
+    let connecting = value("initial connection time =").and_then(|text| text.parse().ok());
     let tps = value("tps =").and_then(|text| text.parse().ok());
     match (transactions, tps) {
-        // Ratios are made of these.
-        (Some(transactions), Some(tps)) if transactions > 0 && tps > 0.0 => Ok(Load {
+        // Ratios are made of it.
+        (Some(transactions), Some(tps)) if tps > 0.0 => Ok(Load {
             transactions,
             transactions_per_sec: tps,
+            connecting: connecting
+                .and_then(|milliseconds: f64| Duration::try_from_secs_f64(milliseconds / 1e3).ok())
+                .unwrap_or_default(),
         }),
         _ => Err(PgbenchError::Output(first_lines(output))),
     }
@@ -177,6 +285,7 @@ tps = 12381.218503 (without initial connection time)
             Load {
                 transactions: 12_345,
                 transactions_per_sec: 12_381.218503,
+                connecting: Duration::from_micros(3411),
             }
         );
     }
@@ -200,13 +309,36 @@ tps = 12381.218503 (without initial connection time)
             &OUTPUT.replace("12345", "many"),
             &OUTPUT.replace("transactions: 0 ", "transactions: some "),
             // Nothing to make a ratio of.
-            &OUTPUT.replace("12345", "0"),
             &OUTPUT.replace("12381.218503", "-nan"),
             &OUTPUT.replace("12381.218503", "0.000000"),
         ] {
             let error = parse(output).unwrap_err();
             assert!(matches!(error, PgbenchError::Output(_)), "{error}");
         }
+    }
+
+    #[test]
+    fn sessions_that_take_too_long_to_connect() {
+        let error = parse(&OUTPUT.replace("12345", "0").replace("12381.218503", "-nan"));
+        assert!(
+            matches!(error, Err(PgbenchError::NoTransactions)),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn older_versions_do_not_tell_how_long_they_connect() {
+        let load = parse(&OUTPUT.replace("initial connection time", "other time")).unwrap();
+        assert_eq!(load.connecting, Duration::ZERO);
+    }
+
+    #[test]
+    fn the_time_to_connect_comes_on_top() {
+        let ms = Duration::from_millis;
+        assert_eq!(time_option(ms(3000), ms(90)), 3);
+        assert_eq!(time_option(ms(3000), ms(2600)), 6);
+        // 0 would mean that there is no limit.
+        assert_eq!(time_option(ms(100), ms(0)), 1);
     }
 
     #[test]

@@ -1,0 +1,34 @@
+//! How much processor time this program uses itself.
+
+use std::time::Duration;
+
+use nix::time::ClockId;
+
+/// What the calling thread has used since it began.
+pub fn time_of_this_thread() -> nix::Result<Duration> {
+    ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn work_counts_and_that_of_other_threads_does_not() {
+        let before = time_of_this_thread().unwrap();
+        let other = thread::spawn(|| {
+            while time_of_this_thread().unwrap() < Duration::from_millis(20) {
+                black_box(0);
+            }
+        });
+        other.join().unwrap();
+        let meanwhile = time_of_this_thread().unwrap() - before;
+        assert!(meanwhile < Duration::from_millis(20), "{meanwhile:?}");
+        while time_of_this_thread().unwrap() < before + Duration::from_millis(1) {
+            black_box(0);
+        }
+    }
+}

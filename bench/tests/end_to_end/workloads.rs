@@ -1,0 +1,443 @@
+//! The benchmarks `channels`, `listeners`, `idle`, `hub`, `multicast`, `listen`
+//! and `overhead`: what they measure, and what becomes of them when something
+//! goes wrong.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::harness::{Bench, Running, wait_until};
+
+/// Measures with these arguments, and returns the report.
+#[track_caller]
+fn report(subcommand: &str, arguments: &[&str]) -> Value {
+    let bench = Bench::new();
+    let json = bench.result("json");
+    let arguments = [arguments, &["--json", json.to_str().unwrap()]].concat();
+    let output = bench.run_subcommand(subcommand, &arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    bench.assert_nothing_left();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+
+    let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(report["benchmark"], subcommand);
+    assert_eq!(report["complete"], true);
+    let main_figure = report["figures"][0]["name"].as_str().unwrap();
+    assert!(stdout.contains(main_figure), "{stdout}");
+    report
+}
+
+/// Workload and x of all points.
+fn points(report: &Value) -> Vec<(&str, u64)> {
+    let points = report["points"].as_array().unwrap().iter();
+    points
+        .map(|point| {
+            let workload = point["workload"].as_str().unwrap();
+            (workload, point["x"].as_u64().unwrap())
+        })
+        .collect()
+}
+
+/// All runs of all targets at all points, of which there are so many. Each has
+/// all figures.
+#[track_caller]
+fn runs(report: &Value, count: usize) -> Vec<&Value> {
+    let mut runs = Vec::new();
+    for point in report["points"].as_array().unwrap() {
+        for series in point["series"].as_array().unwrap() {
+            runs.extend(series["runs"].as_array().unwrap());
+        }
+    }
+    assert_eq!(runs.len(), count);
+    for figure in report["figures"].as_array().unwrap() {
+        let name = figure["name"].as_str().unwrap();
+        for run in &runs {
+            assert!(number(run, name) >= 0.0, "{name}: {run}");
+        }
+    }
+    runs
+}
+
+#[track_caller]
+fn number(run: &Value, figure: &str) -> f64 {
+    run[figure]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no {figure} in {run}"))
+}
+
+const FEW_TRANSACTIONS: [&str; 6] = ["--transactions", "3", "--warmup", "1", "--runs", "2"];
+
+#[track_caller]
+fn assert_sent(report: &Value, runs_in_all: usize) {
+    for run in runs(report, runs_in_all) {
+        let commit = number(run, "commit_msec");
+        assert!(commit > 0.0, "{run}");
+        assert!(commit <= number(run, "commit_max_msec"), "{run}");
+        assert!(commit <= number(run, "transaction_msec"), "{run}");
+        assert!(number(run, "all_received_msec") > 0.0, "{run}");
+    }
+}
+
+#[test]
+fn channels_measures_each_number_with_and_without_a_sender_that_listens() {
+    let arguments = [&FEW_TRANSACTIONS[..], &["--channels", "40,1"]].concat();
+    let report = report("channels", &arguments);
+    assert_eq!(
+        points(&report),
+        [
+            ("sender_listens", 1),
+            ("others_listen", 1),
+            ("sender_listens", 40),
+            ("others_listen", 40),
+        ]
+    );
+    assert_sent(&report, 4 * 2 * 2);
+    assert_eq!(report["parameters"]["channels"][1], 40);
+    assert_eq!(report["parameters"]["listeners"][0], 1);
+}
+
+#[test]
+fn listeners_measures_each_number() {
+    let arguments = [
+        &FEW_TRANSACTIONS[..],
+        &["--listeners", "1,5", "--channels", "7"],
+    ]
+    .concat();
+    let report = report("listeners", &arguments);
+    assert_eq!(
+        points(&report),
+        [
+            ("sender_listens", 1),
+            ("others_listen", 1),
+            ("sender_listens", 5),
+            ("others_listen", 5),
+        ]
+    );
+    assert_sent(&report, 4 * 2 * 2);
+}
+
+#[test]
+fn idle_measures_each_number() {
+    let arguments = [&FEW_TRANSACTIONS[..], &["--idle", "0,6", "--channels", "7"]].concat();
+    let report = report("idle", &arguments);
+    assert_eq!(report["axis"]["name"], "idle_sessions");
+    assert_sent(&report, 4 * 2 * 2);
+}
+
+#[test]
+fn hub_measures_each_number_of_listeners() {
+    let report = report(
+        "hub",
+        &[
+            "--listeners",
+            "9,1",
+            "--notifications",
+            "5",
+            "--warmup",
+            "1",
+            "--runs",
+            "2",
+        ],
+    );
+    assert_eq!(points(&report), [("", 1), ("", 9)]);
+    for run in runs(&report, 2 * 2 * 2) {
+        let times =
+            ["first", "median", "all"].map(|of| number(run, &format!("{of}_received_msec")));
+        assert!(times.is_sorted(), "{run}");
+        assert!(number(run, "sender_msec") > 0.0, "{run}");
+    }
+}
+
+#[test]
+fn multicast_measures_each_size_of_the_group() {
+    let report = report(
+        "multicast",
+        &[
+            "--group",
+            "1,3",
+            // The last group is smaller than the others.
+            "--listeners",
+            "10",
+            "--duration",
+            "0.2",
+            "--warmup",
+            "0.1",
+            "--runs",
+            "2",
+        ],
+    );
+    assert_eq!(points(&report), [("", 1), ("", 3)]);
+    for run in runs(&report, 2 * 2 * 2) {
+        assert!(number(run, "round_trips_per_sec") > 0.0, "{run}");
+        assert!(
+            number(run, "p50_latency_usec") <= number(run, "max_latency_usec"),
+            "{run}"
+        );
+    }
+}
+
+#[test]
+fn listen_measures_as_many_connections_as_threads_and_a_fixed_number() {
+    let report = report(
+        "listen",
+        &[
+            "--workload",
+            "listen_notify_common,listen_unlisten_unique",
+            "--jobs",
+            "2",
+            "--connections",
+            "5",
+            "--duration",
+            "1",
+            "--warmup",
+            "0",
+            "--runs",
+            "1",
+        ],
+    );
+    assert_eq!(
+        points(&report),
+        [
+            ("listen_unlisten_unique", 2),
+            ("listen_notify_common", 2),
+            ("listen_unlisten_unique_5", 2),
+            ("listen_notify_common_5", 2),
+        ]
+    );
+    for run in runs(&report, 4 * 2) {
+        assert!(number(run, "transactions_per_sec") > 0.0, "{run}");
+    }
+}
+
+#[test]
+fn overhead_measures_sessions_that_listen_and_that_do_not() {
+    let report = report(
+        "overhead",
+        &[
+            "--clients",
+            "2",
+            "--duration",
+            "1",
+            "--warmup",
+            "1",
+            "--runs",
+            "1",
+            "--protocol",
+            "prepared",
+        ],
+    );
+    assert_eq!(
+        points(&report),
+        [("select_only", 2), ("select_only_listening", 2)]
+    );
+    for run in runs(&report, 2 * 2) {
+        assert!(number(run, "transactions_per_sec") > 0.0, "{run}");
+    }
+}
+
+/// What the sessions do is up to a script with a condition in it, so it has to be seen.
+#[test]
+fn the_sessions_of_overhead_listen_where_they_should() {
+    let bench = Bench::new();
+    let running = bench.start_subcommand(
+        "overhead",
+        &[
+            "--target",
+            "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint",
+            "--clients",
+            "3",
+            "--duration",
+            "3",
+            "--warmup",
+            "0",
+            "--runs",
+            "1",
+        ],
+    );
+    let count = |of: &str| {
+        let sql = format!("SELECT count(*)::text FROM {of}");
+        bench.query("a", &sql).and_then(|mut counts| counts.pop())
+    };
+    let selecting = "pg_stat_activity WHERE query LIKE 'SELECT abalance%'";
+    let listening = "pinpoint.stat_listeners";
+    wait_until("the sessions look up rows", || {
+        count(selecting).as_deref() == Some("3")
+    });
+    assert_eq!(count(listening).unwrap(), "0");
+    wait_until("the sessions listen and look up rows", || {
+        count(listening).as_deref() == Some("3") && count(selecting).as_deref() == Some("3")
+    });
+    let (status, stderr) = running.wait();
+    assert!(status.success(), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+#[track_caller]
+fn assert_refused(subcommand: &str, arguments: &[&str], message: &str) {
+    let bench = Bench::new();
+    let output = bench.run_subcommand(subcommand, arguments);
+    assert_failed(&bench, &output, message);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+}
+
+#[track_caller]
+fn assert_failed(bench: &Bench, output: &Output, message: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains(message),
+        "expected {message:?}, got:\n{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn nonsense_on_the_command_line() {
+    for (subcommand, arguments, message) in [
+        ("channels", ["--channels", "0"], "0 is not in 1..=1000000"),
+        (
+            "channels",
+            ["--transactions", "0"],
+            "for '--transactions <N>'",
+        ),
+        ("listeners", ["--listeners", "0"], "0 is not in 1..="),
+        ("listeners", ["--idle", "1"], "unexpected argument '--idle'"),
+        ("idle", ["--idle", "many"], "invalid value 'many'"),
+        ("hub", ["--notifications", "0"], "for '--notifications <N>'"),
+        ("multicast", ["--group", "1,,2"], "for '--group <N,N,...>'"),
+        ("multicast", ["--duration", "0"], "must be more than 0"),
+        ("listen", ["--workload", "listen_twice"], "listen_unique"),
+        (
+            "listen",
+            ["--duration", "0.5"],
+            "for '--duration <SECONDS>'",
+        ),
+        (
+            "overhead",
+            ["--protocol", "extended"],
+            "[possible values: simple, prepared]",
+        ),
+        ("overhead", ["--scale", "0"], "0 is not in 1..=10000"),
+    ] {
+        assert_refused(subcommand, &arguments, message);
+    }
+}
+
+#[test]
+fn more_listeners_than_descriptors() {
+    let bench = Bench::new();
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_pinpoint-bench"))
+        .args(["hub", "--listeners", "500"])
+        .output()
+        .unwrap();
+    assert_failed(
+        &bench,
+        &output,
+        "1002 connections need 1066 file descriptors, but the hard limit is 256",
+    );
+}
+
+/// Goes on until something ends it, with ten listeners or so.
+fn start_endless(bench: &Bench, subcommand: &str) -> Running {
+    let arguments: &[&str] = match subcommand {
+        "hub" => &["--listeners", "10", "--notifications", "1000000000"],
+        "multicast" => &["--listeners", "10", "--group", "4", "--duration", "1000"],
+        "channels" => &["--channels", "10", "--transactions", "1000000000"],
+        other => panic!("{other}"),
+    };
+    let common = ["--target", "a=pg_config", "--runs", "1", "--timeout", "5"];
+    let running = bench.start_subcommand(subcommand, &[arguments, &common].concat());
+    let senders = "SELECT pid::text FROM pg_stat_activity WHERE query ~ '^(NOTIFY|COMMIT)'";
+    wait_until("notifications are sent", || {
+        bench
+            .query("a", senders)
+            .is_some_and(|senders| !senders.is_empty())
+    });
+    running
+}
+
+#[track_caller]
+fn assert_fails(bench: &Bench, running: Running, message: &str) {
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains(message),
+        "expected {message:?}, got:\n{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_listener_that_is_terminated_ends_the_run_at_once() {
+    let bench = Bench::new();
+    let running = start_endless(&bench, "hub");
+    let terminated = bench.query(
+        "a",
+        "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
+         WHERE query = 'LISTEN hub' LIMIT 1",
+    );
+    assert_eq!(terminated.unwrap(), ["true"]);
+    assert_fails(&bench, running, "with 10 listeners: a listener failed");
+}
+
+#[test]
+fn a_notification_that_does_not_arrive() {
+    let bench = Bench::new();
+    let running = start_endless(&bench, "hub");
+    let listener = bench.query(
+        "a",
+        "SELECT pid::text FROM pg_stat_activity WHERE query = 'LISTEN hub' LIMIT 1",
+    );
+    let listener: i32 = listener.unwrap()[0].parse().unwrap();
+    kill(Pid::from_raw(listener), Signal::SIGSTOP).unwrap();
+    assert_fails(
+        &bench,
+        running,
+        "with 10 listeners: only 9 of 10 notifications had arrived at 10 listeners after 5s",
+    );
+}
+
+#[test]
+fn a_notification_that_nobody_sent() {
+    for (subcommand, notify, message) in [
+        (
+            "hub",
+            "NOTIFY hub",
+            "a listener received 2 notifications where 1 have been sent",
+        ),
+        (
+            "channels",
+            "NOTIFY channel_1",
+            "the sender received 1 notifications that it had not sent",
+        ),
+        (
+            "multicast",
+            "NOTIFY ping, 'x'",
+            "an answer to round trip x came back in round trip",
+        ),
+    ] {
+        let bench = Bench::new();
+        let running = start_endless(&bench, subcommand);
+        bench.query("a", notify).unwrap();
+        assert_fails(&bench, running, message);
+    }
+}
+
+#[test]
+fn an_answer_that_does_not_come() {
+    let bench = Bench::new();
+    let running = start_endless(&bench, "multicast");
+    let answering = bench.query(
+        "a",
+        "SELECT pid::text FROM pg_stat_activity WHERE query LIKE 'NOTIFY ping,%' LIMIT 1",
+    );
+    let answering: i32 = answering.unwrap()[0].parse().unwrap();
+    kill(Pid::from_raw(answering), Signal::SIGSTOP).unwrap();
+    assert_fails(&bench, running, "only 3 of 4 answers came back within 5s");
+}
