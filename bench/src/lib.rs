@@ -1,6 +1,8 @@
 //! Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 
+mod assert;
 mod benchmark;
+mod chart;
 pub mod cli;
 mod cluster;
 mod cpu;
@@ -12,20 +14,26 @@ mod latency;
 mod limits;
 mod listen;
 mod load;
+mod lookup;
 mod machine;
 mod multicast;
 mod noise;
+mod number;
 mod output;
 mod overhead;
+mod page;
 mod pgbench;
 mod pingpong;
 mod process;
 mod progress;
 mod render;
+mod report;
 mod results;
 mod round_trips;
 mod runner;
 mod running;
+#[cfg(test)]
+mod samples;
 mod sending;
 mod server;
 mod session;
@@ -54,7 +62,7 @@ use crate::workspace::Workspace;
 /// For a measurement that could not be made; clap uses it for the command line, too.
 const FAILURE: u8 = 2;
 
-/// For a server that did not pass a test.
+/// For a server that did not pass a test, or does not meet a condition.
 const DIFFERENCE: u8 = 1;
 
 /// Does what the command line asks for, and says on standard error what went wrong.
@@ -78,6 +86,11 @@ pub fn main(cli: Cli) -> ExitCode {
             Command::Benchmark(command) => {
                 measure(command.into_job().as_ref(), &mut interrupts).await
             }
+            Command::Report(args) => match report::run(&args.folder, &args.conditions.conditions) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::from(DIFFERENCE),
+                Err(error) => fail(&error),
+            },
             Command::Torture(args) => tokio::select! {
                 biased;
                 interrupt = interrupts.next() => interrupted(interrupt),
@@ -108,6 +121,7 @@ async fn measure(job: &dyn Job, interrupts: &mut Interrupts) -> ExitCode {
     drop(progress);
     match end {
         Ok(End::Complete) => ExitCode::SUCCESS,
+        Ok(End::Unmet) => ExitCode::from(DIFFERENCE),
         Ok(End::Interrupted(interrupt)) => interrupted(interrupt),
         Ok(End::Failed(error)) | Err(error) => fail(&error),
     }

@@ -150,16 +150,21 @@ impl Figure {
         if self.is_ratio {
             return format_ratio(value);
         }
-        let digits = match value.abs() {
-            100.0.. => 0,
-            10.0.. => 1,
-            1.0.. => 2,
-            0.0 => 0,
-            // As many zeros after the point as there are, and three digits.
-            small => (2 - small.log10().floor() as i32).clamp(3, 9) as usize,
-        };
-        format!("{value:.digits$}")
+        three_digits(value)
     }
+}
+
+/// Without decimals beyond the third significant digit.
+pub fn three_digits(value: f64) -> String {
+    let digits = match value.abs() {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        0.0 => 0,
+        // As many zeros after the point as there are, and three digits.
+        small => (2 - small.log10().floor() as i32).clamp(3, 9) as usize,
+    };
+    format!("{value:.digits$}")
 }
 
 /// A share or a multiple, for people.

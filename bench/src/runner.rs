@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 use futures_util::future::LocalBoxFuture;
 
+use crate::assert::{self, Scope};
 use crate::benchmark::{Benchmark, PointId};
 use crate::cli::{CommonArgs, Targets};
 use crate::interrupt::{Interrupt, Interrupts};
@@ -26,6 +27,8 @@ const CLUSTER_TIME: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub enum End {
     Complete,
+    /// To its end, but the results do not meet a condition.
+    Unmet,
     Interrupted(Interrupt),
     Failed(anyhow::Error),
 }
@@ -85,9 +88,27 @@ impl<B: Benchmark> JobOf<B> {
         self.common.servers.targets_or(default)
     }
 
+    /// What cannot be met, as it is not measured, is found out before the measurement.
+    fn check_conditions(&self, targets: &Targets) -> anyhow::Result<()> {
+        let benchmark = &self.benchmark;
+        let (figures, points) = (benchmark.figures(), benchmark.points());
+        let names = targets.names();
+        let scope = Scope {
+            benchmark: benchmark.name(),
+            figures: &figures,
+            points: &points,
+            targets: &names,
+        };
+        for condition in &self.common.output.conditions.conditions {
+            condition.check(scope)?;
+        }
+        Ok(())
+    }
+
     async fn measure(&self, context: Context<'_>) -> anyhow::Result<End> {
         let benchmark = &self.benchmark;
         let targets = self.targets()?;
+        self.check_conditions(&targets)?;
         limits::allow_connections(u64::from(benchmark.sessions()) * targets.count() as u64)?;
         let outputs = Outputs::open(&self.common.output)?;
 
@@ -139,7 +160,13 @@ impl<B: Benchmark> JobOf<B> {
             complete: matches!(end, End::Complete),
             warnings,
         };
-        match (context.progress.suspend(|| outputs.publish(&report)), end) {
+        let published = context.progress.suspend(|| outputs.publish(&report));
+        let conditions = &self.common.output.conditions.conditions;
+        let met = context
+            .progress
+            .suspend(|| assert::judge(conditions, &report));
+        match (published, end) {
+            (Ok(()), End::Complete) if !met => Ok(End::Unmet),
             (Ok(()), end) => Ok(end),
             (Err(error), End::Complete) => Err(error),
             // Two things went wrong. The later one would hide the earlier one.

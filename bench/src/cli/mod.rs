@@ -6,13 +6,13 @@ pub mod values;
 
 use clap::{Args, Parser, Subcommand};
 
-pub use self::output::{Format, OutputArgs};
+pub use self::output::{ConditionArgs, Format, OutputArgs};
 pub use self::servers::{ClusterArgs, ServerArgs, Targets};
 use crate::benchmark::Benchmark;
 use crate::runner::{Job, JobOf};
 use crate::running::RunningTarget;
 use crate::torture::TortureArgs;
-use crate::{hub, listen, load, multicast, overhead, pingpong, sending};
+use crate::{hub, listen, load, multicast, overhead, pingpong, report, sending};
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 ///
@@ -30,6 +30,7 @@ pub struct Cli {
 pub enum Command {
     #[command(flatten)]
     Benchmark(BenchmarkCommand),
+    Report(report::Args),
     Torture(TortureArgs),
 }
 

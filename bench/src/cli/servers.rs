@@ -55,6 +55,14 @@ impl Targets {
             Self::Running(targets) => targets.len(),
         }
     }
+
+    /// The baseline first.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Self::Own(targets) => targets.iter().map(|target| target.name.clone()).collect(),
+            Self::Running(targets) => targets.iter().map(|target| target.name.clone()).collect(),
+        }
+    }
 }
 
 /// Which clusters to make, and how their servers are set up.

@@ -67,6 +67,22 @@ fn nonsense_on_the_command_line() {
 }
 
 #[test]
+fn a_condition_on_what_is_not_measured() {
+    refuses(
+        &["--assert", "pingpong.ratio@1000"],
+        "invalid value 'pingpong.ratio@1000' for '--assert <CONDITION>': it has none of >=",
+    );
+    refuses(
+        &["--assert", "pingpong.tps@1000>1"],
+        "there is no figure \"tps\": name one of round_trips_per_sec, ",
+    );
+    refuses(
+        &["--idle", "5", "--assert", "pingpong.ratio@1000>1"],
+        "1000 is not measured: name one of 5",
+    );
+}
+
+#[test]
 fn two_targets_of_one_name() {
     refuses(
         &["--target", "a=pg_config", "--target", "a=pg_config"],

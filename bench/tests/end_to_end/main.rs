@@ -7,6 +7,7 @@ mod bad_input;
 mod cleanup;
 mod harness;
 mod load;
+mod report;
 mod results;
 mod url;
 mod workloads;

@@ -1,0 +1,254 @@
+//! Drawing a chart: its heading, the names of its curves, and the curves.
+
+use std::error::Error;
+use std::f64::consts::TAU;
+use std::ops::Add;
+use std::sync::LazyLock;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{RGBColor, register_font};
+
+use super::direction::{self, Direction};
+use super::palette::{AXIS, BACKGROUND, CURVES, FAINT_TEXT, GRID, TEXT};
+use super::{Chart, Curve, SIZE};
+
+// All lengths are of a chart that is SIZE large.
+const BORDER: i32 = 12;
+const TITLE_HEIGHT: i32 = 20;
+const LINE_HEIGHT: i32 = 17;
+const X_LABELS_HEIGHT: i32 = 42;
+const TITLE_SIZE: f64 = 18.0;
+const TEXT_SIZE: f64 = 15.5;
+const LINE_WIDTH: f64 = 2.0;
+/// Corners, radius, and the part of a turn from which the first corner is on top:
+/// what looks like a circle, a square, a triangle, a diamond.
+const MARKERS: [(u8, f64, f64); 4] = [
+    (24, 4.0, 0.0),
+    (4, 5.0, 0.125),
+    (3, 5.5, 0.0),
+    (4, 5.5, 0.0),
+];
+/// The line and marker before a curve's name.
+const KEY_LENGTH: i32 = 26;
+
+/// The font that a reader of an SVG has may be wider than that which is measured here.
+const TEXT_ALLOWANCE: f64 = 1.15;
+
+type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+
+/// A form at a place of a chart.
+type Marker<C, DB> = <EmptyElement<C, DB> as Add<Polygon<(i32, i32)>>>::Output;
+
+/// Draws on an area that is `unit` times SIZE large.
+pub fn draw<DB: DrawingBackend>(
+    chart: &Chart,
+    area: &DrawingArea<DB, Shift>,
+    unit: u32,
+) -> Drawn<DB>
+where
+    DB::ErrorType: Error + Send + Sync + 'static,
+{
+    LazyLock::force(&FONTS);
+    let page = Page { area, unit };
+    area.fill(&BACKGROUND.light)?;
+    let bottom = page.heading(chart)?;
+    let bottom = page.legend(&chart.curves, bottom)?;
+    page.curves(chart, bottom)
+}
+
+/// Those that are installed are not used: there may be none, and every chart
+/// should look the same.
+static FONTS: LazyLock<()> = LazyLock::new(|| {
+    for (style, font) in [
+        (FontStyle::Normal, notosans::REGULAR_TTF),
+        (FontStyle::Bold, notosans::BOLD_TTF),
+    ] {
+        assert!(
+            register_font("sans-serif", style, font).is_ok(),
+            "the font of the program is one"
+        );
+    }
+});
+
+/// Where a chart is drawn. Lengths and places are given for SIZE.
+struct Page<'a, DB: DrawingBackend> {
+    area: &'a DrawingArea<DB, Shift>,
+    unit: u32,
+}
+
+impl<DB: DrawingBackend> Page<'_, DB> {
+    fn units(&self, length: f64) -> i32 {
+        (length * f64::from(self.unit)).round() as i32
+    }
+
+    fn at(&self, (x, y): (i32, i32)) -> (i32, i32) {
+        (self.units(x.into()), self.units(y.into()))
+    }
+
+    fn font(&self, size: f64, style: FontStyle, colour: RGBColor) -> TextStyle<'static> {
+        let size = size * f64::from(self.unit);
+        FontDesc::new(FontFamily::SansSerif, size, style).color(&colour)
+    }
+
+    fn text(&self) -> TextStyle<'static> {
+        self.font(TEXT_SIZE, FontStyle::Normal, FAINT_TEXT.light)
+    }
+
+    fn stroke(&self, colour: RGBColor, width: f64) -> ShapeStyle {
+        colour.stroke_width(self.units(width) as u32)
+    }
+
+    /// How long a text is.
+    fn width(
+        &self,
+        text: &str,
+        style: &TextStyle,
+    ) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
+        let (width, _) = self.area.estimate_text_size(text, style)?;
+        Ok((f64::from(width) / f64::from(self.unit) * TEXT_ALLOWANCE).ceil() as i32)
+    }
+
+    /// The title, and what is measured, in as many lines as that takes. Returns where it ends.
+    fn heading(&self, chart: &Chart) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
+        let title = self.font(TITLE_SIZE, FontStyle::Bold, TEXT.light);
+        let mut y = BORDER - 4;
+        self.area
+            .draw_text(&chart.title, &title, self.at((BORDER, y)))?;
+        y += TITLE_HEIGHT;
+        for line in self.lines(&chart.subtitle)? {
+            self.area
+                .draw_text(&line, &self.text(), self.at((BORDER, y)))?;
+            y += LINE_HEIGHT;
+        }
+        Ok(y)
+    }
+
+    /// Divided between words so that it fits.
+    fn lines(&self, text: &str) -> Result<Vec<String>, DrawingAreaErrorKind<DB::ErrorType>> {
+        let style = self.text();
+        let room = SIZE.0 as i32 - 2 * BORDER;
+        let mut lines: Vec<String> = Vec::new();
+        for word in text.split_whitespace() {
+            if let Some(line) = lines.last_mut() {
+                let longer = format!("{line} {word}");
+                if self.width(&longer, &style)? <= room {
+                    *line = longer;
+                    continue;
+                }
+            }
+            lines.push(word.to_owned());
+        }
+        Ok(lines)
+    }
+
+    /// The names of the curves, in as many lines as they take. Returns where they end.
+    fn legend(
+        &self,
+        curves: &[Curve],
+        top: i32,
+    ) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
+        let text = self.font(TEXT_SIZE, FontStyle::Normal, TEXT.light);
+        let (mut x, mut y) = (BORDER, top + 4);
+        for curve in curves {
+            let width = KEY_LENGTH + self.width(curve.target, &text)?;
+            if x > BORDER && x + width > SIZE.0 as i32 - BORDER {
+                (x, y) = (BORDER, y + LINE_HEIGHT);
+            }
+            let middle = y + LINE_HEIGHT / 2 - 2;
+            let ends = [(x, middle), (x + KEY_LENGTH - 6, middle)].map(|end| self.at(end));
+            let style = self.stroke(colour(curve), LINE_WIDTH);
+            self.area.draw(&PathElement::new(ends, style))?;
+            let key = self.at((x + (KEY_LENGTH - 6) / 2, middle));
+            self.area.draw(&self.marker(curve, key))?;
+            self.area
+                .draw_text(curve.target, &text, self.at((x + KEY_LENGTH, y)))?;
+            x += width + 2 * BORDER;
+        }
+        Ok(y + LINE_HEIGHT)
+    }
+
+    fn curves(&self, chart: &Chart, top: i32) -> Drawn<DB> {
+        let vertical = vertical(chart);
+        let mut label_width = 0;
+        for &tick in vertical.ticks() {
+            label_width = label_width.max(self.width(&direction::label(tick), &self.text())?);
+        }
+        let label_width = label_width + 8;
+        let length = SIZE.0 as i32 - label_width - 2 * BORDER;
+        let horizontal = horizontal(chart, |label| {
+            let width = self.width(label, &self.text()).unwrap_or(length);
+            f64::from(width + 6) / f64::from(length)
+        });
+
+        let (_, below) = self.area.split_vertically(self.units(f64::from(top + 6)));
+        let (x_ticks, y_ticks) = (horizontal.ticks().len(), vertical.ticks().len());
+        let mut context = ChartBuilder::on(&below)
+            .margin_left(self.units(f64::from(BORDER)))
+            .margin_right(self.units(f64::from(BORDER)))
+            .margin_bottom(self.units(6.0))
+            // Half of the uppermost label.
+            .margin_top(self.units(8.0))
+            .x_label_area_size(self.units(f64::from(X_LABELS_HEIGHT)))
+            .y_label_area_size(self.units(f64::from(label_width)))
+            .build_cartesian_2d(horizontal, vertical)?;
+        context
+            .configure_mesh()
+            .disable_x_mesh()
+            .bold_line_style(self.stroke(GRID.light, 1.0))
+            .axis_style(self.stroke(AXIS.light, 1.0))
+            .set_all_tick_mark_size(self.units(4.0))
+            .label_style(self.text())
+            .x_desc(chart.x_label)
+            .axis_desc_style(self.text())
+            .x_labels(x_ticks)
+            .y_labels(y_ticks)
+            .draw()?;
+
+        // The baseline last, as it is what the others are compared with.
+        for curve in chart.curves.iter().rev() {
+            let medians = curve.points.iter().map(|(x, y)| (*x, y.median));
+            let ranges = curve.points.iter().map(|(x, y)| [(*x, y.min), (*x, y.max)]);
+            let line = self.stroke(colour(curve), LINE_WIDTH);
+            let range = self.stroke(colour(curve), 1.0);
+            context.draw_series(ranges.map(|range_ends| PathElement::new(range_ends, range)))?;
+            context.draw_series(LineSeries::new(medians.clone(), line))?;
+            context.draw_series(medians.map(|at| self.marker(curve, at)))?;
+        }
+        Ok(())
+    }
+
+    /// Curves also differ in the form of their points.
+    fn marker<C>(&self, curve: &Curve, at: C) -> Marker<C, DB> {
+        let (count, radius, turn) = MARKERS[curve.position % MARKERS.len()];
+        let corners: Vec<(i32, i32)> = (0..count)
+            .map(|corner| {
+                let angle = TAU * (f64::from(corner) / f64::from(count) + turn);
+                (
+                    self.units(radius * angle.sin()),
+                    self.units(-radius * angle.cos()),
+                )
+            })
+            .collect();
+        EmptyElement::at(at) + Polygon::new(corners, colour(curve).filled())
+    }
+}
+
+fn colour(curve: &Curve) -> RGBColor {
+    CURVES[curve.position % CURVES.len()].light
+}
+
+fn horizontal(chart: &Chart, room: impl Fn(&str) -> f64) -> Direction {
+    let points = chart.curves.iter().flat_map(|curve| &curve.points);
+    let values: Vec<f64> = points.map(|(x, _)| *x).collect();
+    Direction::of_choices(chart.x_scale, &values, room)
+}
+
+fn vertical(chart: &Chart) -> Direction {
+    let points = chart.curves.iter().flat_map(|curve| &curve.points);
+    let mut values: Vec<f64> = points.flat_map(|(_, y)| [y.min, y.median, y.max]).collect();
+    if chart.is_ratio {
+        values.push(1.0);
+    }
+    Direction::of_measurements(chart.y_scale, &values)
+}

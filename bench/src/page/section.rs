@@ -1,0 +1,154 @@
+//! All about one report.
+
+use maud::{Markup, PreEscaped, html};
+use serde_json::Value;
+
+use super::{Entry, table};
+use crate::chart::Chart;
+use crate::results::{Figure, Report};
+
+pub fn render(entry: &Entry, id: &str) -> anyhow::Result<Markup> {
+    let report = &entry.report;
+    let workloads = report
+        .workloads()
+        .into_iter()
+        .map(|workload| self::workload(report, workload))
+        .collect::<anyhow::Result<Vec<Markup>>>()?;
+    Ok(html! {
+        section aria-labelledby=(id) {
+            h2 id=(id) {
+                (entry.title())
+                @if !report.complete { " " span.incomplete { "incomplete" } }
+            }
+            p.question { (report.question) }
+            @if !report.complete {
+                p.warning { "The measurement was stopped before its end: this is what it had measured until then." }
+            }
+            @for warning in &report.warnings { p.warning { "Warning: " (warning) } }
+            @if workloads.is_empty() { p { "Nothing was measured." } }
+            @for workload in workloads { (workload) }
+            h3 { "Method" }
+            @for paragraph in &report.method { p.method { (paragraph) } }
+            (circumstances(report))
+        }
+    })
+}
+
+/// What is drawn, each with its table, and what is not.
+fn workload(report: &Report, workload: &str) -> anyhow::Result<Markup> {
+    let measured = |figure: &&Figure| report.has(figure, workload);
+    let figures: Vec<&Figure> = report.figures.iter().filter(measured).collect();
+    let (drawn, others): (Vec<&Figure>, Vec<&Figure>) =
+        figures.into_iter().partition(|figure| figure.chart);
+    let mut charts = Vec::new();
+    for figure in drawn {
+        let chart = Chart::of(report, figure, workload);
+        let svg = chart.map(|chart| chart.svg()).transpose()?;
+        charts.push((figure, svg.unwrap_or_default()));
+    }
+    Ok(html! {
+        @if !workload.is_empty() { h3 { (workload) } }
+        @for (figure, svg) in charts {
+            div.figure {
+                figure {
+                    (PreEscaped(svg))
+                    figcaption { "Medians, with lines from the least to the greatest run." }
+                }
+                (table::render(report, figure, workload))
+            }
+        }
+        @if !others.is_empty() {
+            details {
+                summary { "More figures" }
+                @for figure in others { (table::render(report, figure, workload)) }
+            }
+        }
+    })
+}
+
+/// With what and on what it was measured.
+fn circumstances(report: &Report) -> Markup {
+    let machine = &report.machine;
+    html! {
+        details {
+            summary { "Command, machine, versions and settings" }
+            dl {
+                dt { "Command" } dd { code { (command_line(&report.command_line)) } }
+                dt { "Date" } dd { (report.date) }
+                dt { "Machine" }
+                dd { (machine.cpu_count) " × " (machine.cpu_model) ", " (machine.os) ", kernel " (machine.kernel) }
+                dt { "pinpoint-bench" } dd { (report.program_version) }
+                @for (name, value) in parameters(&report.parameters) {
+                    dt { (name) } dd { code { (value) } }
+                }
+            }
+            div.scroll tabindex="0" role="region" aria-label="Table: servers" {
+                table.servers {
+                    caption { "Servers" }
+                    thead {
+                        tr {
+                            th scope="col" { "name" }
+                            th scope="col" { "version" }
+                            th scope="col" { "libraries and extensions" }
+                            th scope="col" { "settings" }
+                        }
+                    }
+                    tbody {
+                        @for target in &report.targets {
+                            tr {
+                                th scope="row" { (target.name) }
+                                td { (target.server_version) }
+                                td {
+                                    @for library in &target.preload { p { (library) } }
+                                    @for (name, version) in &target.extensions { p { (name) " " (version) } }
+                                }
+                                td { @for (name, value) in &target.settings { p { code { (name) " = " (value) } } } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// As it can be typed.
+fn command_line(arguments: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c);
+    let quoted = arguments.iter().map(|argument| {
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument.clone()
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+fn parameters(parameters: &Value) -> Vec<(String, String)> {
+    let Value::Object(parameters) = parameters else {
+        return Vec::new();
+    };
+    let shown = parameters.iter().map(|(name, value)| {
+        let value = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        (name.replace('_', " "), value)
+    });
+    shown.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_can_be_typed() {
+        let arguments = ["pinpoint-bench", "pingpong", "--target", "a=b,c='d e'", ""];
+        assert_eq!(
+            command_line(&arguments.map(str::to_owned)),
+            r"pinpoint-bench pingpong --target 'a=b,c='\''d e'\''' ''"
+        );
+    }
+}
