@@ -96,9 +96,8 @@ static HTAB *map = NULL;
 static HTAB *relations = NULL;
 static slist_head negatives = SLIST_STATIC_INIT(negatives);
 
-/* What is set up once in a session */
+/* Has this session registered its callback? */
 static bool initialized = false;
-static ScanKeyData scankey_template[2];
 
 static void initialize(void);
 static void create_map(void);
@@ -164,25 +163,8 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 static void
 initialize(void)
 {
-	static const AttrNumber attributes[lengthof(scankey_template)] = {
-		Anum_pg_class_reltablespace,
-		Anum_pg_class_relfilenode
-	};
-
 	if (CacheMemoryContext == NULL)
 		CreateCacheMemoryContext();
-
-	/* Done here and copied later, as a look-up of a function is not free. */
-	MemSet(scankey_template, 0, sizeof(scankey_template));
-	for (int i = 0; i < (int) lengthof(scankey_template); i++)
-	{
-		ScanKey		key = &scankey_template[i];
-
-		key->sk_attno = attributes[i];
-		key->sk_strategy = BTEqualStrategyNumber;
-		fmgr_info_cxt(F_OIDEQ, &key->sk_func, CacheMemoryContext);
-	}
-
 	create_map();
 	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
 	initialized = true;
@@ -245,7 +227,7 @@ forget_relation(Oid relid)
 
 	forget_list(&relation->entries);
 	if (hash_search(relations, &relid, HASH_REMOVE, NULL) == NULL)
-		elog(ERROR, "hash table corrupted");
+		elog(ERROR, "relation-file map: a relation is not where it was");
 }
 
 static void
@@ -257,7 +239,7 @@ forget_list(slist_head *entries)
 		MapEntry   *entry = slist_container(MapEntry, link, node);
 
 		if (hash_search(map, &entry->key, HASH_REMOVE, NULL) == NULL)
-			elog(ERROR, "hash table corrupted");
+			elog(ERROR, "relation-file map: an entry is in a list only");
 	}
 }
 
@@ -302,39 +284,33 @@ look_up(const MapKey *key)
 static Oid
 look_up_pg_class(const MapKey *key)
 {
-	Relation	pg_class;
+	bool		ignore_temporary = pinpoint_ignores_temporary(PINPOINT_SERVER_VERSION);
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyData conditions[2];
 	SysScanDesc scan;
-	ScanKeyData scankey[lengthof(scankey_template)];
 	HeapTuple	tuple;
 	Oid			relid = InvalidOid;
-	bool		ignore_temporary = pinpoint_ignores_temporary(PINPOINT_SERVER_VERSION);
 
-	pg_class = table_open(RelationRelationId, AccessShareLock);
-
-	/* The scan changes its keys. */
-	memcpy(scankey, scankey_template, sizeof(scankey));
-	scankey[0].sk_argument = ObjectIdGetDatum(key->reltablespace);
-	scankey[1].sk_argument = ObjectIdGetDatum(key->relfilenumber);
+	ScanKeyInit(&conditions[0], Anum_pg_class_reltablespace,
+				BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(key->reltablespace));
+	ScanKeyInit(&conditions[1], Anum_pg_class_relfilenode,
+				BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(key->relfilenumber));
 	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
-							  NULL, lengthof(scankey), scankey);
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+							  NULL, lengthof(conditions), conditions);
+	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
 		if (ignore_temporary && form->relpersistence == RELPERSISTENCE_TEMP)
 			continue;
-
 		if (OidIsValid(relid))
 			elog(ERROR,
 				 "unexpected duplicate for tablespace %u, " PINPOINT_FILE_NUMBER " %u",
 				 key->reltablespace, key->relfilenumber);
-
-		Assert(form->reltablespace == key->reltablespace);
-		Assert(form->relfilenode == key->relfilenumber);
 		relid = form->oid;
 	}
-
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
 	return relid;
@@ -369,7 +345,7 @@ remember(const MapKey *key, Oid relid)
 
 	entry = hash_search(map, key, HASH_ENTER, &found);
 	if (found)
-		elog(ERROR, "corrupted hashtable");
+		elog(ERROR, "relation-file map: an entry was made twice");
 	entry->relid = relid;
 	slist_push_head(list, &entry->link);
 

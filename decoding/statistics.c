@@ -28,7 +28,11 @@
 PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_server);
 PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_sessions);
 
-typedef struct Slot
+/*
+ * A WAL sender writes to its slot with each change that it decodes.  So no two
+ * slots are on the same cache line.
+ */
+typedef struct pg_attribute_aligned(PG_CACHE_LINE_SIZE) Slot
 {
 	int			pid;			/* 0: free */
 	pg_atomic_uint64 counters[PINPOINT_COUNTERS];	/* only the owner writes */
