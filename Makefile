@@ -1,7 +1,7 @@
 # pg_pinpoint: builds and installs every part for the server that PG_CONFIG
 # names, as in "make install PG_CONFIG=/usr/lib/postgresql/15/bin/pg_config".
 
-PARTS = notify
+PARTS = notify decoding
 
 PG_CONFIG ?= pg_config
 
@@ -21,6 +21,6 @@ clean-bench:
 bench:
 	cargo build --release --locked --manifest-path bench/Cargo.toml
 
-# Installs the extension first: the tests run on the server of PG_CONFIG.
+# Installs every part first: the tests run on the server of PG_CONFIG.
 check:
 	PG_CONFIG='$(PG_CONFIG)' script/test

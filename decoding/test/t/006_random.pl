@@ -20,7 +20,7 @@ use RandomStatements;
 use Test::More;
 
 my $seed  = $ENV{PINPOINT_TEST_SEED}       // 4;
-my $count = $ENV{PINPOINT_TEST_STATEMENTS} // 1500;
+my $count = $ENV{PINPOINT_TEST_STATEMENTS} // 1000;
 note("PINPOINT_TEST_SEED=$seed PINPOINT_TEST_STATEMENTS=$count");
 
 # ---- the statements
