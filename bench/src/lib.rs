@@ -7,6 +7,7 @@ pub mod cli;
 mod cluster;
 mod cpu;
 mod crowd;
+mod decode;
 mod hub;
 mod installation;
 mod interrupt;

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::process::ProcessError;
+use crate::process::{ProcessError, first_lines};
 use crate::server::Server;
 
 const SCRIPT: &str = "pgbench.sql";
@@ -24,10 +24,6 @@ const CONNECTION_TIME: Duration = Duration::from_millis(3);
 
 /// What it takes to fill the tables, for each 100,000 rows, where nothing is fast.
 const TIME_TO_FILL: Duration = Duration::from_secs(2);
-
-/// How much of what pgbench complains of goes with an error. The first lines
-/// tell why; each session may add one of its own.
-const ERROR_LINES: usize = 6;
 
 #[derive(Debug, Error)]
 pub enum PgbenchError {
@@ -211,16 +207,6 @@ pub fn jobs(clients: u32) -> u32 {
 
 fn read(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
-}
-
-fn first_lines(text: &str) -> String {
-    let lines: Vec<String> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .take(ERROR_LINES)
-        .map(|line| format!("  {line}"))
-        .collect();
-    lines.join("\n")
 }
 
 /// The figures in what pgbench prints at its end.

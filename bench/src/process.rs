@@ -19,6 +19,9 @@ const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// How much of what a program complains of goes with an error.
+const ERROR_LINES: usize = 6;
+
 #[derive(Debug, Error)]
 pub enum ProcessError {
     #[error(
@@ -170,6 +173,18 @@ impl Drop for Process {
             );
         }
     }
+}
+
+/// The first lines of what a program complains of. They tell why it failed; each
+/// session of the program may add one of its own.
+pub fn first_lines(text: &str) -> String {
+    let lines: Vec<String> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .take(ERROR_LINES)
+        .map(|line| format!("  {line}"))
+        .collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]

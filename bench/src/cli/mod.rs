@@ -12,7 +12,7 @@ use crate::benchmark::Benchmark;
 use crate::runner::{Job, JobOf};
 use crate::running::RunningTarget;
 use crate::torture::TortureArgs;
-use crate::{hub, listen, load, multicast, overhead, pingpong, report, sending};
+use crate::{decode, hub, listen, load, multicast, overhead, pingpong, report, sending};
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 ///
@@ -47,6 +47,7 @@ pub enum BenchmarkCommand {
     Multicast(multicast::Args),
     Listen(listen::Args),
     Overhead(overhead::Args),
+    Decode(decode::Args),
 }
 
 /// Their names, and the options that `all --quick` gives them.
@@ -61,6 +62,7 @@ pub const BENCHMARKS: &[(&str, &[&str])] = &[
     ("multicast", multicast::QUICK),
     ("listen", listen::QUICK),
     ("overhead", overhead::QUICK),
+    ("decode", decode::QUICK),
 ];
 
 impl BenchmarkCommand {
@@ -79,6 +81,7 @@ impl BenchmarkCommand {
             Self::Multicast(args) => job(args.plan(), args.common),
             Self::Listen(args) => job(args.plan(), args.common),
             Self::Overhead(args) => job(args.plan(), args.common),
+            Self::Decode(args) => job(args.plan(), args.common),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The program as a person starts it, against real servers.
 //!
 //! Needs PostgreSQL's server and server development package with its
-//! `pg_config` on the PATH, and pg_pinpoint installed in it.
+//! `pg_config` on the PATH, and pg_pinpoint and
+//! pg_pinpoint_decoding installed in it.
 
 mod bad_input;
 mod cleanup;
+mod decode;
 mod harness;
 mod load;
 mod report;

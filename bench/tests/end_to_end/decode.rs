@@ -1,0 +1,178 @@
+//! The benchmark `decode`: what it measures and writes, and what becomes of it
+//! when something goes wrong.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::harness::{Bench, wait_until};
+
+fn seconds(run: &Value, figure: &str) -> f64 {
+    run[figure]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no {figure} in {run}"))
+}
+
+#[test]
+fn decode_compares_stock_and_pinpoint_with_both_workloads() {
+    let bench = Bench::new();
+    let (csv_file, json_file) = (bench.result("csv"), bench.result("json"));
+    let output = bench.run_subcommand(
+        "decode",
+        &[
+            "--tables",
+            "50,10",
+            "--runs",
+            "2",
+            "--csv",
+            csv_file.to_str().unwrap(),
+            "--json",
+            json_file.to_str().unwrap(),
+        ],
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    bench.assert_nothing_left();
+
+    let report: Value = serde_json::from_str(&fs::read_to_string(json_file).unwrap()).unwrap();
+    assert_eq!(report["benchmark"], "decode");
+    assert_eq!(report["figures"][0]["name"], "ddl_seconds");
+    assert_eq!(report["complete"], true);
+    for (target, preload) in [(0, None), (1, Some("pg_pinpoint_decoding"))] {
+        let settings = &report["targets"][target]["settings"];
+        assert_eq!(settings["wal_level"], "logical");
+        assert_eq!(settings["fsync"], "off");
+        assert_eq!(settings["logical_decoding_work_mem"], "4GB");
+        assert_eq!(settings["shared_preload_libraries"].as_str(), preload);
+    }
+
+    let points = report["points"].as_array().unwrap();
+    let places: Vec<_> = points
+        .iter()
+        .map(|point| {
+            (
+                point["workload"].as_str().unwrap(),
+                point["x"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        places,
+        [
+            ("single_transaction", 10),
+            ("single_transaction", 50),
+            ("transaction_per_table", 10),
+            ("transaction_per_table", 50),
+        ]
+    );
+    for point in points {
+        for (series, target) in [(0, "stock"), (1, "pinpoint")] {
+            let series = &point["series"][series];
+            assert_eq!(series["target"], target);
+            let runs = series["runs"].as_array().unwrap();
+            assert_eq!(runs.len(), 2);
+            for run in runs {
+                let (total, dml) = (seconds(run, "total_seconds"), seconds(run, "dml_seconds"));
+                assert!(dml > 0.0, "{run}");
+                // With so few tables the DDL may drown in the noise.
+                match run["ddl_seconds"].as_f64() {
+                    Some(ddl) => assert!((total - dml - ddl).abs() < 1e-9, "{run}"),
+                    None => assert!(total <= dml, "{run}"),
+                }
+            }
+        }
+    }
+
+    // A header, and a line for each run.
+    let csv = fs::read_to_string(csv_file).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 4 * 2 * 2, "{csv}");
+}
+
+#[test]
+fn without_pg_recvlogical() {
+    let bench = Bench::new();
+    let folder = bench.result("bin");
+    fs::create_dir(&folder).unwrap();
+    for program in ["initdb", "postgres"] {
+        fs::write(folder.join(program), "").unwrap();
+    }
+    let pg_config = bench.script(
+        "pg_config",
+        &format!(
+            "echo {}; pg_config --pkglibdir --sharedir",
+            folder.display()
+        ),
+    );
+    let output = bench.run_subcommand(
+        "decode",
+        &["--target", &format!("a={}", pg_config.display())],
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("pg_recvlogical\" does not exist: install pg_recvlogical"),
+        "{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_receiver_that_is_terminated_is_an_error() {
+    let bench = Bench::new();
+    let running = bench.start_subcommand(
+        "decode",
+        &[
+            "--target",
+            "a=pg_config",
+            "--tables",
+            "3000",
+            "--runs",
+            "1000",
+        ],
+    );
+    wait_until("something is decoded", || {
+        let walsenders = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
+                          WHERE backend_type = 'walsender'";
+        bench
+            .query("a", walsenders)
+            .is_some_and(|pids| !pids.is_empty())
+    });
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("3000 tables, single_transaction: pg_recvlogical failed"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("terminating connection due to administrator command"),
+        "{stderr}"
+    );
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn an_interrupt_stops_decoding_and_cleans_up() {
+    let bench = Bench::new();
+    let running = bench.start_subcommand(
+        "decode",
+        &[
+            "--target",
+            "a=pg_config",
+            "--tables",
+            "1000",
+            "--runs",
+            "1000",
+        ],
+    );
+    wait_until("something is decoded", || {
+        let slots = "SELECT slot_name::text FROM pg_replication_slots WHERE slot_name = 'copy'";
+        bench
+            .query("a", slots)
+            .is_some_and(|slots| !slots.is_empty())
+    });
+    running.signal(Signal::SIGINT);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    bench.assert_nothing_left();
+}
