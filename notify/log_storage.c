@@ -37,8 +37,6 @@
 
 #include "pinpoint.h"
 
-#define LOG_FILE_NAME		"pg_notify/pg_pinpoint"
-
 /* The file grows in steps of so many bytes. */
 #define GROWTH_STEP			((Size) 16 * 1024 * 1024)
 
@@ -105,13 +103,13 @@ pinpoint_log_storage_create(void)
 			on_proc_exit(empty_file, (Datum) 0);
 		callback_registered = true;
 
-		file = BasicOpenFile(LOG_FILE_NAME,
+		file = BasicOpenFile(PINPOINT_LOG_FILE_NAME,
 							 O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
 		if (file < 0)
 			ereport(FATAL,
 					(errcode_for_file_access(),
 					 errmsg("could not create file \"%s\": %m",
-							LOG_FILE_NAME)));
+							PINPOINT_LOG_FILE_NAME)));
 		(void) fcntl(file, F_SETFD, FD_CLOEXEC);
 
 		/* Nobody touches what is mapped beyond the end of the file. */
@@ -152,47 +150,42 @@ pinpoint_log_storage_memory_size(void)
 /*
  * Before commit: take disk space.
  *
- * usable: bytes at the beginning of the range that can be used now.  wanted: how
- * many are needed, at most the size of the range.  Returns how many can be used
- * then.
+ * *usable: bytes at the beginning of the range that can be used now, and how
+ * many can be used then.  wanted: how many are needed, at most the size of the
+ * range.  Returns 0, or what the file system says, as in errno: disk full, for
+ * instance.  Then nothing changed.
  *
  * The caller holds PinpointStorageLock, and not PinpointOrderLock.
- *
- * Errors: disk full, or whatever the file system says.
  */
-Size
-pinpoint_log_storage_grow(Size usable, Size wanted)
+int
+pinpoint_log_storage_grow(Size *usable, Size wanted)
 {
-	Size		old_usable = usable;
+	Size		new_usable = *usable;
 
-	Assert(usable >= memory_size && wanted <= range_size);
+	Assert(*usable >= memory_size && wanted <= range_size);
 
-	while (usable < wanted)
+	while (new_usable < wanted)
 	{
-		Size		step = Min(GROWTH_STEP, range_size - usable);
+		Size		step = Min(GROWTH_STEP, range_size - new_usable);
 		int			rc;
 
 		do
-			rc = posix_fallocate(file, (off_t) (usable - memory_size),
+			rc = posix_fallocate(file, (off_t) (new_usable - memory_size),
 								 (off_t) step);
 		while (rc == EINTR);
 
 		if (rc != 0)
 		{
 			/* Take no space that nobody knows of. */
-			if (ftruncate(file, (off_t) (old_usable - memory_size)) != 0)
+			if (ftruncate(file, (off_t) (*usable - memory_size)) != 0)
 				elog(LOG, "could not truncate file \"%s\": %m",
-					 LOG_FILE_NAME);
-			errno = rc;
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not extend file \"%s\": %m",
-							LOG_FILE_NAME),
-					 errhint("Check free disk space.")));
+					 PINPOINT_LOG_FILE_NAME);
+			return rc;
 		}
-		usable += step;
+		new_usable += step;
 	}
-	return usable;
+	*usable = new_usable;
+	return 0;
 }
 
 /*
@@ -206,5 +199,5 @@ pinpoint_log_storage_shrink(void)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not truncate file \"%s\": %m",
-						LOG_FILE_NAME)));
+						PINPOINT_LOG_FILE_NAME)));
 }

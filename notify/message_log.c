@@ -145,6 +145,7 @@ static Size size_to_fit(Size size);
 static Size top_of_segments(void);
 static void grow(Size wanted);
 static void report_full(PinpointBatchLayout *layout);
+static void report_no_disk_space(int error);
 static bool reclaim(uint64 max_batches);
 
 /*
@@ -339,22 +340,29 @@ size_to_fit(Size size)
 
 /*
  * Make at least so many bytes usable.
+ *
+ * Errors: what the file system says.
  */
 static void
 grow(Size wanted)
 {
+	int			error = 0;
+
 	LWLockAcquire(PinpointStorageLock, LW_EXCLUSIVE);
 	if (message_log->usable < wanted)
 	{
-		Size		usable;
+		Size		usable = message_log->usable;
 
-		usable = pinpoint_log_storage_grow(message_log->usable, wanted);
+		error = pinpoint_log_storage_grow(&usable, wanted);
 
 		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 		message_log->usable = usable;
 		LWLockRelease(PinpointOrderLock);
 	}
 	LWLockRelease(PinpointStorageLock);
+
+	if (error != 0)
+		report_no_disk_space(error);
 }
 
 /*
@@ -451,6 +459,29 @@ report_full(PinpointBatchLayout *layout)
 			 errhint("The NOTIFY queue cannot be emptied until the server process with PID %d has committed.",
 					 sender) :
 			 errhint("Increase \"pinpoint.queue_size\".")));
+}
+
+/*
+ * Say what failed, and who keeps what is on the disk already.
+ */
+static void
+report_no_disk_space(int error)
+{
+	int			listener;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	listener = pinpoint_wakeup_furthest_behind();
+	LWLockRelease(PinpointOrderLock);
+
+	errno = error;
+	ereport(ERROR,
+			(errcode_for_file_access(),
+			 errmsg("could not extend file \"%s\": %m",
+					PINPOINT_LOG_FILE_NAME),
+			 listener != 0 ?
+			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
+					 listener) :
+			 errhint("Check free disk space.")));
 }
 
 /*

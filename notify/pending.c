@@ -66,6 +66,11 @@ typedef struct PendingLevel
 	List	   *notifications;	/* of PinpointNotification */
 	duplicates_hash *duplicates;	/* NULL below the threshold */
 	struct PendingLevel *upper; /* of an enclosing (sub)transaction */
+
+	/* While it is merged into its parent: how long the parent's lists were. */
+	bool		merging;
+	int			upper_actions;
+	int			upper_notifications;
 } PendingLevel;
 
 static PendingLevel *pending = NULL;
@@ -73,6 +78,7 @@ static PendingLevel *pending = NULL;
 static PendingLevel *current_level(void);
 static bool is_duplicate(PendingLevel *level, PinpointNotification *n);
 static void append_notification(PendingLevel *level, PinpointNotification *n);
+static void take_back(PendingLevel *child);
 
 /*
  * The lists of the current (sub)transaction, made if it has none yet.
@@ -202,9 +208,14 @@ pinpoint_pending_at_subcommit(void)
 		return;
 	}
 
+	child->merging = true;
+	child->upper_actions = list_length(parent->actions);
+	child->upper_notifications = list_length(parent->notifications);
+
 	/*
 	 * The context of the subtransaction lives on as long as its parent's, so
-	 * the elements can stay where they are.
+	 * the elements can stay where they are.  If this runs out of memory, the
+	 * subtransaction aborts after all.
 	 */
 	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
 	parent->actions = list_concat(parent->actions, child->actions);
@@ -233,9 +244,28 @@ pinpoint_pending_at_subabort(void)
 	{
 		PendingLevel *child = pending;
 
+		if (child->merging)
+			take_back(child);
 		pending = child->upper;
 		pfree(child);
 	}
+}
+
+/*
+ * Take what has been merged so far out of the parent's lists.  Whatever was
+ * allocated for it meanwhile goes with the context of the subtransaction; the
+ * hash table, which knows elements that will be gone, is made anew when it is
+ * needed.
+ */
+static void
+take_back(PendingLevel *child)
+{
+	PendingLevel *parent = child->upper;
+
+	parent->actions = list_truncate(parent->actions, child->upper_actions);
+	parent->notifications = list_truncate(parent->notifications,
+										  child->upper_notifications);
+	parent->duplicates = NULL;
 }
 
 /*

@@ -242,10 +242,12 @@ extern void pinpoint_message_log_give_back(void);
 extern void pinpoint_message_log_stats(PinpointQueueStats *stats);
 
 /*---- log_storage.c: where the log lives ----*/
+#define PINPOINT_LOG_FILE_NAME	"pg_notify/pg_pinpoint"
+
 extern char *pinpoint_log_storage_create(void);
 extern Size pinpoint_log_storage_size(void);
 extern Size pinpoint_log_storage_memory_size(void);
-extern Size pinpoint_log_storage_grow(Size usable, Size wanted);
+extern int	pinpoint_log_storage_grow(Size *usable, Size wanted);
 extern void pinpoint_log_storage_shrink(void);
 
 /*---- wakeup.c: whom to wake ----*/

@@ -119,8 +119,9 @@ my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 system_or_bail('prlimit', "--pid=$postmaster", "--fsize=$limit:");
 my $limited = connect_to($node);
 my $no_space = 'could not extend file "pg_notify/pg_pinpoint": File too large';
-is($limited->query(notifications(1, 4000, 7900))->error->{M},
-	$no_space, 'a transaction larger than the disk space fails');
+my $too_large = $limited->query(notifications(1, 4000, 7900));
+is($too_large->error->{M}, $no_space, 'a transaction larger than the disk space fails');
+is($too_large->error->{H}, 'Check free disk space.', 'and no listener is blamed');
 is(disk_usage(), 0, 'and gives back what it took in vain');
 
 $observer->run('CREATE TABLE sent (last int)');
@@ -138,7 +139,9 @@ while (!$failure && $last < 100_000)
 }
 cmp_ok($last, '>', 0, 'some space was there');
 is($failure && $failure->{M}, $no_space, 'a transaction that finds no disk space fails');
-is($failure && $failure->{H}, 'Check free disk space.', 'with a hint');
+like($failure && $failure->{H},
+	qr/^Check free disk space\. The listener that is furthest behind is the server process with PID @{[ $slow->pid ]}\./,
+	'with a hint that names the listener whose backlog takes the space');
 is($limited->value('SELECT max(last) FROM sent'), $last, 'before its commit');
 is($limited->query(notifications(1, 500, 7900))->error->{M}, $no_space, 'and so does the next');
 is(-s $file, stat_queue($observer)->{file_bytes}, 'the file is as large as the view says');
