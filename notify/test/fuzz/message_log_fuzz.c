@@ -1,0 +1,586 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_log_fuzz.c
+ *		The message log against a naive model of it.
+ *
+ * The input is a list of choices: what to do next, with which batch, how large.
+ * Each batch is written from random notifications, and must read back as these
+ * until it is given back, whatever happens to the others.  The model knows
+ * which batches are alive and in which order they were published, and after
+ * each step the log must agree with it:
+ *
+ *	- no two live batches overlap, and none is outside of what is usable,
+ *	- the published list is that of the model,
+ *	- what is full is full, and when all is given back nothing is left.
+ *
+ * What is not usable is poisoned, so that AddressSanitizer reports whoever
+ * touches it; what was in a batch that is gone is overwritten.
+ *
+ * The locks are looked at, too: which is held when the log grows or shrinks, and
+ * that none is left after an error.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "message_log.c"
+
+#include <sanitizer/asan_interface.h>
+#include <setjmp.h>
+
+#undef printf
+
+#define MAX_ALIVE	256
+#define PAGE		4096
+
+#define FAIL(...) \
+	(printf("%s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__), \
+	 printf("\n"), abort())
+
+typedef enum ModelState
+{
+	RESERVED,
+	PUBLISHED
+} ModelState;
+
+/* A live batch, and what it must contain. */
+typedef struct ModelBatch
+{
+	PinpointBatch *batch;
+	Size		size;
+	ModelState	state;
+	uint32		pins;
+	List	   *notifications;	/* of PinpointNotification */
+} ModelBatch;
+
+/* In the order of publication, those that are not published last. */
+static ModelBatch alive[MAX_ALIVE];
+static int	nalive;
+
+/* The input. */
+static const uint8_t *choices;
+static size_t nchoices;
+
+/* What the stubs below stand for. */
+static char *range;
+static Size range_size;
+static Size memory_size;
+static bool order_lock_held;
+static bool storage_lock_held;
+static bool disk_full;
+static jmp_buf on_error;
+
+LWLock	   *PinpointOrderLock;
+static LWLockPadded order_lock;
+static LWLockPadded storage_lock;
+
+/* ---- what the log needs from others ---- */
+
+void *
+ShmemInitStruct(const char *name, Size size, bool *found)
+{
+	*found = false;
+	return calloc(1, size);
+}
+
+LWLockPadded *
+GetNamedLWLockTranche(const char *name)
+{
+	return &storage_lock;
+}
+
+static bool *
+held(LWLock *lock)
+{
+	return lock == PinpointOrderLock ? &order_lock_held : &storage_lock_held;
+}
+
+bool
+LWLockAcquire(LWLock *lock, LWLockMode mode)
+{
+	if (*held(lock) || (lock != PinpointOrderLock && order_lock_held))
+		FAIL("lock taken twice, or in the wrong order");
+	*held(lock) = true;
+	return true;
+}
+
+bool
+LWLockConditionalAcquire(LWLock *lock, LWLockMode mode)
+{
+	return LWLockAcquire(lock, mode);
+}
+
+void
+LWLockRelease(LWLock *lock)
+{
+	if (!*held(lock))
+		FAIL("lock released that is not held");
+	*held(lock) = false;
+}
+
+/* Every error is one that pinpoint_message_log_reserve() may report. */
+bool
+errstart(int elevel, const char *domain)
+{
+	longjmp(on_error, 1);
+}
+
+bool
+errstart_cold(int elevel, const char *domain)
+{
+	longjmp(on_error, 1);
+}
+
+int
+pinpoint_wakeup_furthest_behind(void)
+{
+	return 0;
+}
+
+int
+pinpoint_commit_order_oldest_sender(void)
+{
+	return 0;
+}
+
+uint32
+pinpoint_channel_hash(const char *channel)
+{
+	uint32		hash = 5381;
+
+	while (*channel)
+		hash = hash * 33 + (uint8_t) *channel++;
+	return hash;
+}
+
+char *
+pinpoint_log_storage_create(void)
+{
+	ASAN_POISON_MEMORY_REGION(range + memory_size, range_size - memory_size);
+	return range;
+}
+
+Size
+pinpoint_log_storage_size(void)
+{
+	return range_size;
+}
+
+Size
+pinpoint_log_storage_memory_size(void)
+{
+	return memory_size;
+}
+
+int
+pinpoint_log_storage_grow(Size *usable, Size wanted)
+{
+	if (order_lock_held || !storage_lock_held)
+		FAIL("the log grows under the wrong lock");
+	if (disk_full)
+		return ENOSPC;
+
+	while (*usable < wanted)
+	{
+		Size		step = Min(4 * PAGE, range_size - *usable);
+
+		ASAN_UNPOISON_MEMORY_REGION(range + *usable, step);
+		*usable += step;
+	}
+	return 0;
+}
+
+void
+pinpoint_log_storage_shrink(void)
+{
+	if (order_lock_held || !storage_lock_held)
+		FAIL("the log shrinks under the wrong lock");
+	ASAN_POISON_MEMORY_REGION(range + memory_size, range_size - memory_size);
+}
+
+/* ---- the input ---- */
+
+static uint8_t
+next_byte(void)
+{
+	if (nchoices == 0)
+		return 0;
+	nchoices--;
+	return *choices++;
+}
+
+static unsigned
+choose(unsigned n)
+{
+	unsigned	value = next_byte();
+
+	if (n > 256)
+		value = value << 8 | next_byte();
+	return value % n;
+}
+
+/* ---- the model ---- */
+
+/* One notification: a name of a few, a payload that is mostly short. */
+static PinpointNotification *
+make_notification(void)
+{
+	Size		channel_len = 1 + choose(choose(8) == 0 ? 63 : 4);
+	Size		payload_len = choose(choose(8) == 0 ? 7999 : 40);
+	PinpointNotification *n = malloc(offsetof(PinpointNotification, data) +
+									 channel_len + payload_len + 2);
+
+	n->channel_len = channel_len;
+	n->payload_len = payload_len;
+	memset(n->data, 'a' + choose(3), channel_len);
+	n->data[channel_len] = '\0';
+	memset(n->data + channel_len + 1, 1 + choose(255), payload_len);
+	n->data[channel_len + 1 + payload_len] = '\0';
+	return n;
+}
+
+static void
+free_notifications(List *notifications)
+{
+	ListCell   *lc;
+
+	foreach(lc, notifications)
+		free(lfirst(lc));
+	list_free(notifications);
+}
+
+/* The batch reads as what was written, with each channel once. */
+static void
+check_contents(ModelBatch *m)
+{
+	const char *channels[256];
+	const char *channel = pinpoint_batch_first_channel(m->batch);
+	const char *payload;
+	PinpointBatchReader reader;
+	uint32		number;
+	ListCell   *lc;
+
+	if (m->batch->size != m->size || m->batch->pins != m->pins)
+		FAIL("the head of a batch has changed");
+	for (uint32 i = 0; i < m->batch->nchannels; i++)
+	{
+		channels[i] = channel;
+		if (pinpoint_batch_channel_hash(channel) != pinpoint_channel_hash(channel))
+			FAIL("hash of channel %s", channel);
+		for (uint32 j = 0; j < i; j++)
+		{
+			if (strcmp(channels[j], channel) == 0)
+				FAIL("channel %s is there twice", channel);
+		}
+		channel = pinpoint_batch_next_channel(channel);
+	}
+
+	pinpoint_batch_read(m->batch, channel, &reader);
+	foreach(lc, m->notifications)
+	{
+		PinpointNotification *n = lfirst(lc);
+
+		payload = pinpoint_batch_read_next(&reader, &number);
+		if (payload == NULL || number >= m->batch->nchannels ||
+			strcmp(channels[number], n->data) != 0 ||
+			strcmp(payload, n->data + n->channel_len + 1) != 0)
+			FAIL("a notification has changed");
+	}
+	if (pinpoint_batch_read_next(&reader, &number) != NULL)
+		FAIL("too many notifications");
+	if (reader.cursor - sizeof(uint32) > (char *) m->batch + m->size)
+		FAIL("read beyond the batch");
+}
+
+static void
+forget(int i)
+{
+	ModelBatch *m = &alive[i];
+	Size		head = MAXALIGN(sizeof(PinpointBatch));
+
+	check_contents(m);
+	memset((char *) m->batch + head, 0xdb, m->size - head);
+	free_notifications(m->notifications);
+	memmove(m, m + 1, (nalive - i - 1) * sizeof(ModelBatch));
+	nalive--;
+}
+
+/* What is published, and neither pinned nor behind something pinned, is gone. */
+static void
+model_trim(void)
+{
+	while (nalive > 0 && alive[0].state == PUBLISHED && alive[0].pins == 0)
+		forget(0);
+}
+
+static void
+check_log(void)
+{
+	MessageLog *log = message_log;
+	PinpointQueueStats stats;
+	Size		live = 0;
+	int			i = 0;
+	dlist_iter	iter;
+
+	if (log->usable < log->memory || log->usable > log->capacity)
+		FAIL("usable");
+	for (int j = 0; j < log->nsegments; j++)
+	{
+		LogSegment *segment = &log->segments[j];
+
+		if (segment->start >= segment->end || segment->end > log->usable)
+			FAIL("segment %d", j);
+		for (int k = 0; k < j; k++)
+		{
+			if (log->segments[k].start < segment->end &&
+				segment->start < log->segments[k].end)
+				FAIL("segments %d and %d overlap", j, k);
+		}
+	}
+
+	for (int j = 0; j < nalive; j++)
+	{
+		char	   *start = (char *) alive[j].batch;
+
+		live += alive[j].size;
+		if (start != (char *) MAXALIGN(start) || start < log->start ||
+			start + alive[j].size > log->start + log->usable)
+			FAIL("a batch is not where it can be");
+		for (int k = 0; k < j; k++)
+		{
+			if ((char *) alive[k].batch < start + alive[j].size &&
+				start < (char *) alive[k].batch + alive[k].size)
+				FAIL("two batches overlap");
+		}
+	}
+	pinpoint_message_log_stats(&stats);
+	if (stats.used < live)
+		FAIL("used space is %zu, but %zu are alive", stats.used, live);
+
+	dlist_foreach(iter, &log->published)
+	{
+		if (i == nalive || alive[i].state != PUBLISHED ||
+			alive[i].batch != dlist_container(PinpointBatch, link, iter.cur))
+			FAIL("the published list differs at %d", i);
+		i++;
+	}
+	if ((i < nalive && alive[i].state == PUBLISHED) || stats.batches != i)
+		FAIL("the published list is too short");
+}
+
+/* ---- the steps ---- */
+
+/* A live batch in this state, -1 if there is none. */
+static int
+choose_batch(ModelState state)
+{
+	int			first = 0;
+	int			end;
+
+	while (first < nalive && alive[first].state != state)
+		first++;
+	end = first;
+	while (end < nalive && alive[end].state == state)
+		end++;
+	if (first == end)
+		return -1;
+
+	/* Those at the ends matter most. */
+	switch (choose(4))
+	{
+		case 0:
+			return first;
+		case 1:
+			return end - 1;
+		default:
+			return first + choose(end - first);
+	}
+}
+
+static void
+reserve(void)
+{
+	List	   *volatile notifications = NIL;
+	PinpointBatchLayout *volatile layout;
+	unsigned	count = 1 + choose(choose(4) == 0 ? 200 : 10);
+	PinpointBatch *batch;
+
+	if (nalive == MAX_ALIVE)
+		return;
+	for (unsigned i = 0; i < count; i++)
+		notifications = lappend(notifications, make_notification());
+	layout = pinpoint_batch_layout(notifications);
+	disk_full = choose(16) == 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (setjmp(on_error) == 0)
+	{
+		batch = pinpoint_message_log_reserve(layout);
+		LWLockRelease(PinpointOrderLock);
+
+		/* It may have collected what nobody had collected yet. */
+		model_trim();
+		pinpoint_batch_write(batch, layout);
+		alive[nalive++] = (ModelBatch)
+		{
+			batch, layout->size, RESERVED, 0, notifications
+		};
+	}
+	else
+	{
+		if (order_lock_held || storage_lock_held)
+			FAIL("an error leaves a lock behind");
+		model_trim();
+		if (nalive == 0 && layout->size <= range_size && !disk_full)
+			FAIL("an empty log is full");
+		free_notifications(notifications);
+	}
+	list_free(layout->channels);
+	free(layout->numbers);
+	free(layout);
+}
+
+static void
+withdraw(void)
+{
+	int			i = choose_batch(RESERVED);
+	PinpointBatch *batch;
+
+	if (i < 0)
+		return;
+	batch = alive[i].batch;
+	forget(i);
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_message_log_free(batch);
+	LWLockRelease(PinpointOrderLock);
+}
+
+/* What is published is pinned, or comes after something that is. */
+static void
+publish(void)
+{
+	int			i = choose_batch(RESERVED);
+	int			place = 0;
+	ModelBatch	m;
+
+	if (i < 0)
+		return;
+	m = alive[i];
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	m.batch->sequence = pinpoint_message_log_next_sequence();
+	pinpoint_message_log_append(m.batch);
+	if (alive[0].state != PUBLISHED || choose(2) == 0)
+	{
+		pinpoint_message_log_pin(m.batch);
+		m.pins++;
+	}
+	if (pinpoint_message_log_last() != m.batch)
+		FAIL("the last batch is not the last");
+	LWLockRelease(PinpointOrderLock);
+
+	m.state = PUBLISHED;
+	memmove(&alive[i], &alive[i + 1], (nalive - i - 1) * sizeof(ModelBatch));
+	while (place < nalive - 1 && alive[place].state == PUBLISHED)
+		place++;
+	memmove(&alive[place + 1], &alive[place],
+			(nalive - 1 - place) * sizeof(ModelBatch));
+	alive[place] = m;
+}
+
+/* Another listener, or one that reads on, pins a batch. */
+static void
+pin(void)
+{
+	int			i = choose_batch(PUBLISHED);
+
+	if (i < 0)
+		return;
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_message_log_pin(alive[i].batch);
+	LWLockRelease(PinpointOrderLock);
+	alive[i].pins++;
+}
+
+static void
+unpin(int i)
+{
+	bool		trim;
+
+	if (i < 0 || alive[i].pins == 0)
+		return;
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	trim = pinpoint_message_log_unpin(alive[i].batch);
+	if (trim != (--alive[i].pins == 0 && i == 0))
+		FAIL("whose turn it is to trim");
+	while (trim)
+		trim = pinpoint_message_log_trim();
+	LWLockRelease(PinpointOrderLock);
+	model_trim();
+}
+
+static void
+give_back(void)
+{
+	pinpoint_message_log_give_back();
+}
+
+static void
+drain(void)
+{
+	while (nalive > 0)
+	{
+		if (alive[0].state == PUBLISHED)
+			unpin(0);
+		else
+			withdraw();
+	}
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	while (pinpoint_message_log_trim())
+		 /* loop */ ;
+	LWLockRelease(PinpointOrderLock);
+	pinpoint_message_log_give_back();
+	if (message_log->nsegments != 0 || message_log->nbatches != 0 ||
+		message_log->kept != 0 || message_log->usable != message_log->memory)
+		FAIL("something is left");
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	choices = data;
+	nchoices = size;
+	nalive = 0;
+	PinpointOrderLock = &order_lock.lock;
+
+	range_size = (4 + choose(60)) * PAGE;
+	memory_size = (1 + choose(4)) * PAGE;
+	range = aligned_alloc(PAGE, range_size);
+	pinpoint_message_log_shmem_init();
+
+	while (nchoices > 0)
+	{
+		unsigned	step = choose(16);
+
+		if (step < 5)
+			reserve();
+		else if (step < 7)
+			withdraw();
+		else if (step < 10)
+			publish();
+		else if (step < 11)
+			pin();
+		else if (step < 15)
+			unpin(choose_batch(PUBLISHED));
+		else
+			give_back();
+		check_log();
+		if (nalive > 0)
+			check_contents(&alive[choose(nalive)]);
+	}
+	drain();
+
+	ASAN_UNPOISON_MEMORY_REGION(range, range_size);
+	free(range);
+	free(message_log);
+	return 0;
+}
