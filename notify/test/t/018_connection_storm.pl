@@ -126,7 +126,7 @@ my $rounds   = 0;
 do { come_and_go(); $rounds++ } while time < $deadline;
 
 my $after = resources();
-note("$sessions sessions, $width at a time");
+note("measured: $sessions sessions, $width at a time");
 note("$_: $after->{$_}") for sort keys %$after;
 note('bytes of dynamic shared memory: ' . dynamic_memory() . ", at most $peak");
 
