@@ -1,5 +1,6 @@
 //! Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 
+mod all;
 mod assert;
 mod benchmark;
 mod chart;
@@ -53,9 +54,9 @@ use rand::rngs::SysRng;
 use crate::cli::{Cli, Command};
 use crate::cluster::Cluster;
 use crate::installation::Installation;
-use crate::interrupt::{Interrupt, Interrupts};
+use crate::interrupt::Interrupts;
 use crate::progress::Progress;
-use crate::runner::{Context, End, Job};
+use crate::runner::{Context, End};
 use crate::target::Target;
 use crate::torture::{Finding, TortureArgs};
 use crate::workspace::Workspace;
@@ -83,20 +84,40 @@ pub fn main(cli: Cli) -> ExitCode {
             Ok(interrupts) => interrupts,
             Err(error) => return fail(&error.into()),
         };
-        match cli.command {
+        let end = match cli.command {
             Command::Benchmark(command) => {
-                measure(command.into_job().as_ref(), &mut interrupts).await
+                let job = command.into_job();
+                let context = Context {
+                    command_line: cli::command_line(),
+                    progress: &Progress::new(job.time()),
+                    interrupts: &mut interrupts,
+                };
+                job.run(context).await
             }
-            Command::Report(args) => match report::run(&args.folder, &args.conditions.conditions) {
-                Ok(true) => ExitCode::SUCCESS,
-                Ok(false) => ExitCode::from(DIFFERENCE),
-                Err(error) => fail(&error),
-            },
-            Command::Torture(args) => tokio::select! {
-                biased;
-                interrupt = interrupts.next() => interrupted(interrupt),
-                result = torture(&args) => result.unwrap_or_else(|error| fail(&error)),
-            },
+            Command::Report(args) => {
+                let met = report::run(&args.folder, &args.conditions.conditions);
+                met.map(|met| if met { End::Complete } else { End::Unmet })
+            }
+            Command::All(args) => all::run(&args, &cli::command_line(), &mut interrupts).await,
+            Command::Torture(args) => {
+                tokio::select! {
+                    biased;
+                    interrupt = interrupts.next() => Ok(End::Interrupted(interrupt)),
+                    result = torture(&args) => match result {
+                        Ok(code) => return code,
+                        Err(error) => Err(error),
+                    },
+                }
+            }
+        };
+        match end {
+            Ok(End::Complete) => ExitCode::SUCCESS,
+            Ok(End::Unmet) => ExitCode::from(DIFFERENCE),
+            Ok(End::Interrupted(interrupt)) => {
+                eprintln!("Interrupted; what was made for the measurement is removed.");
+                ExitCode::from(interrupt.exit_code())
+            }
+            Ok(End::Failed(error)) | Err(error) => fail(&error),
         }
     })
 }
@@ -104,28 +125,6 @@ pub fn main(cli: Cli) -> ExitCode {
 fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error:#}");
     ExitCode::from(FAILURE)
-}
-
-fn interrupted(interrupt: Interrupt) -> ExitCode {
-    eprintln!("Interrupted; what was made for the measurement is removed.");
-    ExitCode::from(interrupt.exit_code())
-}
-
-async fn measure(job: &dyn Job, interrupts: &mut Interrupts) -> ExitCode {
-    let progress = Progress::new(job.time());
-    let context = Context {
-        command_line: cli::command_line(),
-        progress: &progress,
-        interrupts,
-    };
-    let end = job.run(context).await;
-    drop(progress);
-    match end {
-        Ok(End::Complete) => ExitCode::SUCCESS,
-        Ok(End::Unmet) => ExitCode::from(DIFFERENCE),
-        Ok(End::Interrupted(interrupt)) => interrupted(interrupt),
-        Ok(End::Failed(error)) | Err(error) => fail(&error),
-    }
 }
 
 /// The exit code tells whether all targets passed.

@@ -169,18 +169,20 @@ impl Benchmark for Plan {
     }
 
     fn warnings(&self, points: &[Point]) -> Vec<String> {
-        let limit = BACKLOG * self.duration.as_secs_f64();
+        let limit = self.duration.mul_f64(BACKLOG);
         let behind: Vec<String> = points
             .iter()
             .flat_map(|point| point.series.iter().map(move |series| (point, series)))
             .filter_map(|(point, series)| {
-                let backlog = series.summary.get(results::BACKLOG_SECONDS)?.max;
+                let backlog = series.summary.get(results::BACKLOG_USEC)?.max;
+                let backlog = Duration::from_micros(backlog as u64);
                 (backlog > limit).then(|| {
                     format!(
-                        "{} with {} {}, {backlog:.1} s",
+                        "{} with {} {}, {:.1} s",
                         series.target,
                         point.x,
-                        self.workload.clients_name()
+                        self.workload.clients_name(),
+                        backlog.as_secs_f64()
                     )
                 })
             })
@@ -240,7 +242,7 @@ mod tests {
     }
 
     fn point(backlog: f64) -> Point {
-        let run = Values::from([(results::BACKLOG_SECONDS.to_owned(), backlog)]);
+        let run = Values::from([(results::BACKLOG_USEC.to_owned(), backlog)]);
         Point {
             workload: String::new(),
             x: 64,
@@ -251,7 +253,7 @@ mod tests {
     #[test]
     fn a_backlog_gets_a_warning() {
         assert_eq!(
-            plan().warnings(&[point(0.125)]),
+            plan().warnings(&[point(125_000.0)]),
             [
                 "a listener could not keep up, and was still reading after the load (stock with \
               64 senders, 0.1 s): the latencies are those of a growing backlog"
@@ -261,6 +263,6 @@ mod tests {
 
     #[test]
     fn a_short_one_gets_none() {
-        assert_eq!(plan().warnings(&[point(0.099)]), [""; 0]);
+        assert_eq!(plan().warnings(&[point(99_000.0)]), [""; 0]);
     }
 }

@@ -1,5 +1,6 @@
 //! Progress on standard error. Nothing is shown where that is no terminal.
 
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,19 +13,33 @@ const TICK: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
+    /// Where the present part ends.
+    part_end: Cell<u64>,
 }
 
 impl Progress {
     /// For what takes about as long as `time`.
     pub fn new(time: Duration) -> Self {
-        let style = ProgressStyle::with_template("{spinner} {wide_msg} {bar:20} {percent}%{left}")
-            .expect("the template is valid")
-            .with_key("left", time_left);
+        let style =
+            ProgressStyle::with_template("{spinner} {prefix}{wide_msg} {bar:20} {percent}%{left}")
+                .expect("the template is valid")
+                .with_key("left", time_left);
         let bar = ProgressBar::new(milliseconds(time))
             .with_style(style)
             .with_finish(ProgressFinish::AndClear);
         bar.enable_steady_tick(TICK);
-        Self { bar }
+        Self {
+            bar,
+            part_end: Cell::new(0),
+        }
+    }
+
+    /// The next part begins, which takes about as long as `time`. The one before
+    /// is done, even if it took fewer steps than it was to.
+    pub fn begin(&self, name: String, time: Duration) {
+        self.bar.set_prefix(name);
+        self.bar.set_position(self.part_end.get());
+        self.part_end.set(self.part_end.get() + milliseconds(time));
     }
 
     /// Says what is being done now.

@@ -11,7 +11,7 @@ use futures_util::future::LocalBoxFuture;
 
 use crate::assert::{self, Scope};
 use crate::benchmark::{Benchmark, PointId};
-use crate::cli::{CommonArgs, Targets};
+use crate::cli::{CommonArgs, ServerArgs, Targets};
 use crate::interrupt::{Interrupt, Interrupts};
 use crate::limits;
 use crate::noise;
@@ -46,6 +46,16 @@ pub trait Job {
     /// About how long it takes.
     fn time(&self) -> Duration;
 
+    /// Replaces what the command line says of the servers.
+    fn set_servers(&mut self, servers: ServerArgs);
+
+    /// Why these servers cannot be measured, if it is for what they are.
+    fn refusal(&self) -> Option<String>;
+
+    /// What is wrong with the servers, or the conditions on the results, as far as
+    /// it can be known before anything starts.
+    fn check(&self) -> anyhow::Result<()>;
+
     /// Measures, and writes the results. An error means that there are none.
     fn run<'a>(&'a self, context: Context<'a>) -> LocalBoxFuture<'a, anyhow::Result<End>>;
 }
@@ -72,11 +82,8 @@ impl<B: Benchmark> JobOf<B> {
                     .collect::<Result<_, _>>()?,
             ),
             Targets::Running(targets) => {
-                if let Some(reason) = benchmark.needs_own_cluster() {
-                    bail!(
-                        "{} cannot measure a running server, as {reason}: leave out --url",
-                        benchmark.name()
-                    );
+                if let Some(reason) = self.refusal() {
+                    bail!("{reason}: leave out --url");
                 }
                 Targets::Running(targets)
             }
@@ -88,8 +95,10 @@ impl<B: Benchmark> JobOf<B> {
         self.common.servers.targets_or(default)
     }
 
-    /// What cannot be met, as it is not measured, is found out before the measurement.
-    fn check_conditions(&self, targets: &Targets) -> anyhow::Result<()> {
+    /// The same. A condition that cannot be met, as it is on something that is not
+    /// measured, is an error.
+    fn checked_targets(&self) -> anyhow::Result<Targets> {
+        let targets = self.targets()?;
         let benchmark = &self.benchmark;
         let (figures, points) = (benchmark.figures(), benchmark.points());
         let names = targets.names();
@@ -102,13 +111,12 @@ impl<B: Benchmark> JobOf<B> {
         for condition in &self.common.output.conditions.conditions {
             condition.check(scope)?;
         }
-        Ok(())
+        Ok(targets)
     }
 
     async fn measure(&self, context: Context<'_>) -> anyhow::Result<End> {
         let benchmark = &self.benchmark;
-        let targets = self.targets()?;
-        self.check_conditions(&targets)?;
+        let targets = self.checked_targets()?;
         limits::allow_connections(u64::from(benchmark.sessions()) * targets.count() as u64)?;
         let outputs = Outputs::open(&self.common.output)?;
 
@@ -188,6 +196,7 @@ impl<B: Benchmark> JobOf<B> {
     ) -> anyhow::Result<()> {
         let benchmark = &self.benchmark;
         let name = benchmark.name();
+        let count = targets.count() as u32;
         progress.announce(format!("{name}: starting the servers"));
         let temp_dir = self.common.servers.temp_dir();
         servers
@@ -209,6 +218,7 @@ impl<B: Benchmark> JobOf<B> {
             }
         }
         settle(servers).await?;
+        progress.advance(CLUSTER_TIME * count);
 
         let axis = benchmark.axis();
         for point in benchmark.points() {
@@ -249,6 +259,25 @@ impl<B: Benchmark> Job for JobOf<B> {
         let targets = self.all_targets().count();
         let runs = benchmark.points().len() as u32 * benchmark.runs().get();
         (benchmark.run_time() * runs + CLUSTER_TIME) * targets as u32
+    }
+
+    fn set_servers(&mut self, servers: ServerArgs) {
+        self.common.servers = servers;
+    }
+
+    fn refusal(&self) -> Option<String> {
+        let name = self.benchmark.name();
+        match self.all_targets() {
+            Targets::Own(_) => None,
+            Targets::Running(_) => self
+                .benchmark
+                .needs_own_cluster()
+                .map(|reason| format!("{name} cannot measure a running server, as {reason}")),
+        }
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        self.checked_targets().map(drop)
     }
 
     fn run<'a>(&'a self, context: Context<'a>) -> LocalBoxFuture<'a, anyhow::Result<End>> {

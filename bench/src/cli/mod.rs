@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use self::output::{ConditionArgs, Format, OutputArgs};
 pub use self::servers::{ClusterArgs, ServerArgs, Targets};
+use crate::all::AllArgs;
 use crate::benchmark::Benchmark;
 use crate::runner::{Job, JobOf};
 use crate::running::RunningTarget;
@@ -30,6 +31,7 @@ pub struct Cli {
 pub enum Command {
     #[command(flatten)]
     Benchmark(BenchmarkCommand),
+    All(AllArgs),
     Report(report::Args),
     Torture(TortureArgs),
 }

@@ -8,7 +8,7 @@ use crate::running::RunningTarget;
 use crate::target::{Setting, Target};
 
 /// Which servers to measure.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Servers")]
 pub struct ServerArgs {
     #[command(flatten)]
@@ -66,7 +66,7 @@ impl Targets {
 }
 
 /// Which clusters to make, and how their servers are set up.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Servers")]
 pub struct ClusterArgs {
     /// pg_config of the PostgreSQL to measure, once stock and once with pg_pinpoint

@@ -19,7 +19,7 @@ const MAX_COMMIT_DELAY: i64 = 100_000;
 
 /// For `all --quick`.
 pub const QUICK_COMMIT: &[&str] = &["--writers=1,16", "--duration=1", "--runs=2"];
-pub const QUICK_NOTIFY: &[&str] = &["--senders=1,16,64", "--duration=1", "--runs=2"];
+pub const QUICK_NOTIFY: &[&str] = &["--senders=1,32", "--duration=1", "--runs=2"];
 
 /// What a notification adds to a transaction that writes
 ///

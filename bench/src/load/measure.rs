@@ -181,7 +181,7 @@ fn delivery(listeners: &[Received], probes: &[Sent], fence: Instant) -> Delivery
     let mut delivery = Delivery {
         from_commit: Latencies::new(),
         from_due: Latencies::new(),
-        backlog_seconds: 0.0,
+        backlog: Duration::ZERO,
     };
     for received in listeners {
         for (sent, &arrived) in probes.iter().zip(&received.probes) {
@@ -192,7 +192,7 @@ fn delivery(listeners: &[Received], probes: &[Sent], fence: Instant) -> Delivery
             delivery.from_due.record(arrived - sent.due);
         }
         let backlog = received.fence.saturating_duration_since(fence);
-        delivery.backlog_seconds = delivery.backlog_seconds.max(backlog.as_secs_f64());
+        delivery.backlog = delivery.backlog.max(backlog);
     }
     delivery
 }
@@ -227,7 +227,7 @@ mod tests {
             Delivery {
                 from_commit: latency::tests::of([3000, 0]),
                 from_due: latency::tests::of([5000, 4000, 11_000]),
-                backlog_seconds: 0.25,
+                backlog: 250 * MS,
             }
         );
     }

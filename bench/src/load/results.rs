@@ -1,5 +1,7 @@
 //! What was measured of one load, and the figures that are made of it.
 
+use std::time::Duration;
+
 use super::workload::Kind;
 use crate::latency::Latencies;
 use crate::pgbench::Load;
@@ -8,7 +10,8 @@ use crate::results::{Better, Figure, Scale, Values};
 const NOTIFY_TPS: &str = "notify_tps";
 const PLAIN_TPS: &str = "plain_tps";
 const NOTIFY_TO_PLAIN: &str = "notify_to_plain";
-pub const BACKLOG_SECONDS: &str = "backlog_seconds";
+const FROM_COMMIT_COUNT: &str = "from_commit_count";
+pub const BACKLOG_USEC: &str = "backlog_usec";
 
 /// How the notifications of a load arrived.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,7 +22,7 @@ pub struct Delivery {
     /// Of each probe, from when it was due.
     pub from_due: Latencies,
     /// How long a listener had still to read when everything had been sent.
-    pub backlog_seconds: f64,
+    pub backlog: Duration,
 }
 
 /// The figures of a run that makes these kinds of load.
@@ -60,9 +63,19 @@ pub fn figures(kinds: &[Kind]) -> Vec<Figure> {
             )
         });
     }
-    for (start, label) in [
-        ("from_commit", "COMMIT's return"),
-        ("from_due", "when it was due"),
+    let count = figure(
+        FROM_COMMIT_COUNT,
+        "notifications that the latency from COMMIT's return is of",
+        Better::Higher,
+    );
+    let backlog = figure(
+        BACKLOG_USEC,
+        "time that a listener had still to read after the load (µs)",
+        Better::Lower,
+    );
+    for (start, label, last) in [
+        ("from_commit", "COMMIT's return", count),
+        ("from_due", "when it was due", backlog),
     ] {
         for (end, which) in [
             ("p50", "median"),
@@ -75,17 +88,8 @@ pub fn figures(kinds: &[Kind]) -> Vec<Figure> {
                 Better::Lower,
             ));
         }
-        figures.push(figure(
-            &format!("{start}_count"),
-            "notifications that this latency is of",
-            Better::Higher,
-        ));
+        figures.push(last);
     }
-    figures.push(figure(
-        BACKLOG_SECONDS,
-        "what a listener had still to read after the load (s)",
-        Better::Lower,
-    ));
     figures
 }
 
@@ -101,7 +105,10 @@ pub fn values(loads: Vec<(Kind, (Load, Option<Delivery>))>) -> Values {
         if let Some(delivery) = delivery {
             values.extend(latencies("from_commit", &delivery.from_commit));
             values.extend(latencies("from_due", &delivery.from_due));
-            values.insert(BACKLOG_SECONDS.to_owned(), delivery.backlog_seconds);
+            let count = delivery.from_commit.count() as f64;
+            values.insert(FROM_COMMIT_COUNT.to_owned(), count);
+            let backlog = delivery.backlog.as_micros() as f64;
+            values.insert(BACKLOG_USEC.to_owned(), backlog);
         }
     }
     if let (Some(notify), Some(plain)) = (values.get(NOTIFY_TPS), values.get(PLAIN_TPS)) {
@@ -116,7 +123,6 @@ fn latencies(start: &str, latencies: &Latencies) -> impl Iterator<Item = (String
         ("p50_usec", latencies.at_quantile(0.50)),
         ("p99_usec", latencies.at_quantile(0.99)),
         ("max_usec", latencies.max()),
-        ("count", Some(latencies.count())),
     ]
     .into_iter()
     .filter_map(move |(end, value)| Some((format!("{start}_{end}"), value? as f64)))
@@ -141,7 +147,7 @@ mod tests {
         Delivery {
             from_commit: latency::tests::of(from_commit.iter().copied()),
             from_due: latency::tests::of([500, 600]),
-            backlog_seconds: 0.125,
+            backlog: Duration::from_millis(125),
         }
     }
 
@@ -161,8 +167,7 @@ mod tests {
             ("from_due_p50_usec", 500.0),
             ("from_due_p99_usec", 600.0),
             ("from_due_max_usec", 600.0),
-            ("from_due_count", 2.0),
-            ("backlog_seconds", 0.125),
+            ("backlog_usec", 125_000.0),
         ];
         let expected: Values = expected
             .map(|(name, value)| (name.to_owned(), value))

@@ -16,7 +16,7 @@ pub const QUICK: &[&str] = &[
     "--idle=0,100,1000",
     "--duration=1",
     "--warmup=0.5",
-    "--runs=3",
+    "--runs=2",
 ];
 
 /// Round trips per second between two sessions, while others listen on

@@ -166,7 +166,7 @@ fn ratio(series: &Series, figure: &Figure) -> String {
 
 /// What was measured, on what machine, and what the figures are.
 fn caption(report: &Report) -> Vec<String> {
-    let mut lines = Vec::new();
+    let mut lines = vec![format!("{}: {}", report.benchmark, report.question)];
     for target in &report.targets {
         let with = match target.preload.join(", ") {
             libraries if libraries.is_empty() => String::new(),

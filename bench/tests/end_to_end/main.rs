@@ -4,6 +4,7 @@
 //! `pg_config` on the PATH, and pg_pinpoint and
 //! pg_pinpoint_decoding installed in it.
 
+mod all;
 mod bad_input;
 mod cleanup;
 mod decode;

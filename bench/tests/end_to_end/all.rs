@@ -1,0 +1,78 @@
+//! `all`: what becomes of it when one benchmark fails, and when it is stopped.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::harness::{Bench, wait_until};
+
+#[test]
+fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
+    let bench = Bench::new();
+    let folder = bench.result("all");
+    let output = bench.run_subcommand(
+        "all",
+        &[
+            "--target",
+            "a=pg_config,preload=no_such_library",
+            "--output",
+            folder.to_str().unwrap(),
+        ],
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    for name in ["pingpong", "commit", "notify"] {
+        assert!(
+            stderr.contains(&format!("error: {name}: the library \"no_such_library\"")),
+            "{stderr}"
+        );
+    }
+    assert!(
+        stderr.contains("error: not everything could be measured: pingpong, commit, notify"),
+        "{stderr}"
+    );
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_finished() {
+    let bench = Bench::new();
+    let folder = bench.result("all");
+    let running = bench.start_subcommand(
+        "all",
+        &[
+            "--target",
+            "a=pg_config",
+            "--output",
+            folder.to_str().unwrap(),
+        ],
+    );
+    let player = bench.wait_for_pingpong("a");
+    wait_until("the second run begins", || {
+        bench.wait_for_pingpong("a") != player
+    });
+    running.signal(Signal::SIGINT);
+    let (status, stderr) = running.wait();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+
+    let report = fs::read(folder.join("pingpong.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["complete"], false);
+    assert!(folder.join("pingpong.csv").is_file());
+    assert!(!folder.join("commit.json").exists());
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_folder_that_cannot_be_made() {
+    let bench = Bench::new();
+    let output = bench.run_subcommand("all", &["--output", "/proc/results"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("could not make the folder /proc/results: name another with --output"),
+        "{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+}
