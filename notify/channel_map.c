@@ -15,6 +15,9 @@
  * delivery, and the list of what to take out of the shared map when the
  * session ends, so that no one ever scans the map.
  *
+ * In front of the shared map is an array that counts its entries by hash, so
+ * that a sender does not look for channels that nobody listens on.
+ *
  * LISTEN in three steps:
  *
  *	prepare		before commit, may fail: enter all new channels into both
@@ -41,6 +44,7 @@
 #include "common/hashfn.h"
 #include "lib/dshash.h"
 #include "miscadmin.h"
+#include "port/atomics.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/dsa.h"
@@ -83,10 +87,22 @@ typedef struct ChannelEntry
 	dsa_pointer many;			/* array of int, when length is more */
 } ChannelEntry;
 
-/* Where the map is; set up by the postmaster, constant afterwards. */
+/* Counters of entries; a power of two. */
+#define FILTER_SIZE		16384
+
+/*
+ * handle: where the map is; set up by the postmaster, constant afterwards.
+ *
+ * nentries: how many entries there are with a hash value of this remainder.
+ * Changed under the lock of the entry's partition, read without.  A sender that
+ * must find a listener sees its entry counted: the listener has had
+ * PinpointOrderLock in the commit of its LISTEN, after it made the entry, and the
+ * sender has got it since then.
+ */
 typedef struct ChannelMapControl
 {
 	dshash_table_handle handle;
+	pg_atomic_uint32 nentries[FILTER_SIZE];
 } ChannelMapControl;
 
 /* Entry of the local table. */
@@ -109,6 +125,7 @@ static HTAB *local_channels = NULL;
 static uint32 nlistening = 0;	/* local channels with listening set */
 static bool prepared = false;	/* between prepare and commit or abort */
 
+static pg_atomic_uint32 *entry_counter(Oid dboid, uint32 hash);
 static uint32 key_hash(const void *key, size_t size, void *arg);
 static int	key_compare(const void *a, const void *b, size_t size, void *arg);
 static void make_key(ChannelKey *key, Oid dboid, const char *channel);
@@ -129,6 +146,17 @@ static dshash_parameters map_parameters = {
 	.copy_function = dshash_memcpy,
 #endif
 };
+
+/*
+ * The counter of entries like that of a channel.  hash: pinpoint_channel_hash().
+ */
+static pg_atomic_uint32 *
+entry_counter(Oid dboid, uint32 hash)
+{
+	uint32		combined = hash_combine(hash, murmurhash32((uint32) dboid));
+
+	return &control->nentries[combined % FILTER_SIZE];
+}
 
 /*
  * Keys are compared up to the terminating zero, so the rest of the array need
@@ -211,6 +239,8 @@ pinpoint_channel_map_shmem_init(void)
 		dsa_set_size_limit(new_area, (size_t) -1);
 
 		control->handle = dshash_get_hash_table_handle(new_map);
+		for (int i = 0; i < FILTER_SIZE; i++)
+			pg_atomic_init_u32(&control->nentries[i], 0);
 
 		dshash_detach(new_map);
 		dsa_detach(new_area);
@@ -439,12 +469,15 @@ pinpoint_channel_map_used(void)
  * pinpoint_guard().
  */
 int
-pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint64 mark,
-							int *slots, int nslots)
+pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
+							uint64 mark, int *slots, int nslots)
 {
 	ChannelKey	key;
 	ChannelEntry *entry;
 	int		   *listeners;
+
+	if (pg_atomic_read_u32(entry_counter(dboid, hash)) == 0)
+		return nslots;
 
 	make_key(&key, dboid, channel);
 	entry = dshash_find(channel_map, &key, false);
@@ -553,6 +586,9 @@ add_to_map(LocalChannel *local)
 		entry->nlisteners = 0;
 		entry->length = LISTENERS_INLINE;
 		entry->many = InvalidDsaPointer;
+		pg_atomic_fetch_add_u32(entry_counter(MyDatabaseId,
+											  pinpoint_channel_hash(local->channel)),
+								1);
 	}
 
 	if (entry->nlisteners == entry->length)
@@ -603,6 +639,9 @@ remove_from_map(void *arg)
 			if (DsaPointerIsValid(many))
 				dsa_free(area, many);
 			dshash_delete_entry(channel_map, entry);
+			pg_atomic_fetch_sub_u32(entry_counter(MyDatabaseId,
+												  pinpoint_channel_hash(local->channel)),
+									1);
 		}
 		else
 			dshash_release_lock(channel_map, entry);

@@ -63,6 +63,12 @@
  */
 #define MAX_SEGMENTS			8
 
+/*
+ * A transaction with very many notifications may have as many channels, or a
+ * few.  The table of channels begins with room for so many at most.
+ */
+#define MAX_CHANNELS_EXPECTED	4096
+
 /* Batches one behind the other: bytes from start up to, not including, end. */
 typedef struct LogSegment
 {
@@ -228,7 +234,10 @@ pinpoint_batch_layout(List *notifications)
 		{
 			if (strcmp(linitial(layout->channels), n->data) == 0)
 				continue;
-			numbers = channel_numbers_create(CurrentMemoryContext, 16, NULL);
+			numbers = channel_numbers_create(CurrentMemoryContext,
+											 Min(list_length(notifications),
+												 MAX_CHANNELS_EXPECTED),
+											 NULL);
 			entry = channel_numbers_insert(numbers,
 										   linitial(layout->channels), &found);
 			entry->number = 0;

@@ -185,7 +185,8 @@ extern void pinpoint_channel_map_abort(List *actions);
 extern void pinpoint_channel_map_at_exit(void);
 extern bool pinpoint_channel_map_used(void);
 extern int	pinpoint_channel_map_lookup(Oid dboid, const char *channel,
-										uint64 mark, int *slots, int nslots);
+										uint32 hash, uint64 mark,
+										int *slots, int nslots);
 extern bool pinpoint_is_listening(const char *channel, uint32 hash,
 								  uint64 sequence);
 extern uint32 pinpoint_channel_hash(const char *channel);

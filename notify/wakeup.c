@@ -43,6 +43,12 @@
 #include "compat.h"
 #include "pinpoint.h"
 
+/*
+ * From so many channels of a batch on, all slots are counted first, to stop
+ * looking when there is nobody left to be found.
+ */
+#define MANY_CHANNELS	64
+
 typedef struct WakeupControl
 {
 	uint64		wakeups;		/* signals sent since start; protected by
@@ -81,6 +87,7 @@ static int	nwakeups = 0;
 
 static PinpointSlot *my_slot(void);
 static void release_lock_and_trim(bool trim);
+static int	count_listeners(Oid dboid);
 static void search_listeners(void *arg);
 
 static PinpointSlot *
@@ -231,21 +238,43 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark, bool everyone)
 	return search.nfound;
 }
 
+/*
+ * How many sessions listen in a database.  The caller holds PinpointOrderLock.
+ */
+static int
+count_listeners(Oid dboid)
+{
+	int			n = 0;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (control->slots[i].pid != 0 && control->slots[i].dboid == dboid)
+			n++;
+	}
+	return n;
+}
+
 static void
 search_listeners(void *arg)
 {
 	ListenerSearch *search = arg;
 	const char *channel = pinpoint_batch_first_channel(search->batch);
+	int			limit = MaxBackends;
 
 	if (pinpoint_fault == PINPOINT_FAULT_LOOKUP)
 		elog(ERROR, "planted fault: the channel map cannot be read");
 
-	for (uint32 i = 0; i < search->batch->nchannels; i++)
+	/* With many channels it is worth knowing when all are found. */
+	if (search->batch->nchannels >= MANY_CHANNELS)
+		limit = count_listeners(search->batch->dboid);
+
+	for (uint32 i = 0; i < search->batch->nchannels && search->nfound < limit; i++)
 	{
-		search->nfound = pinpoint_channel_map_lookup(search->batch->dboid,
-													 channel, search->mark,
-													 found_slots,
-													 search->nfound);
+		search->nfound =
+			pinpoint_channel_map_lookup(search->batch->dboid, channel,
+										pinpoint_batch_channel_hash(channel),
+										search->mark, found_slots,
+										search->nfound);
 		channel = pinpoint_batch_next_channel(channel);
 	}
 }
