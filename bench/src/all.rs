@@ -113,7 +113,6 @@ pub async fn run(
     command_line: &[String],
     interrupts: &mut Interrupts,
 ) -> anyhow::Result<End> {
-    make_folder(&args.output)?;
     let plan = args.plan(command_line)?;
     let (plan, left_out): (Vec<_>, Vec<_>) = plan
         .into_iter()
@@ -124,6 +123,7 @@ pub async fn run(
     for planned in &plan {
         planned.job.check()?;
     }
+    make_folder(&args.output)?;
     let progress = Progress::new(plan.iter().map(|planned| planned.job.time()).sum());
     let count = plan.len();
     let mut failed = Vec::new();

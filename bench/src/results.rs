@@ -287,6 +287,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn the_documented_example_is_a_report() {
+        let documentation = include_str!("../../docs/results.md");
+        let (_, example) = documentation.split_once("```json").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let report: Report = serde_json::from_str(example).unwrap();
+        assert_eq!(report.schema_version, SCHEMA_VERSION);
+        assert_eq!(
+            serde_json::to_value(&report).unwrap(),
+            serde_json::from_str::<serde_json::Value>(example).unwrap(),
+            "it has more fields, or fewer"
+        );
+    }
+
+    #[test]
     fn three_digits_are_enough_for_people() {
         for (value, expected) in [
             (0.0, "0"),

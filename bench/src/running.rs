@@ -111,6 +111,11 @@ impl FromStr for RunningTarget {
         {
             config.user(user.name);
         }
+        if config.get_password().is_none()
+            && let Ok(password) = env::var("PGPASSWORD")
+        {
+            config.password(password);
+        }
         if config.get_dbname().is_none()
             && let Some(user) = config.get_user().map(str::to_owned)
         {

@@ -29,7 +29,7 @@ fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
         );
     }
     assert!(
-        stderr.contains("error: not everything could be measured: pingpong, commit, notify"),
+        stderr.contains("error: not everything could be measured: pingpong, "),
         "{stderr}"
     );
     assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
@@ -61,6 +61,7 @@ fn ctrl_c_keeps_what_is_finished() {
     let report: Value = serde_json::from_slice(&report).unwrap();
     assert_eq!(report["complete"], false);
     assert!(folder.join("pingpong.csv").is_file());
+    assert!(folder.join("index.html").is_file());
     assert!(!folder.join("commit.json").exists());
     bench.assert_nothing_left();
 }
@@ -75,4 +76,24 @@ fn a_folder_that_cannot_be_made() {
         "{stderr}"
     );
     assert_eq!(output.status.code(), Some(2), "{stderr}");
+}
+
+#[test]
+fn a_condition_on_what_is_not_measured_is_found_out_at_once() {
+    let bench = Bench::new();
+    let folder = bench.result("all");
+    for (condition, message) in [
+        (
+            "pingpang.ratio@1>1",
+            "the benchmark is not \"pingpang\" here",
+        ),
+        ("pingpong.ratio@7>1", "7 is not measured"),
+    ] {
+        let arguments = ["--output", folder.to_str().unwrap(), "--assert", condition];
+        let output = bench.run_subcommand("all", &arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(message), "{stderr}");
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(!folder.exists());
+    }
 }

@@ -1,7 +1,7 @@
 //! Whatever cannot be done: exit code 2, a sentence with the remedy, and
 //! nothing left behind.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::process::{Command, Output};
 
 use crate::harness::Bench;
@@ -237,5 +237,29 @@ fn a_full_disk_under_standard_output() {
         &bench,
         output,
         "could not write to standard output: No space left on device",
+    );
+}
+
+#[test]
+fn a_full_disk_under_one_file_leaves_the_other_results() {
+    let bench = Bench::new();
+    let json = bench.result("json");
+    let output = bench.run(&[
+        "--target=a=pg_config",
+        "--idle=0",
+        "--round-trips=1",
+        "--warmup=0",
+        "--runs=1",
+        "--csv=/dev/full",
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("round_trips_per_sec"), "{stdout}");
+    assert!(fs::metadata(json).unwrap().len() > 0);
+    assert_refused(
+        &bench,
+        output,
+        "could not write to \"/dev/full\": name a file that can be written: No space left on device",
     );
 }

@@ -28,11 +28,15 @@ impl RunningServer {
         Self { bench, owner }
     }
 
-    /// A host that is a folder is written so. The password is not asked for.
     fn url(&self) -> String {
+        self.url_for("postgres")
+    }
+
+    /// A host that is a folder is written so. The password is not asked for.
+    fn url_for(&self, user: &str) -> String {
         let folder = self.bench.cluster("a").unwrap();
         let host = folder.to_str().unwrap().replace('/', "%2F");
-        format!("postgresql://postgres:secret@{host}/postgres")
+        format!("postgresql://{user}:secret@{host}/postgres")
     }
 
     #[track_caller]
@@ -60,13 +64,19 @@ fn assert_refused(output: &Output, message: &str) {
 #[test]
 fn a_running_server_is_measured_and_left_as_it_was() {
     let server = RunningServer::start();
+    for sql in [
+        "CREATE ROLE ordinary LOGIN",
+        "GRANT CREATE ON DATABASE postgres TO ordinary",
+    ] {
+        server.bench.query("a", sql).unwrap();
+    }
     let bench = Bench::new();
     let json_file = bench.result("json");
     let output = bench.run_subcommand(
         "commit",
         &[
             "--url",
-            &server.url(),
+            &server.url_for("ordinary"),
             "--writers=2",
             "--form=trigger",
             "--duration=1",
@@ -88,7 +98,7 @@ fn a_running_server_is_measured_and_left_as_it_was() {
     assert_eq!(target["name"], "server");
     assert!(target["pg_config"].is_null());
     let url = target["url"].as_str().unwrap();
-    let without_password = server.url().replace(":secret", "");
+    let without_password = server.url_for("ordinary").replace(":secret", "");
     let (host, database) = without_password.rsplit_once('/').unwrap();
     assert_eq!(url, format!("{host}:5432/{database}"));
     let run = &report["points"][0]["series"][0]["runs"][0];
@@ -175,6 +185,20 @@ fn a_server_without_room() {
         "more sessions, but the benchmark needs 104: raise max_connections",
     );
     server.assert_nothing_left();
+    bench.assert_nothing_left();
+    server.stop();
+}
+
+#[test]
+fn a_user_who_may_not_make_a_schema() {
+    let server = RunningServer::start();
+    server.bench.query("a", "CREATE ROLE nobody LOGIN").unwrap();
+    let bench = Bench::new();
+    let output = bench.run(&["--url", &server.url_for("nobody"), "--idle=0"]);
+    assert_refused(
+        &output,
+        "the user needs the privilege CREATE on the database",
+    );
     bench.assert_nothing_left();
     server.stop();
 }
