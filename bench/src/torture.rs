@@ -28,6 +28,7 @@ mod listeners;
 mod listening;
 mod observer;
 mod oracle;
+mod planner;
 mod replication;
 mod run;
 mod schema;
