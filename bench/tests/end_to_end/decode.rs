@@ -176,3 +176,18 @@ fn an_interrupt_stops_decoding_and_cleans_up() {
     assert_eq!(status.code(), Some(130), "{stderr}");
     bench.assert_nothing_left();
 }
+
+#[test]
+fn a_running_server_is_refused() {
+    let bench = Bench::new();
+    let output = bench.run_subcommand("decode", &["--url", "postgresql://nowhere/postgres"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains(
+            "decode cannot measure a running server, as it makes databases and replication slots"
+        ),
+        "{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    bench.assert_nothing_left();
+}
