@@ -98,37 +98,53 @@ pub struct Pgbench<'a> {
 }
 
 impl Pgbench<'_> {
-    /// Makes a load for `duration`.
+    /// Makes one load for `duration`.
     pub async fn run(&self, server: &Server, duration: Duration) -> Result<Load, PgbenchError> {
-        self.load(server, duration, CONNECTION_TIME * self.clients)
+        let connecting = CONNECTION_TIME * self.clients;
+        self.load_for(server, time_option(duration, connecting))
             .await
     }
 
-    /// Makes the same load twice, and reports the second one.
+    /// Makes the same load for `warmup` and for `duration`, and reports the latter. A
+    /// load that is cut short, since it takes long to connect, is made again.
     pub async fn run_after(
         &self,
         server: &Server,
         warmup: Duration,
         duration: Duration,
     ) -> Result<Load, PgbenchError> {
-        if warmup.is_zero() {
-            return self.run(server, duration).await;
+        let mut connecting = CONNECTION_TIME * self.clients;
+        if !warmup.is_zero() {
+            connecting = self
+                .long_enough(server, warmup, connecting)
+                .await?
+                .connecting;
         }
-        let connecting = self.run(server, warmup).await?.connecting;
-        self.load(server, duration, connecting).await
+        self.long_enough(server, duration, connecting).await
     }
 
-    /// Makes a load for `duration`, if it takes about `connecting` to connect.
-    async fn load(
+    /// Makes a load for `duration`, if it takes about `connecting` to connect, else another one.
+    async fn long_enough(
         &self,
         server: &Server,
         duration: Duration,
-        connecting: Duration,
+        mut connecting: Duration,
     ) -> Result<Load, PgbenchError> {
+        loop {
+            let seconds = time_option(duration, connecting);
+            let load = self.load_for(server, seconds).await;
+            match longer_to_connect(&load, seconds, duration) {
+                Some(longer) if connecting < self.timeout => connecting = longer,
+                _ => return load,
+            }
+        }
+    }
+
+    /// Makes one load of `seconds`, connecting included.
+    async fn load_for(&self, server: &Server, seconds: u64) -> Result<Load, PgbenchError> {
         let folder = server.folder();
         fs::write(folder.join(SCRIPT), self.script)
             .map_err(|error| PgbenchError::Files(folder.to_owned(), error))?;
-        let seconds = time_option(duration, connecting);
         let mut arguments = vec![
             "--no-vacuum".to_owned(),
             format!("--file={SCRIPT}"),
@@ -151,6 +167,22 @@ impl Pgbench<'_> {
 fn time_option(duration: Duration, connecting: Duration) -> u64 {
     let seconds = (duration + connecting).as_secs_f64().round() as u64;
     seconds.max(1)
+}
+
+/// What it takes to connect, if that has left less than half of `duration` for a load
+/// of `seconds`, connecting included.
+fn longer_to_connect(
+    load: &Result<Load, PgbenchError>,
+    seconds: u64,
+    duration: Duration,
+) -> Option<Duration> {
+    let seconds = Duration::from_secs(seconds);
+    match load {
+        Ok(load) if load.connecting + duration / 2 > seconds => Some(load.connecting),
+        // It does not tell.
+        Err(PgbenchError::NoTransactions) => Some(2 * seconds),
+        _ => None,
+    }
 }
 
 /// Makes the tables of pgbench's own scripts, with 100,000 rows times `scale` in
@@ -325,6 +357,27 @@ tps = 12381.218503 (without initial connection time)
         assert_eq!(time_option(ms(3000), ms(2600)), 6);
         // 0 would mean that there is no limit.
         assert_eq!(time_option(ms(100), ms(0)), 1);
+    }
+
+    #[test]
+    fn a_load_is_cut_short_by_connecting() {
+        let ms = Duration::from_millis;
+        let load = |connecting| {
+            Ok(Load {
+                transactions: 1,
+                transactions_per_sec: 1.0,
+                connecting,
+            })
+        };
+        assert_eq!(longer_to_connect(&load(ms(2400)), 4, ms(3000)), None);
+        assert_eq!(
+            longer_to_connect(&load(ms(2600)), 4, ms(3000)),
+            Some(ms(2600))
+        );
+        let none = Err(PgbenchError::NoTransactions);
+        assert_eq!(longer_to_connect(&none, 4, ms(3000)), Some(ms(8000)));
+        let failed = Err(PgbenchError::FailedTransactions(1));
+        assert_eq!(longer_to_connect(&failed, 4, ms(3000)), None);
     }
 
     #[test]
