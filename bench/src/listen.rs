@@ -23,15 +23,17 @@ use crate::server::Server;
 /// PostgreSQL accepts no more connections (2^18 - 1, less its own processes).
 const MAX_CONNECTIONS: i64 = 250_000;
 
-/// For the time that is left to be told: what it takes to connect.
-const CONNECTION_TIME: Duration = Duration::from_millis(3);
+/// Threads of pgbench if the command line does not say, unless there are fewer connections.
+const JOBS: u32 = 32;
+
+/// For the time that is left to be told: what a connection adds to a run.
+const CONNECTION_TIME: Duration = Duration::from_millis(6);
 
 const TPS: &str = "transactions_per_sec";
 
 /// For `all --quick`.
 pub const QUICK: &[&str] = &[
-    "--jobs=8",
-    "--connections=100",
+    "--connections=8,100",
     "--duration=1",
     "--warmup=0",
     "--runs=1",
@@ -41,8 +43,7 @@ pub const QUICK: &[&str] = &[
 ///
 /// pgbench executes LISTEN, LISTEN and UNLISTEN, or LISTEN and NOTIFY, again and again. Each
 /// session does so either on a channel of its own (unique), or all on the same one (common). This
-/// is measured for each number of pgbench's threads, with as many connections as threads, and
-/// with a fixed number of connections.
+/// is measured for each number of connections.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What the sessions do
@@ -55,24 +56,24 @@ pub struct Args {
     )]
     workload: Vec<Workload>,
 
-    /// Numbers of pgbench's threads to measure with
+    /// Numbers of connections to measure with
     #[arg(
         long,
         value_name = "N,N,...",
         value_delimiter = ',',
-        default_value = "1,2,4,8,16,32",
+        default_value = "1,2,4,8,16,32,1000",
         value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS),
     )]
-    jobs: Vec<u32>,
+    connections: Vec<u32>,
 
-    /// Connections, when there are not as many as threads; 0 to leave this out
+    /// Threads of pgbench, or as many as connections if there are fewer of them
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1000,
-        value_parser = clap::value_parser!(u32).range(0..=MAX_CONNECTIONS),
+        default_value_t = JOBS,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS),
     )]
-    connections: u32,
+    jobs: u32,
 
     /// Make every run this long, in whole seconds
     #[arg(
@@ -91,8 +92,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "3")]
     runs: NonZeroU32,
 
-    /// Give up when connecting or a transaction takes longer
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = positive_seconds)]
+    /// Give up when connecting, or the last transaction of every session, takes longer
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = positive_seconds)]
     timeout: Duration,
 
     #[command(flatten)]
@@ -101,9 +102,9 @@ pub struct Args {
 
 impl Args {
     pub fn plan(&self) -> Plan {
-        let mut jobs = self.jobs.clone();
-        jobs.sort_unstable();
-        jobs.dedup();
+        let mut connections = self.connections.clone();
+        connections.sort_unstable();
+        connections.dedup();
         let asked_for = |workload: &Workload| self.workload.contains(workload);
         Plan {
             workloads: Workload::value_variants()
@@ -111,8 +112,8 @@ impl Args {
                 .copied()
                 .filter(asked_for)
                 .collect(),
-            jobs,
-            connections: self.connections,
+            connections,
+            jobs: self.jobs,
             duration: Duration::from_secs(self.duration.into()),
             warmup: Duration::from_secs(self.warmup.into()),
             runs: self.runs,
@@ -177,21 +178,14 @@ impl Workload {
     }
 }
 
-/// How many sessions there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Connections {
-    AsManyAsJobs,
-    Fixed(u32),
-}
-
 /// What to measure. Durations are recorded in seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     workloads: Vec<Workload>,
-    /// Numbers of pgbench's threads, ascending.
-    jobs: Vec<u32>,
-    /// In those measurements in which there are not as many as threads; 0 for none of them.
-    connections: u32,
+    /// Ascending.
+    connections: Vec<u32>,
+    /// Threads of pgbench, at most.
+    jobs: u32,
     #[serde(serialize_with = "as_seconds")]
     duration: Duration,
     #[serde(serialize_with = "as_seconds")]
@@ -202,21 +196,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The curves, by their names.
-    fn curves(&self) -> impl Iterator<Item = (String, Workload, Connections)> {
-        let fixed = (self.connections > 0).then_some(Connections::Fixed(self.connections));
-        [Connections::AsManyAsJobs]
-            .into_iter()
-            .chain(fixed)
-            .flat_map(|connections| {
-                self.workloads.iter().map(move |&workload| {
-                    let name = match connections {
-                        Connections::AsManyAsJobs => workload.to_string(),
-                        Connections::Fixed(count) => format!("{workload}_{count}"),
-                    };
-                    (name, workload, connections)
-                })
-            })
+    fn workload(&self, point: &PointId) -> Option<Workload> {
+        let mut workloads = self.workloads.iter().copied();
+        workloads.find(|workload| workload.to_string() == point.workload)
     }
 }
 
@@ -249,14 +231,11 @@ impl Benchmark for Plan {
                 self.duration, self.warmup
             ),
         ];
-        method.push(match self.connections {
-            0 => "There are as many connections as threads of pgbench.".to_owned(),
-            count => format!(
-                "There are as many connections as threads of pgbench, and {count} connections \
-                 where the name ends with _{count}. With more threads than the machine has cores \
-                 they compete with the server."
-            ),
-        });
+        method.push(format!(
+            "pgbench has as many threads as connections, but no more than {}. With more threads \
+             than the machine has cores they compete with the server.",
+            self.jobs
+        ));
         method.push(
             "The method is that of the discussion of PostgreSQL's own optimisation (\"Optimize \
              LISTEN/NOTIFY\", pgsql-hackers, July 2025, messages 3 and 8), listen_notify_common \
@@ -268,8 +247,8 @@ impl Benchmark for Plan {
 
     fn axis(&self) -> Axis {
         Axis {
-            name: "jobs".to_owned(),
-            label: "threads of pgbench".to_owned(),
+            name: "connections".to_owned(),
+            label: "connections".to_owned(),
             scale: Scale::Logarithmic,
         }
     }
@@ -286,14 +265,11 @@ impl Benchmark for Plan {
     }
 
     fn points(&self) -> Vec<PointId> {
-        self.curves()
-            .flat_map(|(name, _, connections)| {
-                let sensible = self.jobs.iter().filter(move |&&jobs| match connections {
-                    Connections::AsManyAsJobs => true,
-                    // pgbench has no threads without a connection.
-                    Connections::Fixed(count) => jobs <= count,
-                });
-                sensible.map(move |&jobs| PointId::of_workload(&name, jobs))
+        self.workloads
+            .iter()
+            .flat_map(|workload| {
+                let connections = self.connections.iter();
+                connections.map(move |&count| PointId::of_workload(workload, count))
             })
             .collect()
     }
@@ -303,13 +279,12 @@ impl Benchmark for Plan {
     }
 
     fn run_time(&self) -> Duration {
-        // Half of the runs have that many, and may have to connect twice.
-        self.warmup + self.duration + CONNECTION_TIME * self.connections
+        let connections = self.connections.iter().sum::<u32>() / self.connections.len() as u32;
+        self.warmup + self.duration + CONNECTION_TIME * connections
     }
 
     fn sessions(&self) -> u32 {
-        let most = self.jobs.last().copied().unwrap_or(0);
-        most.max(self.connections)
+        self.connections.last().copied().unwrap_or(0)
     }
 
     fn parameters(&self) -> serde_json::Value {
@@ -331,18 +306,14 @@ impl Benchmark for Plan {
         point: &PointId,
         _run: u32,
     ) -> anyhow::Result<Values> {
-        let (_, workload, connections) = self
-            .curves()
-            .find(|(name, _, _)| *name == point.workload)
-            .expect("every point is on a curve");
-        let jobs = u32::try_from(point.x)?;
+        let workload = self
+            .workload(point)
+            .expect("every point is of a workload of the plan");
+        let clients = u32::try_from(point.x)?;
         let pgbench = Pgbench {
             script: &workload.script(&server.channel("listen_")),
-            clients: match connections {
-                Connections::AsManyAsJobs => jobs,
-                Connections::Fixed(count) => count,
-            },
-            jobs,
+            clients,
+            jobs: clients.min(self.jobs),
             // A channel cannot be a parameter.
             protocol: Protocol::Simple,
             variables: &[],
@@ -358,18 +329,6 @@ impl Benchmark for Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn plan(jobs: &[u32], connections: u32) -> Plan {
-        Plan {
-            workloads: vec![Workload::Unique, Workload::NotifyCommon],
-            jobs: jobs.to_vec(),
-            connections,
-            duration: Duration::from_secs(1),
-            warmup: Duration::ZERO,
-            runs: NonZeroU32::MIN,
-            timeout: Duration::from_secs(1),
-        }
-    }
 
     #[test]
     fn scripts() {
@@ -391,29 +350,26 @@ mod tests {
     }
 
     #[test]
-    fn every_curve_has_as_many_connections_as_threads_or_a_fixed_number() {
-        let points: Vec<(String, u64)> = plan(&[1, 8], 4)
+    fn every_workload_with_every_number_of_connections() {
+        let plan = Plan {
+            workloads: vec![Workload::Unique, Workload::NotifyCommon],
+            connections: vec![1, 1000],
+            jobs: 4,
+            duration: Duration::from_secs(1),
+            warmup: Duration::ZERO,
+            runs: NonZeroU32::MIN,
+            timeout: Duration::from_secs(1),
+        };
+        let points: Vec<_> = plan
             .points()
-            .into_iter()
-            .map(|point| (point.workload, point.x))
+            .iter()
+            .map(|point| (plan.workload(point), point.x))
             .collect();
-        let expected = [
-            ("listen_unique", 1),
-            ("listen_unique", 8),
-            ("listen_notify_common", 1),
-            ("listen_notify_common", 8),
-            // Four connections keep no more than four threads busy.
-            ("listen_unique_4", 1),
-            ("listen_notify_common_4", 1),
-        ]
-        .map(|(name, x)| (name.to_owned(), x));
-        assert_eq!(points, expected);
-        assert_eq!(plan(&[1, 8], 0).points().len(), 4);
-    }
-
-    #[test]
-    fn there_is_room_for_all_connections() {
-        assert_eq!(plan(&[1, 8], 4).sessions(), 8);
-        assert_eq!(plan(&[1, 8], 1000).sessions(), 1000);
+        let [first, second] = [Workload::Unique, Workload::NotifyCommon].map(Some);
+        assert_eq!(
+            points,
+            [(first, 1), (first, 1000), (second, 1), (second, 1000)]
+        );
+        assert_eq!(plan.sessions(), 1000);
     }
 }

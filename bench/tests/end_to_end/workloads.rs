@@ -181,16 +181,16 @@ fn multicast_measures_each_size_of_the_group() {
 }
 
 #[test]
-fn listen_measures_as_many_connections_as_threads_and_a_fixed_number() {
+fn listen_measures_each_workload_with_each_number_of_connections() {
     let report = report(
         "listen",
         &[
             "--workload",
             "listen_notify_common,listen_unlisten_unique",
+            "--connections",
+            "5,1",
             "--jobs",
             "2",
-            "--connections",
-            "5",
             "--duration",
             "1",
             "--warmup",
@@ -202,12 +202,14 @@ fn listen_measures_as_many_connections_as_threads_and_a_fixed_number() {
     assert_eq!(
         points(&report),
         [
-            ("listen_unlisten_unique", 2),
-            ("listen_notify_common", 2),
-            ("listen_unlisten_unique_5", 2),
-            ("listen_notify_common_5", 2),
+            ("listen_unlisten_unique", 1),
+            ("listen_unlisten_unique", 5),
+            ("listen_notify_common", 1),
+            ("listen_notify_common", 5),
         ]
     );
+    let workloads = &report["parameters"]["workloads"];
+    assert_eq!(workloads[0], "listen_unlisten_unique");
     for run in runs(&report, 4 * 2) {
         assert!(number(run, "transactions_per_sec") > 0.0, "{run}");
     }
