@@ -61,6 +61,34 @@ fn assert_refused(output: &Output, message: &str) {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
 }
 
+/// Each has channels, and pgbench's or its own sessions; one has tables.
+#[test]
+fn every_kind_of_benchmark_measures_a_running_server() {
+    let server = RunningServer::start();
+    let url = server.url();
+    for (subcommand, arguments) in [
+        (
+            "channels",
+            ["--channels=3", "--transactions=2", "--warmup=0"],
+        ),
+        ("hub", ["--listeners=3", "--notifications=2", "--warmup=0"]),
+        (
+            "multicast",
+            ["--group=2", "--listeners=3", "--duration=0.1"],
+        ),
+        ("listen", ["--connections=2", "--duration=1", "--warmup=0"]),
+        ("overhead", ["--clients=2", "--duration=1", "--warmup=0"]),
+    ] {
+        let bench = Bench::new();
+        let arguments = [&arguments[..], &["--runs=1", "--url", &url]].concat();
+        let output = bench.run_subcommand(subcommand, &arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{subcommand}: {stderr}");
+        server.assert_nothing_left();
+    }
+    server.stop();
+}
+
 #[test]
 fn a_running_server_is_measured_and_left_as_it_was() {
     let server = RunningServer::start();
