@@ -348,12 +348,13 @@ fn more_listeners_than_descriptors() {
 /// Goes on until something ends it, with ten listeners or so.
 fn start_endless(bench: &Bench, subcommand: &str) -> Running {
     let arguments: &[&str] = match subcommand {
-        "hub" => &["--listeners", "10", "--notifications", "1000000000"],
-        "multicast" => &["--listeners", "10", "--group", "4", "--duration", "1000"],
-        "channels" => &["--channels", "10", "--transactions", "1000000000"],
+        "hub" => &["--listeners=10", "--notifications=1000000000"],
+        "multicast" => &["--listeners=10", "--group=4", "--duration=1000"],
+        "channels" => &["--channels=10", "--transactions=1000000000"],
+        "idle" => &["--idle=10", "--channels=10", "--runs=1000000000"],
         other => panic!("{other}"),
     };
-    let common = ["--target", "a=pg_config", "--runs", "1", "--timeout", "5"];
+    let common = ["--target", "a=pg_config", "--timeout", "5"];
     let running = bench.start_subcommand(subcommand, &[arguments, &common].concat());
     let senders = "SELECT pid::text FROM pg_stat_activity WHERE query ~ '^(NOTIFY|COMMIT)'";
     wait_until("notifications are sent", || {
@@ -442,4 +443,21 @@ fn an_answer_that_does_not_come() {
     let answering: i32 = answering.unwrap()[0].parse().unwrap();
     kill(Pid::from_raw(answering), Signal::SIGSTOP).unwrap();
     assert_fails(&bench, running, "only 3 of 4 answers came back within 5s");
+}
+
+#[test]
+fn an_idle_session_that_is_disconnected() {
+    let bench = Bench::new();
+    let running = start_endless(&bench, "idle");
+    let terminated = bench.query(
+        "a",
+        "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
+         WHERE application_name = 'pinpoint-bench' AND query = '' LIMIT 1",
+    );
+    assert_eq!(terminated.unwrap(), ["true"]);
+    assert_fails(
+        &bench,
+        running,
+        "1 of 10 idle sessions lost their connection",
+    );
 }
