@@ -33,7 +33,7 @@ const TPS: &str = "transactions_per_sec";
 
 /// For `all --quick`.
 pub const QUICK: &[&str] = &[
-    "--connections=8,100",
+    "--connections=8,64",
     "--duration=1",
     "--warmup=0",
     "--runs=1",
@@ -223,12 +223,13 @@ impl Benchmark for Plan {
              the first transaction of each session, as their source does."
                 .to_owned(),
             format!(
-                "A run takes {:?} after {:?} that are not measured. Transactions per second are \
+                "A run takes {} s after {} s that are not measured. Transactions per second are \
                  those that pgbench reports, without the time that it takes to connect. pgbench \
                  reads the notifications that its sessions get, and does not count them: here \
                  nothing checks that they arrive, which the other benchmarks do. A transaction \
                  that fails is an error.",
-                self.duration, self.warmup
+                self.duration.as_secs(),
+                self.warmup.as_secs()
             ),
         ];
         method.push(format!(

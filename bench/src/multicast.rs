@@ -245,8 +245,10 @@ impl Benchmark for Plan {
                  a NOTIFY to a channel on which only the sender listens; when all N answers are \
                  there, the next round trip begins. Nothing is sent to the other groups. An answer \
                  that does not come, or one to another round trip, is an error. The warm-up of a \
-                 run is {:?}, the run {:?}.",
-                self.listeners, self.warmup, self.duration
+                 run is {} s, the run {} s.",
+                self.listeners,
+                self.warmup.as_secs_f64(),
+                self.duration.as_secs_f64()
             ),
             "All sessions belong to this program, which reads and writes them in one thread. Its \
              part in a round trip grows with N, and is the same for all servers."

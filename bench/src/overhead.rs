@@ -183,11 +183,12 @@ impl Benchmark for Plan {
                 u64::from(ACCOUNTS) * u64::from(self.scale)
             ),
             format!(
-                "A run takes {:?} after {:?} that are not measured. Transactions per second are \
+                "A run takes {} s after {} s that are not measured. Transactions per second are \
                  those that pgbench reports, without the time that it takes to connect. A \
                  transaction that fails is an error. pgbench has as many threads as sessions, but \
                  no more than the machine has cores.",
-                self.duration, self.warmup
+                self.duration.as_secs(),
+                self.warmup.as_secs()
             ),
             "The ratio should be 1, within what the runs of one server differ by.".to_owned(),
         ]
