@@ -43,6 +43,9 @@ pub fn render(entries: &[Entry]) -> anyhow::Result<String> {
     let sections = with_ids()
         .map(|(entry, id)| section::render(entry, id))
         .collect::<anyhow::Result<Vec<Markup>>>()?;
+    let compared = entries
+        .iter()
+        .any(|entry| entry.report.compared().next().is_some());
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -55,7 +58,7 @@ pub fn render(entries: &[Entry]) -> anyhow::Result<String> {
             }
             body {
                 header {
-                    h1 { "PostgreSQL LISTEN/NOTIFY, measured" }
+                    h1 { "PostgreSQL, measured side by side" }
                     p.subject { (subject(entries)) }
                 }
                 main {
@@ -64,10 +67,11 @@ pub fn render(entries: &[Entry]) -> anyhow::Result<String> {
                         ul.cards {
                             @for (entry, id) in with_ids() { (headline::cards(entry, id)) }
                         }
-                        p.note {
-                            "Each is the ratio of the medians, at the greatest number that was measured. "
-                            "Below it are the least and the greatest ratio within one run."
-                        }
+                        @if compared { p.note {
+                            "Each is the ratio of the medians, at the greatest number that was measured; of several "
+                            "workloads the least and the greatest one. In small type: the least and the greatest "
+                            "ratio within one run."
+                        } }
                     }
                     nav aria-labelledby="contents" {
                         h2 #contents { "Benchmarks" }
@@ -91,10 +95,11 @@ pub fn render(entries: &[Entry]) -> anyhow::Result<String> {
 /// Which servers are compared, where and when.
 fn subject(entries: &[Entry]) -> String {
     let reports = || entries.iter().map(|entry| &entry.report);
-    let targets = reports().flat_map(|report| &report.targets);
+    let targets = || reports().flat_map(|report| &report.targets);
     let mut parts: Vec<&str> = Vec::new();
-    for part in targets
+    for part in targets()
         .map(|target| target.name.as_str())
+        .chain(targets().map(|target| version(&target.server_version)))
         .chain(reports().map(|report| report.machine.cpu_model.as_str()))
         .chain(reports().filter_map(|report| report.date.split('T').next()))
     {
@@ -103,6 +108,14 @@ fn subject(entries: &[Entry]) -> String {
         }
     }
     parts.join(", ")
+}
+
+/// Of `PostgreSQL 15.20 (Debian 15.20-0+deb12u1) on x86_64-pc-linux-gnu, ...` the beginning.
+fn version(server_version: &str) -> &str {
+    let end = [" (", " on "]
+        .iter()
+        .filter_map(|sign| server_version.find(sign));
+    &server_version[..end.min().unwrap_or(server_version.len())]
 }
 
 /// What links lead to: the names, as far as their characters are fit for a link.

@@ -4,66 +4,102 @@ use maud::{Markup, html};
 
 use super::Entry;
 use crate::number;
-use crate::results::{Better, Figure, Point, Ratio};
+use crate::results::{Better, Figure, Point, Ratio, Report, Summary};
 
-/// A card for each workload and each target that is compared with the baseline;
-/// where there is nothing to compare, for each workload.
+/// A card for each target that is compared with the baseline; where there is
+/// nothing to compare, for the baseline.
 pub fn cards(entry: &Entry, id: &str) -> Markup {
     let report = &entry.report;
     let Some(figure) = report.figures.first() else {
         return html! {};
     };
     html! {
-        @for workload in report.workloads() {
-            @let title = title(entry, workload);
-            @for target in report.compared() {
-                @let greatest = report.points_of(workload).filter_map(|point| {
-                    Some((point, *point.of_target(target)?.ratio.get(&figure.name)?))
-                }).max_by_key(|(point, _)| point.x);
-                @if let Some((point, ratio)) = greatest {
-                    (card(entry, id, &title, verdict(figure, ratio), html! {
-                        p.number { (times(figure, ratio.of_medians)) }
-                        p { (figure.label) ", " b { (target) } " to " (report.baseline().unwrap_or_default()) ", "
-                            (at(entry, point)) }
-                        @if ratio.min < ratio.max {
-                            p.range { (times(figure, ratio.min)) " to " (times(figure, ratio.max)) }
+        @for target in report.compared() {
+            @let found = at_the_end(report, |point| {
+                point.of_target(target)?.ratio.get(&figure.name).copied()
+            });
+            @let what = html! {
+                (figure.label) ", " b { (target) } " to " (report.baseline().unwrap_or_default())
+            };
+            @match &found[..] {
+                [] => {}
+                [(point, ratio)] => (card(entry, id, verdict(figure, &[*ratio]), html! {
+                    p.number { (times(figure, ratio.of_medians)) }
+                    p { (what) ", " (place(report, point)) }
+                    @if ratio.min < ratio.max {
+                        p.range { (times(figure, ratio.min)) " to " (times(figure, ratio.max)) }
+                    }
+                }))
+                several => {
+                    @let ratios: Vec<Ratio> = several.iter().map(|(_, ratio)| *ratio).collect();
+                    (card(entry, id, verdict(figure, &ratios), html! {
+                        p.number.several {
+                            (range(ratios.iter().map(|ratio| ratio.of_medians), |ratio| times(figure, ratio)))
                         }
+                        p { (what) ", " (ratios.len()) " workloads" }
                     }))
                 }
             }
-            @if report.compared().next().is_none() {
-                @let greatest = report.points_of(workload).filter_map(|point| {
-                    Some((point, point.series.first()?.summary.get(&figure.name)?))
-                }).max_by_key(|(point, _)| point.x);
-                @if let Some((point, summary)) = greatest {
-                    (card(entry, id, &title, "neither", html! {
-                        p.number { (number::of_figure(figure, summary.median)) }
-                        p { (figure.label) ", " (at(entry, point)) }
-                    }))
-                }
+        }
+        @if report.compared().next().is_none() {
+            @let found = at_the_end(report, |point| {
+                Some(point.series.first()?.summary.get(&figure.name)?.median)
+            });
+            @match &found[..] {
+                [] => {}
+                [(point, median)] => (card(entry, id, "neither", html! {
+                    p.number { (number::of_figure(figure, *median)) }
+                    p { (figure.label) ", " (place(report, point)) }
+                }))
+                several => (card(entry, id, "neither", html! {
+                    p.number.several {
+                        (range(several.iter().map(|(_, median)| *median), |median| number::of_figure(figure, median)))
+                    }
+                    p { (figure.label) ", " (several.len()) " workloads" }
+                }))
             }
         }
     }
 }
 
-fn title(entry: &Entry, workload: &str) -> String {
-    if workload.is_empty() {
-        entry.title()
+/// What there is at the greatest number that was measured with each workload.
+fn at_the_end<T>(report: &Report, get: impl Fn(&Point) -> Option<T>) -> Vec<(&Point, T)> {
+    let workloads = report.workloads().into_iter();
+    let ends = workloads.filter_map(|workload| {
+        let points = report
+            .points
+            .iter()
+            .filter(|point| point.workload == workload);
+        points
+            .filter_map(|point| Some((point, get(point)?)))
+            .max_by_key(|(point, _)| point.x)
+    });
+    ends.collect()
+}
+
+fn place(report: &Report, point: &Point) -> String {
+    let count = number::whole(point.x as f64);
+    format!("{count} {}", report.axis.label)
+}
+
+/// From the least to the greatest.
+fn range(values: impl Iterator<Item = f64>, format: impl Fn(f64) -> String) -> String {
+    let Some(Summary { min, max, .. }) = Summary::of(values) else {
+        return String::new();
+    };
+    let (least, greatest) = (format(min), format(max));
+    if least == greatest {
+        least
     } else {
-        format!("{}: {workload}", entry.title())
+        format!("{least} to {greatest}")
     }
 }
 
-fn at(entry: &Entry, point: &Point) -> String {
-    let count = number::whole(point.x as f64);
-    format!("{count} {}", entry.report.axis.label)
-}
-
-fn card(entry: &Entry, id: &str, title: &str, verdict: &str, content: Markup) -> Markup {
+fn card(entry: &Entry, id: &str, verdict: &str, content: Markup) -> Markup {
     html! {
         li class={ "card " (verdict) } {
             p.title {
-                a href={ "#" (id) } { (title) }
+                a href={ "#" (id) } { (entry.title()) }
                 @if !entry.report.complete { " " span.incomplete { "incomplete" } }
             }
             (content)
@@ -81,13 +117,15 @@ fn times(figure: &Figure, ratio: f64) -> String {
     }
 }
 
-/// Was every run better than the baseline's, or every one worse?
-fn verdict(figure: &Figure, ratio: Ratio) -> &'static str {
-    match figure.better {
-        Better::Higher if ratio.min > 1.0 => "better",
-        Better::Higher if ratio.max < 1.0 => "worse",
-        Better::Lower if ratio.max < 1.0 => "better",
-        Better::Lower if ratio.min > 1.0 => "worse",
+/// Was every run better than the baseline's, or every one worse? A single run is
+/// no reason to say so.
+fn verdict(figure: &Figure, ratios: &[Ratio]) -> &'static str {
+    let several_runs = ratios.iter().all(|ratio| ratio.min < ratio.max);
+    let more = several_runs && ratios.iter().all(|ratio| ratio.min > 1.0);
+    let less = several_runs && ratios.iter().all(|ratio| ratio.max < 1.0);
+    match (figure.better, more, less) {
+        (Better::Higher, true, _) | (Better::Lower, _, true) => "better",
+        (Better::Higher, _, true) | (Better::Lower, true, _) => "worse",
         _ => "neither",
     }
 }
@@ -124,10 +162,16 @@ mod tests {
             &samples::pingpong().figures[0],
             &samples::listen().figures[0],
         );
-        assert_eq!(verdict(more, ratio(1.1, 2.0, 3.0)), "better");
-        assert_eq!(verdict(more, ratio(0.9, 2.0, 3.0)), "neither");
-        assert_eq!(verdict(more, ratio(0.5, 0.6, 0.9)), "worse");
-        assert_eq!(verdict(less, ratio(0.5, 0.6, 0.9)), "better");
-        assert_eq!(verdict(less, ratio(1.1, 2.0, 3.0)), "worse");
+        let (above, below) = (ratio(1.1, 2.0, 3.0), ratio(0.5, 0.6, 0.9));
+        let (both, single) = (ratio(0.9, 2.0, 3.0), ratio(2.0, 2.0, 2.0));
+        assert_eq!(verdict(more, &[above, above]), "better");
+        assert_eq!(verdict(more, &[below]), "worse");
+        assert_eq!(verdict(less, &[below]), "better");
+        assert_eq!(verdict(less, &[above]), "worse");
+        for unclear in [both, single] {
+            assert_eq!(verdict(more, &[unclear]), "neither");
+            assert_eq!(verdict(less, &[unclear]), "neither");
+        }
+        assert_eq!(verdict(more, &[above, below]), "neither");
     }
 }

@@ -52,7 +52,9 @@ fn workload(report: &Report, workload: &str) -> anyhow::Result<Markup> {
             div.figure {
                 figure {
                     (PreEscaped(svg))
-                    figcaption { "Medians, with lines from the least to the greatest run." }
+                    @if has_several_runs(report) {
+                        figcaption { "Medians, with lines from the least to the greatest run." }
+                    }
                 }
                 (table::render(report, figure, workload))
             }
@@ -64,6 +66,11 @@ fn workload(report: &Report, workload: &str) -> anyhow::Result<Markup> {
             }
         }
     })
+}
+
+fn has_several_runs(report: &Report) -> bool {
+    let mut series = report.points.iter().flat_map(|point| &point.series);
+    series.any(|series| series.runs.len() > 1)
 }
 
 /// With what and on what it was measured.

@@ -122,3 +122,15 @@ fn every_link_leads_somewhere() {
         assert!(unique.contains(link), "{link}");
     }
 }
+
+#[test]
+fn the_subject_names_each_thing_once() {
+    let report = samples::pingpong();
+    let mut other = samples::listen();
+    other.targets[1].server_version = "PostgreSQL 18.4 (Debian 18.4-1) on x86_64".to_owned();
+    assert_eq!(
+        subject(&entries(vec![report, other])),
+        "stock, pinpoint, development, PostgreSQL 15.20, PostgreSQL 18.4, PostgreSQL 19devel, \
+         Example CPU, 2026-11-21"
+    );
+}
