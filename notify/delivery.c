@@ -120,6 +120,14 @@ collect(void)
 	if (MyBEEntry->st_state != STATE_IDLE || FeBeWaitSet == NULL)
 		return;
 
+	/*
+	 * PostgreSQL comes here from waiting for the client, having reset the
+	 * latch, or from having just read something, which nobody would tell us of
+	 * again.  The interrupt has set the latch in either case.
+	 */
+	if (MyLatch->is_set)
+		return;
+
 	ModifyWaitEvent(FeBeWaitSet, PINPOINT_CLIENT_SOCKET_POS,
 					WL_SOCKET_READABLE, NULL);
 

@@ -83,6 +83,22 @@ $listener->send_statement('SELECT 1')->send_sync;
 like($listener->result->types, qr/^AA1/, 'the extended protocol ends the wait, too');
 $listener->take_notifications;
 
+# A command and a notification come in the same moment.  PostgreSQL may have read
+# the command before it turns to the notification.
+my @together = map { "together $_" } 1 .. 500;
+foreach my $payload (@together)
+{
+	$sender->send_query("NOTIFY a, '$payload'");
+	$listener->send_query('SELECT 1');
+	$_->result for $listener, $sender;
+}
+$listener->run('SELECT 2');
+is_deeply(
+	all_as_text($listener->take_notifications),
+	[ map { "a/$_" } @together ],
+	'a command that comes with a notification does not wait either');
+$another->wait_for(scalar @together);
+
 # ---- the interval passes
 
 $listener->run(q(SET pinpoint.latency_target = '200ms'));
