@@ -161,7 +161,8 @@ is($sender->query("SELECT count(pg_notify('others', i::text)) FROM generate_seri
 	  ->error,
 	undef, "a transaction with $many notifications");
 measured_time('sent', $started);
-measured('peak memory of the sender, shared memory included: ' . memory($sender, 'VmHWM') . ' kB, on disk ' . disk_usage());
+measured('peak memory of the sender, shared memory included: '
+	  . memory($sender, 'VmHWM') . ' kB, on disk ' . disk_usage());
 
 # One after the other: the server process of the second waits for its client.
 foreach my $session ($prompt, $slow)
