@@ -125,6 +125,7 @@ static HTAB *local_channels = NULL;
 static uint32 nlistening = 0;	/* local channels with listening set */
 static bool prepared = false;	/* between prepare and commit or abort */
 
+static uint32 combined_hash(Oid dboid, uint32 hash);
 static pg_atomic_uint32 *entry_counter(Oid dboid, uint32 hash);
 static uint32 key_hash(const void *key, size_t size, void *arg);
 static int	key_compare(const void *a, const void *b, size_t size, void *arg);
@@ -148,14 +149,21 @@ static dshash_parameters map_parameters = {
 };
 
 /*
+ * Hash of a key, from pinpoint_channel_hash() of its channel.
+ */
+static uint32
+combined_hash(Oid dboid, uint32 hash)
+{
+	return hash_combine(hash, murmurhash32((uint32) dboid));
+}
+
+/*
  * The counter of entries like that of a channel.  hash: pinpoint_channel_hash().
  */
 static pg_atomic_uint32 *
 entry_counter(Oid dboid, uint32 hash)
 {
-	uint32		combined = hash_combine(hash, murmurhash32((uint32) dboid));
-
-	return &control->nentries[combined % FILTER_SIZE];
+	return &control->nentries[combined_hash(dboid, hash) % FILTER_SIZE];
 }
 
 /*
@@ -167,8 +175,7 @@ key_hash(const void *key, size_t size, void *arg)
 {
 	const ChannelKey *k = key;
 
-	return hash_combine(pinpoint_channel_hash(k->channel),
-						murmurhash32((uint32) k->dboid));
+	return combined_hash(k->dboid, pinpoint_channel_hash(k->channel));
 }
 
 static int
