@@ -20,10 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Socket, tls::NoTlsStream};
 
 use crate::cpu;
-use crate::session::SessionError;
-
-/// Sessions that connect at the same time.
-const CONNECTING_AT_ONCE: usize = 16;
+use crate::session::{CONNECTING_AT_ONCE, SessionError};
 
 #[derive(Debug, Error)]
 pub enum CrowdError {

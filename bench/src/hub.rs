@@ -9,15 +9,11 @@ use thiserror::Error;
 
 use crate::benchmark::{Benchmark, PointId, as_seconds};
 use crate::cli::CommonArgs;
-use crate::cli::values::positive_seconds;
+use crate::cli::values::{MAX_CONNECTIONS, ascending, positive_seconds};
 use crate::crowd::{Crowd, CrowdError};
-
 use crate::results::{Axis, Better, Figure, Scale, Summary, Values};
 use crate::server::Server;
 use crate::session::{Session, SessionError};
-
-/// PostgreSQL accepts no more connections (2^18 - 1, less its own processes).
-const MAX_LISTENERS: i64 = 250_000;
 
 /// For the time that is left to be told: what a listener adds to a notification.
 const TIME_OF_A_LISTENER: Duration = Duration::from_micros(30);
@@ -42,7 +38,7 @@ pub struct Args {
         value_name = "N,N,...",
         value_delimiter = ',',
         default_value = "1,10,100,1000",
-        value_parser = clap::value_parser!(u32).range(1..=MAX_LISTENERS),
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS),
     )]
     listeners: Vec<u32>,
 
@@ -68,12 +64,8 @@ pub struct Args {
 
 impl Args {
     pub fn plan(&self) -> Plan {
-        let mut listeners = self.listeners.clone();
-        // They are only ever added.
-        listeners.sort_unstable();
-        listeners.dedup();
         Plan {
-            listeners,
+            listeners: ascending(self.listeners.clone()),
             notifications: self.notifications,
             warmup: self.warmup,
             runs: self.runs,
@@ -299,10 +291,7 @@ impl Benchmark for Plan {
 /// The figures of a run, from its notifications, of which there is at least one.
 fn values(timings: &[Timings]) -> Values {
     let median = |time: fn(&Timings) -> Duration| {
-        let milliseconds = timings
-            .iter()
-            .map(|timings| time(timings).as_secs_f64() * 1e3);
-        let summary = Summary::of(milliseconds);
+        let summary = Summary::of_milliseconds(timings.iter().map(time));
         summary.expect("there is at least one notification").median
     };
     [

@@ -14,14 +14,10 @@ use serde::Serialize;
 
 use crate::benchmark::{Benchmark, PointId, as_seconds};
 use crate::cli::CommonArgs;
-use crate::cli::values::positive_seconds;
-
+use crate::cli::values::{MAX_CONNECTIONS, ascending, positive_seconds};
 use crate::pgbench::{Pgbench, Protocol};
 use crate::results::{Axis, Better, Figure, Scale, Values};
 use crate::server::Server;
-
-/// PostgreSQL accepts no more connections (2^18 - 1, less its own processes).
-const MAX_CONNECTIONS: i64 = 250_000;
 
 /// Threads of pgbench if the command line does not say, unless there are fewer connections.
 const JOBS: u32 = 32;
@@ -102,9 +98,6 @@ pub struct Args {
 
 impl Args {
     pub fn plan(&self) -> Plan {
-        let mut connections = self.connections.clone();
-        connections.sort_unstable();
-        connections.dedup();
         let asked_for = |workload: &Workload| self.workload.contains(workload);
         Plan {
             workloads: Workload::value_variants()
@@ -112,7 +105,7 @@ impl Args {
                 .copied()
                 .filter(asked_for)
                 .collect(),
-            connections,
+            connections: ascending(self.connections.clone()),
             jobs: self.jobs,
             duration: Duration::from_secs(self.duration.into()),
             warmup: Duration::from_secs(self.warmup.into()),

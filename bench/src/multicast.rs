@@ -16,19 +16,12 @@ use thiserror::Error;
 
 use crate::benchmark::{Benchmark, PointId, as_seconds};
 use crate::cli::CommonArgs;
-use crate::cli::values::{positive_seconds, seconds};
-
+use crate::cli::values::{MAX_CONNECTIONS, ascending, positive_seconds, seconds};
 use crate::latency::Latencies;
 use crate::results::{Axis, Figure, Scale, Values};
 use crate::round_trips;
 use crate::server::Server;
-use crate::session::{Session, SessionError};
-
-/// PostgreSQL accepts no more connections (2^18 - 1, less its own processes).
-const MAX_SESSIONS: i64 = 250_000;
-
-/// Sessions that connect at the same time.
-const CONNECTING_AT_ONCE: usize = 16;
+use crate::session::{CONNECTING_AT_ONCE, Session, SessionError};
 
 /// For `all --quick`.
 pub const QUICK: &[&str] = &["--group=1,4,16", "--duration=1", "--warmup=0.3", "--runs=2"];
@@ -46,7 +39,7 @@ pub struct Args {
         value_name = "N,N,...",
         value_delimiter = ',',
         default_value = "1,2,4,8,16",
-        value_parser = clap::value_parser!(u32).range(1..=MAX_SESSIONS),
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS),
     )]
     group: Vec<u32>,
 
@@ -55,7 +48,7 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 64,
-        value_parser = clap::value_parser!(u32).range(1..=MAX_SESSIONS),
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS),
     )]
     listeners: u32,
 
@@ -81,9 +74,7 @@ pub struct Args {
 
 impl Args {
     pub fn plan(&self) -> Plan {
-        let mut groups = self.group.clone();
-        groups.sort_unstable();
-        groups.dedup();
+        let groups = ascending(self.group.clone());
         Plan {
             listeners: groups.iter().copied().fold(self.listeners, u32::max),
             groups,

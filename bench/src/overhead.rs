@@ -9,14 +9,10 @@ use serde::Serialize;
 
 use crate::benchmark::{Benchmark, PointId, as_seconds};
 use crate::cli::CommonArgs;
-use crate::cli::values::positive_seconds;
-
+use crate::cli::values::{ascending, positive_seconds};
 use crate::pgbench::{self, Pgbench, Protocol};
 use crate::results::{Axis, Better, Figure, Scale, Values};
 use crate::server::Server;
-
-/// Sessions of pgbench.
-const MAX_CLIENTS: i64 = 10_000;
 
 /// Rows of pgbench_accounts for each unit of the scale.
 const ACCOUNTS: u32 = 100_000;
@@ -39,7 +35,7 @@ pub struct Args {
         value_name = "N,N,...",
         value_delimiter = ',',
         default_value = "1,4,16",
-        value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS),
+        value_parser = clap::value_parser!(u32).range(1..=pgbench::MAX_CLIENTS),
     )]
     clients: Vec<u32>,
 
@@ -83,11 +79,8 @@ pub struct Args {
 
 impl Args {
     pub fn plan(&self) -> Plan {
-        let mut clients = self.clients.clone();
-        clients.sort_unstable();
-        clients.dedup();
         Plan {
-            clients,
+            clients: ascending(self.clients.clone()),
             scale: self.scale,
             duration: Duration::from_secs(self.duration.into()),
             warmup: Duration::from_secs(self.warmup.into()),

@@ -19,6 +19,9 @@ const SCRIPT: &str = "pgbench.sql";
 const OUTPUT: &str = "pgbench.out";
 const ERRORS: &str = "pgbench.err";
 
+/// Sessions that can be asked for; also of the listeners that read along with a load.
+pub const MAX_CLIENTS: i64 = 10_000;
+
 /// What it takes to connect a session, where that is not known better.
 const CONNECTION_TIME: Duration = Duration::from_millis(3);
 

@@ -23,13 +23,10 @@ use crate::latency::Latencies;
 use crate::results::{Axis, Figure, Scale, Values};
 use crate::round_trips;
 use crate::server::Server;
-use crate::session::{Session, SessionError};
+use crate::session::{CONNECTING_AT_ONCE, Session, SessionError};
 
 /// The two sessions of the game.
 const PLAYERS: u32 = 2;
-
-/// Idle listeners that connect at the same time.
-const CONNECTING_AT_ONCE: usize = 16;
 
 #[derive(Debug, Error)]
 pub enum PingpongError {

@@ -19,13 +19,9 @@ pub use self::args::{
 use self::transaction::{SendingError, Timings, Transaction};
 use crate::benchmark::{Benchmark, PointId, as_seconds};
 use crate::crowd::Crowd;
-
 use crate::results::{Axis, Better, Figure, Scale, Summary, Values};
 use crate::server::Server;
-use crate::session::Session;
-
-/// Sessions that connect at the same time.
-const CONNECTING_AT_ONCE: usize = 16;
+use crate::session::{CONNECTING_AT_ONCE, Session};
 
 /// For the time that is left to be told: what a transaction takes where nothing is slow.
 const TRANSACTION_TIME: Duration = Duration::from_millis(20);
@@ -329,10 +325,8 @@ impl Benchmark for Plan {
 /// The figures of a run, from its transactions, of which there is at least one.
 fn values(timings: &[Timings]) -> Values {
     let summary = |time: fn(&Timings) -> Duration| {
-        let milliseconds = timings
-            .iter()
-            .map(|timings| time(timings).as_secs_f64() * 1e3);
-        Summary::of(milliseconds).expect("there is at least one transaction")
+        Summary::of_milliseconds(timings.iter().map(time))
+            .expect("there is at least one transaction")
     };
     let commit = summary(|timings| timings.commit);
     [

@@ -6,6 +6,9 @@ use thiserror::Error;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, error::TryRecvError};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket, tls::NoTlsStream};
 
+/// Where many sessions connect: so many at the same time.
+pub const CONNECTING_AT_ONCE: usize = 16;
+
 #[derive(Debug, Error)]
 pub enum SessionError {
     #[error(transparent)]

@@ -1,6 +1,7 @@
 //! Statistics over the runs of one measurement.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::results::{Ratio, Series, Summary, Values};
 
@@ -19,6 +20,11 @@ impl Summary {
             (sorted[middle - 1] + sorted[middle]) / 2.0
         };
         Some(Self { median, min, max })
+    }
+
+    /// The same of durations, in milliseconds.
+    pub fn of_milliseconds(durations: impl Iterator<Item = Duration>) -> Option<Self> {
+        Self::of(durations.map(|duration| duration.as_secs_f64() * 1e3))
     }
 
     /// How far apart the values are, as a fraction of their median.

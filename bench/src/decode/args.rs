@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Plan, Workload};
 use crate::cli::CommonArgs;
-use crate::cli::values::positive_seconds;
+use crate::cli::values::{ascending, positive_seconds};
 
 /// Each of them has a file, twice with that of the other server.
 const MAX_TABLES: i64 = 1_000_000;
@@ -54,16 +54,9 @@ pub struct Args {
 
 impl Args {
     pub fn plan(&self) -> Plan {
-        let mut tables = self.tables.clone();
-        tables.sort_unstable();
-        tables.dedup();
-        let mut workloads = self.workload.clone();
-        workloads.sort_unstable();
-        workloads.dedup();
-
         Plan {
-            workloads,
-            tables,
+            workloads: ascending(self.workload.clone()),
+            tables: ascending(self.tables.clone()),
             runs: self.runs,
             timeout: self.timeout,
         }

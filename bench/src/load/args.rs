@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use super::{Form, Plan, Workload};
 use crate::cli::CommonArgs;
-use crate::cli::values::positive_seconds;
-use crate::pgbench::Protocol;
-
-/// Of the sessions of pgbench, and of the listeners that read along.
-const MAX_CLIENTS: i64 = 10_000;
+use crate::cli::values::{ascending, positive_seconds};
+use crate::pgbench::{MAX_CLIENTS, Protocol};
 
 /// More than one in a millisecond would be a load of its own.
 const MAX_PROBES: i64 = 1000;
@@ -147,13 +144,9 @@ pub struct LoadArgs {
 
 impl LoadArgs {
     fn plan(&self, workload: Workload, clients: &[u32]) -> Plan {
-        let mut clients = clients.to_vec();
-        clients.sort_unstable();
-        clients.dedup();
-
         Plan {
             workload,
-            clients,
+            clients: ascending(clients.to_vec()),
             listeners: self.listeners,
             duration: Duration::from_secs(self.duration.into()),
             warmup: Duration::from_secs(self.warmup.into()),

@@ -5,11 +5,7 @@ use std::time::Duration;
 
 use super::{Length, Plan};
 use crate::cli::CommonArgs;
-use crate::cli::values::{positive_seconds, seconds};
-
-/// More listeners than PostgreSQL accepts connections (2^18 - 1, less its own
-/// processes) cannot be asked for.
-const MAX_IDLE: i64 = 250_000;
+use crate::cli::values::{MAX_CONNECTIONS, ascending, positive_seconds, seconds};
 
 /// For `all --quick`.
 pub const QUICK: &[&str] = &[
@@ -34,13 +30,13 @@ pub struct Args {
         value_name = "N,N,...",
         value_delimiter = ',',
         default_value = "0,10,100,1000",
-        value_parser = clap::value_parser!(u32).range(0..=MAX_IDLE),
+        value_parser = clap::value_parser!(u32).range(0..=MAX_CONNECTIONS),
         conflicts_with_all = ["idle_step", "max_idle"],
     )]
     idle: Vec<u32>,
 
     /// Instead of --idle: begin with none and grow by N
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_IDLE))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
     idle_step: Option<u32>,
 
     /// With --idle-step: grow up to N idle listeners
@@ -48,7 +44,7 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 1000,
-        value_parser = clap::value_parser!(u32).range(0..=MAX_IDLE),
+        value_parser = clap::value_parser!(u32).range(0..=MAX_CONNECTIONS),
         requires = "idle_step",
     )]
     max_idle: u32,
@@ -79,16 +75,12 @@ pub struct Args {
 
 impl Args {
     pub fn plan(&self) -> Plan {
-        let mut idle = match self.idle_step {
+        let idle = match self.idle_step {
             Some(step) => (0..=self.max_idle).step_by(step as usize).collect(),
             None => self.idle.clone(),
         };
-        // Listeners are only ever added, so that those of the row before stay.
-        idle.sort_unstable();
-        idle.dedup();
-
         Plan {
-            idle,
+            idle: ascending(idle),
             length: match self.round_trips {
                 Some(count) => Length::RoundTrips(count),
                 None => Length::Duration(self.duration),

@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use super::Plan;
 use crate::cli::CommonArgs;
-use crate::cli::values::positive_seconds;
+use crate::cli::values::{MAX_CONNECTIONS, ascending, positive_seconds};
 
 /// A transaction with more notifications fills PostgreSQL's queue.
 const MAX_CHANNELS: i64 = 1_000_000;
-
-/// PostgreSQL accepts no more connections (2^18 - 1, less its own processes).
-const MAX_SESSIONS: i64 = 250_000;
 
 /// For `all --quick`.
 pub const QUICK_CHANNELS: &[&str] = &[
@@ -75,7 +72,7 @@ pub struct ChannelsArgs {
 impl ChannelsArgs {
     pub fn plan(&self) -> Plan {
         Plan {
-            channels: ascending(&self.channels),
+            channels: ascending(self.channels.clone()),
             ..self.sending.plan(Varied::Channels)
         }
     }
@@ -93,7 +90,7 @@ pub struct ListenersArgs {
         value_name = "N,N,...",
         value_delimiter = ',',
         default_value = "1,10,50,100,200",
-        value_parser = clap::value_parser!(u32).range(1..=MAX_SESSIONS),
+        value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS),
     )]
     listeners: Vec<u32>,
 
@@ -114,7 +111,7 @@ impl ListenersArgs {
     pub fn plan(&self) -> Plan {
         Plan {
             channels: vec![self.channels],
-            listeners: ascending(&self.listeners),
+            listeners: ascending(self.listeners.clone()),
             ..self.sending.plan(Varied::Listeners)
         }
     }
@@ -132,7 +129,7 @@ pub struct IdleArgs {
         value_name = "N,N,...",
         value_delimiter = ',',
         default_value = "0,50,100,200,300,400,500",
-        value_parser = clap::value_parser!(u32).range(0..=MAX_SESSIONS),
+        value_parser = clap::value_parser!(u32).range(0..=MAX_CONNECTIONS),
     )]
     idle: Vec<u32>,
 
@@ -153,7 +150,7 @@ impl IdleArgs {
     pub fn plan(&self) -> Plan {
         Plan {
             channels: vec![self.channels],
-            idle: ascending(&self.idle),
+            idle: ascending(self.idle.clone()),
             ..self.sending.plan(Varied::Idle)
         }
     }
@@ -196,11 +193,4 @@ impl SendingArgs {
             timeout: self.timeout,
         }
     }
-}
-
-fn ascending(values: &[u32]) -> Vec<u32> {
-    let mut values = values.to_vec();
-    values.sort_unstable();
-    values.dedup();
-    values
 }
