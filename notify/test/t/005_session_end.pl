@@ -255,11 +255,11 @@ foreach my $victim ('a listener', 'a sender', 'a session that does neither')
 }
 
 leave_traces();
-$node->restart('immediate');
+stop_and_start($node, 'immediate');
 clean_after('immediate shutdown');
 
 leave_traces();
-$node->restart('fast');
+stop_and_start($node, 'fast');
 clean_after('fast shutdown');
 
 $witness->close;

@@ -183,11 +183,11 @@ sub works_afresh
 }
 
 fill_file();
-$node->restart('fast');
+stop_and_start($node, 'fast');
 works_afresh('restart');
 
 fill_file();
-$node->restart('immediate');
+stop_and_start($node, 'immediate');
 works_afresh('immediate shutdown');
 
 fill_file();

@@ -27,6 +27,7 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   new_node
+  stop_and_start
   connect_to
   connect_many
   wait_until
@@ -73,6 +74,19 @@ sub new_node
 	$node->safe_psql('postgres', 'CREATE EXTENSION pg_pinpoint')
 	  if $params{extension} // $preload =~ /pg_pinpoint/;
 	return $node;
+}
+
+# Stops a server in this mode, as of pg_ctl, and starts it again.  (restart() of
+# PostgreSQL::Test::Cluster knows no modes: older versions pass over an argument.)
+sub stop_and_start
+{
+	my ($node, $mode) = @_;
+	my $position = -s $node->logfile;
+	$node->stop($mode);
+	$node->log_contains("received $mode shutdown request", $position)
+	  or croak "the server was not stopped in mode $mode";
+	$node->start;
+	return;
 }
 
 # Opens a session.  Parameters: dbname (default postgres), user (default the
