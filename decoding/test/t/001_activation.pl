@@ -72,8 +72,9 @@ $node->reload;
 
 log_since($node);
 with_library($node);
+my $function = $node->pg_version >= 16 ? 'RelidByRelfilenumber' : 'RelidByRelfilenode';
 like(log_since($node),
-	qr/LOG:  pg_pinpoint_decoding is active\n.*DETAIL:  The server's function RelidByRelfilenod?e?(number)? is redirected/,
+	qr/LOG:  pg_pinpoint_decoding is active\n.*DETAIL:  The server's function $function is redirected/,
 	'the server log says that it is active');
 is($node->safe_psql('postgres', $look_up), $found, 'look-ups work');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_pinpoint_decoding');
