@@ -85,8 +85,8 @@ is(check(), '8|4|4|0', 'eight entries, four of them negative');
 
 # ---- invalidations
 
-is(sql(q{SELECT map_invalidate('two'::regclass)}), '', 'a relation that is not in the map');
-is(check(), '4|0|4|0', 'takes the negative entries with it, no other');
+sql(q{SELECT map_invalidate('two'::regclass)});
+is(check(), '4|0|4|0', 'a relation that is not in the map takes the negative entries with it, no other');
 sql(q{SELECT map_invalidate('one'::regclass)});
 is(check(), '3|0|3|0', 'a relation that is there: one entry');
 sql('SELECT map_invalidate(0)');

@@ -160,6 +160,10 @@ is(stat_queue($observer)->{published}, $queue_after->{published} + 1,
 $observer->run('CREATE DATABASE elsewhere');
 my $elsewhere = connect_to($node, dbname => 'elsewhere');
 $elsewhere->run('LISTEN wanted');
+
+# A signal is sent to those who are idle.
+wait_until_idle($observer, $interested->pid)
+  or die 'the listener did not become idle';
 $queue_before = stat_queue($observer);
 $sender->run('SET pinpoint.debug_fault = lookup');
 is($sender->query("NOTIFY wanted, 'map not readable'")->error,

@@ -26,9 +26,40 @@ $observer->run('CREATE TABLE written (what text)');
 $listener->run('LISTEN a');
 $observer->run(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
 $observer->run('SELECT pg_reload_conf()');
+
+# Is a session in the midst of the commit of its last statement, in that it waits
+# for the standby?
+sub waits_for_standby
+{
+	my ($session) = @_;
+	return $observer->value(
+		q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = }
+		  . $session->pid);
+}
+
+# Commits wait from the moment on at which the checkpointer has read the setting,
+# which no view shows.
+my $trial = connect_to($node);
+my $tries = 0;
 ok( wait_until(
-		sub { $second->value('SHOW synchronous_standby_names') eq 'nobody' }),
+		sub {
+			my $statement = q{INSERT INTO written VALUES ('trial } . ++$tries . q{')};
+			$trial->send_query($statement);
+			my $waits;
+			wait_until(
+				sub {
+					$waits = waits_for_standby($trial);
+					return $waits
+					  || $observer->value(
+						q{SELECT count(*) FROM pg_stat_activity WHERE state = 'idle'}
+						  . " AND query = \$\$$statement\$\$ AND pid = " . $trial->pid);
+				}) or die 'a commit neither ends nor waits';
+			$observer->run('SELECT pg_cancel_backend(' . $trial->pid . ')') if $waits;
+			$trial->result->error and die 'a commit fails';
+			return $waits;
+		}),
 	'commits wait for a standby');
+$trial->close;
 
 # A session in the midst of the commit of a transaction that notifies.
 sub commit_and_wait
@@ -36,11 +67,7 @@ sub commit_and_wait
 	my $session = connect_to($node);
 	$session->send_query(
 		"BEGIN; INSERT INTO written VALUES ('first'); NOTIFY a, 'first'; COMMIT");
-	wait_until(
-		sub {
-			$observer->value(q{SELECT count(*) FROM pg_stat_activity}
-				  . q{ WHERE wait_event = 'SyncRep' AND pid = } . $session->pid);
-		}) or die 'the commit does not wait';
+	wait_until(sub { waits_for_standby($session) }) or die 'the commit does not wait';
 	return $session;
 }
 

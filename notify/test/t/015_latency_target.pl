@@ -135,13 +135,23 @@ $gone->hang_up;
 ok(wait_until(sub { !stat_listener($observer, $gone->pid) }),
 	'a session whose client goes away ends');
 
-my $timed_out = connect_to($node);
-$timed_out->run(q(SET pinpoint.latency_target = '1h'; SET idle_session_timeout = '300ms'));
-$timed_out->run('LISTEN a');
-notify('sixth');
-$timed_out->wait_for(1);
-notify('seventh');
+# The timeout must not pass before the session collects, however busy the machine.
+my ($timed_out, $collects);
+for (my $timeout = 300; !$collects && $timeout < 60_000; $timeout *= 4)
+{
+	$timed_out = connect_to($node);
+	$timed_out->run(
+		"SET pinpoint.latency_target = '1h'; LISTEN a; SET idle_session_timeout = $timeout");
+	notify('sixth');
+	$timed_out->receive->{type} eq 'A' or next;
+	notify('seventh');
+	my $listener = stat_listener($observer, $timed_out->pid);
+	$collects = $listener && $listener->{state} eq 'signalled';
+}
+ok($collects, 'a session with a timeout collects');
+$timed_out->take_notifications;
 is($timed_out->receive_until('E')->error->{C}, '57P05', 'idle_session_timeout works');
+is_deeply([ $timed_out->take_notifications ], [], 'which ended the session before the interval did');
 
 # ---- bad values
 

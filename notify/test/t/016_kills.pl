@@ -173,9 +173,13 @@ for (1 .. $terminations)
 	read_along();
 }
 witness_saw_all("$terminations times SIGTERM");
-is($observer->value(
-		q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}),
-	2 + @senders + @listeners, 'no session hangs');
+ok( wait_until(
+		sub {
+			$observer->value(
+				q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'})
+			  == 2 + @senders + @listeners;
+		}),
+	'no session hangs');
 
 # ---- server processes are killed
 
