@@ -18,11 +18,13 @@ use strict;
 use warnings;
 
 # Numbers of our own: perl's rand() may differ between machines.
+# Parameters: stream (let decoding send large transactions before they end)
 sub new
 {
-	my ($class, $seed) = @_;
+	my ($class, $seed, %params) = @_;
 	my $self = {
 		state  => $seed,
+		stream => $params{stream},
 		number => 0,           # of names so far
 		world  => { tables => {}, parts => {} },
 		blocks => []           # what to go back to: begin, savepoints
@@ -322,7 +324,9 @@ sub _decode
 {
 	my ($self) = @_;
 	return if @{ $self->{blocks} };
-	return q{SELECT data FROM pg_logical_slot_get_changes('walk', NULL, NULL, 'include-xids', '0', 'include-rewrites', '1', 'stream-changes', '1');};
+	my $options = q{'include-xids', '0', 'include-rewrites', '1'};
+	$options .= q{, 'stream-changes', '1'} if $self->{stream};
+	return "SELECT data FROM pg_logical_slot_get_changes('walk', NULL, NULL, $options);";
 }
 
 # ---- transactions and savepoints
