@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# Functions that script/bootstrap, script/demo and script/test share. The
-# caller has set "set -euo pipefail".
+# Functions that the scripts share. The caller has set "set -euo pipefail".
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PROGRAM=script/$(basename "$0")
@@ -19,6 +18,11 @@ fi
 
 # The folders that hold the parts of the extension.
 read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
+
+# What script/test can do: by itself, and when it is asked to. See there.
+STAGES=(shell fmt clippy build regress isolation tap cargo torture)
+# shellcheck disable=SC2034 # for the scripts
+ALL_STAGES=("${STAGES[@]}" upstream examples)
 
 # ---- Messages ---------------------------------------------------------------
 
@@ -94,6 +98,25 @@ supervise() {
 	return "$rc"
 }
 
+# ---- Packages ---------------------------------------------------------------
+
+APT_UPDATED=
+
+# Arguments: what is missing, for the message.
+apt_update() {
+	[ -z "$APT_UPDATED" ] || return 0
+	command -v apt-get >/dev/null ||
+		die "these are missing, and there is no apt-get to install them: $*"
+	as_root apt-get update -q -o Acquire::Retries=3 ||
+		warn "apt-get update failed; going on with the package lists there are"
+	APT_UPDATED=yes
+}
+
+apt_install() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y \
+		--no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
+}
+
 # ---- The environment and the PostgreSQL installation ------------------------
 
 # Variables such as PGHOST or PGOPTIONS would change what the tests do, and
@@ -156,9 +179,8 @@ make_work_dir() {
 	WORK=$(mktemp -d /tmp/pinpoint.XXXXXX)
 	export TMPDIR=$WORK/tmp
 	mkdir "$TMPDIR"
-	if [ "$(id -u)" -eq 0 ]; then
-		id postgres >/dev/null 2>&1 ||
-			die "started as root, but there is no user postgres to run the servers"
+	# Without that user there is no server, and nobody to have the folder.
+	if [ "$(id -u)" -eq 0 ] && id postgres >/dev/null 2>&1; then
 		chown postgres: "$WORK" "$TMPDIR"
 	fi
 }
