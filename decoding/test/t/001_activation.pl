@@ -1,4 +1,6 @@
 # Loading the library: active, refused, and what the server is like then.
+#
+# Needs: test_decoding
 
 use strict;
 use warnings;

@@ -4,6 +4,8 @@
 # server is restarted, with and without the library, and each time everything
 # is decoded: with test_decoding and pgoutput, through SQL functions and through
 # a WAL sender, committed at the end, in two phases, and streamed.
+#
+# Needs: test_decoding
 
 use strict;
 use warnings;

@@ -1,4 +1,6 @@
 # Senders of every kind, and many at once.
+#
+# Needs: tcn pg_stat_statements
 
 use strict;
 use warnings;
