@@ -12,10 +12,12 @@
 #ifndef PINPOINT_DECODING_COMPAT_H
 #define PINPOINT_DECODING_COMPAT_H
 
-#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
-#error "pg_pinpoint_decoding supports PostgreSQL 15 to 18"
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
+#error "pg_pinpoint_decoding supports PostgreSQL 15 to 19"
 #endif
 
+/* Until 18 other headers bring it along. */
+#include "access/htup_details.h"
 #include "utils/relmapper.h"
 
 #if PG_VERSION_NUM >= 160000

@@ -10,8 +10,8 @@
 #ifndef PINPOINT_COMPAT_H
 #define PINPOINT_COMPAT_H
 
-#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
-#error "pg_pinpoint supports PostgreSQL 15 to 18"
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
+#error "pg_pinpoint supports PostgreSQL 15 to 19"
 #endif
 
 #include "storage/latch.h"
@@ -56,6 +56,15 @@
  */
 extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
 #define PINPOINT_CLIENT_SOCKET_POS	0
+
+/* What a planner_hook gets last, and hands on. */
+#if PG_VERSION_NUM >= 190000
+#define PINPOINT_PLANNER_PARAMETER	, ExplainState *es
+#define PINPOINT_PLANNER_ARGUMENT	, es
+#else
+#define PINPOINT_PLANNER_PARAMETER
+#define PINPOINT_PLANNER_ARGUMENT
+#endif
 
 /* May roleid execute the function funcid? */
 #if PG_VERSION_NUM >= 160000

@@ -103,7 +103,8 @@ static void process_utility(PlannedStmt *pstmt, const char *query_string,
 							ParamListInfo params, QueryEnvironment *query_env,
 							DestReceiver *dest, QueryCompletion *qc);
 static PlannedStmt *plan_query(Query *parse, const char *query_string,
-							   int cursor_options, ParamListInfo bound_params);
+							   int cursor_options, ParamListInfo bound_params
+							   PINPOINT_PLANNER_PARAMETER);
 static void executor_start(QueryDesc *query_desc, int eflags);
 static void object_access(ObjectAccessType access, Oid class_id,
 						  Oid object_id, int sub_id, void *arg);
@@ -403,7 +404,7 @@ pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
  */
 static PlannedStmt *
 plan_query(Query *parse, const char *query_string, int cursor_options,
-		   ParamListInfo bound_params)
+		   ParamListInfo bound_params PINPOINT_PLANNER_PARAMETER)
 {
 	bool		save_planning = planning;
 	bool		save_may_have_inlined = may_have_inlined;
@@ -420,10 +421,10 @@ plan_query(Query *parse, const char *query_string, int cursor_options,
 	may_have_inlined = false;
 	if (prev_planner)
 		result = prev_planner(parse, query_string, cursor_options,
-							  bound_params);
+							  bound_params PINPOINT_PLANNER_ARGUMENT);
 	else
 		result = standard_planner(parse, query_string, cursor_options,
-								  bound_params);
+								  bound_params PINPOINT_PLANNER_ARGUMENT);
 	planning = save_planning;
 
 	if (may_have_inlined && find_replacements())
