@@ -11,12 +11,12 @@ LISTEN listen;
 LISTEN _1;
 LISTEN "1";
 LISTEN U&"\0061\0062";
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN FOLDED;
 UNLISTEN "quoted";
 UNLISTEN "QUOTED";
 UNLISTEN ab;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;
 
 -- reserved words need quotes
@@ -45,7 +45,7 @@ UNLISTEN "ßßßßßßßßßßßßßßßßßßßßßßßßßßßßßßß";
 SELECT count(*) FROM pg_listening_channels();
 LISTEN "ピンポイント";
 LISTEN "🐘";
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN "🐘";
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;

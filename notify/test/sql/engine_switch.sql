@@ -130,7 +130,7 @@ SET pinpoint.enabled = off;
 LISTEN while_off;
 RESET pinpoint.enabled;
 LISTEN while_on;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 SELECT channels FROM pinpoint.stat_listeners WHERE pid = pg_backend_pid();
 UNLISTEN *;
 

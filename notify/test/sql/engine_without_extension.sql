@@ -18,7 +18,7 @@ EXPLAIN (VERBOSE, COSTS OFF) SELECT pg_notify('without', 'x'), pg_notification_q
 NOTIFY without;
 DO $$ BEGIN NOTIFY without; PERFORM pg_notify('without', 'x'); END $$;
 LISTEN without;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;
 -- also where another extension than ours owns the look-alike
 SELECT extname FROM pg_extension;
@@ -82,9 +82,9 @@ SELECT notify_plpgsql();
 SELECT * FROM notify_view;
 SELECT pg_notify('without', 'x');
 NOTIFY without;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN listened_before;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 -- its schema stays, as with every extension: a DROP SCHEMA is the user's to make
 SELECT count(*) FROM pg_proc WHERE pronamespace = 'pinpoint'::regnamespace;
 

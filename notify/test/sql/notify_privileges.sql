@@ -53,7 +53,7 @@ SELECT CASE WHEN true THEN 'constant' ELSE pg_notify('privileges', 'folded away'
 -- these statements ask for no privilege
 NOTIFY privileges, 'statement';
 LISTEN privileges_statement;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;
 SELECT pg_notification_queue_usage() = 0 AS empty;
 RESET ROLE;

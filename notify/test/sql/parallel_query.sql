@@ -48,7 +48,7 @@ SELECT set_config(name, 'off', false) AS forced FROM pg_settings
 SELECT parallel_notify('leader');
 SELECT parallel_liar('NOTIFY parallel');
 SELECT parallel_liar('LISTEN parallel');
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;
 
 DROP TABLE parallel_rows;

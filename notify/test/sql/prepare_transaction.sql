@@ -15,7 +15,7 @@ BEGIN;
 LISTEN prepared;
 PREPARE TRANSACTION 'pinpoint listen';
 \echo :SQLSTATE
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 LISTEN prepared;
 BEGIN;
 UNLISTEN prepared;
@@ -25,7 +25,7 @@ BEGIN;
 UNLISTEN *;
 PREPARE TRANSACTION 'pinpoint unlisten all';
 \echo :SQLSTATE
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;
 
 -- refused means rolled back
@@ -48,18 +48,18 @@ SELECT pg_notify('prepared', 'payload');
 ROLLBACK TO SAVEPOINT a;
 PREPARE TRANSACTION 'pinpoint rolled back';
 SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'pinpoint%';
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 COMMIT PREPARED 'pinpoint rolled back';
 SELECT * FROM prepare_transaction_rows;
 
 -- looking is no obstacle, nor is what the session listened to before
 LISTEN prepared;
 BEGIN;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 SELECT pg_notification_queue_usage() = 0 AS empty;
 PREPARE TRANSACTION 'pinpoint look';
 ROLLBACK PREPARED 'pinpoint look';
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;
 
 -- UNLISTEN in a session that never listened is nothing at all

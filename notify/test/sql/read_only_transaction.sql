@@ -5,9 +5,9 @@ SET default_transaction_read_only = on;
 LISTEN read_only_default;
 NOTIFY read_only;
 SELECT pg_notify('read_only', 'payload');
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN read_only_default;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 RESET default_transaction_read_only;
 
 BEGIN READ ONLY;
@@ -27,7 +27,7 @@ SAVEPOINT a;
 NOTIFY read_only, 'savepoint';
 RELEASE SAVEPOINT a;
 COMMIT;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 UNLISTEN *;
 
 -- the transaction is still read-only

@@ -22,7 +22,7 @@ SELECT * FROM restricted_notify;
 CREATE MATERIALIZED VIEW restricted_pg_notify AS SELECT pg_notify('restricted', 'payload')::text AS t WITH NO DATA;
 REFRESH MATERIALIZED VIEW restricted_pg_notify;
 SELECT * FROM restricted_pg_notify;
-SELECT * FROM pg_listening_channels();
+SELECT * FROM pg_listening_channels() ORDER BY 1;
 
 DROP MATERIALIZED VIEW restricted_listen, restricted_unlisten, restricted_unlisten_all,
   restricted_notify, restricted_pg_notify;

@@ -52,13 +52,15 @@ SELECT format('NOTIFY errors, %L', repeat('p', 7999)) AS command \gset
 \set ECHO all
 \echo :SQLSTATE
 
--- wrong arguments are found by the parser
+-- wrong arguments are found by the parser; PostgreSQL's versions differ in their hints
+\set VERBOSITY terse
 SELECT pg_notify('errors');
 \echo :SQLSTATE
 SELECT pg_notify('errors', 1);
 \echo :SQLSTATE
 SELECT pg_notify('errors', 'payload', 'more');
 \echo :SQLSTATE
+\set VERBOSITY default
 CALL pg_notify('errors', 'payload');
 \echo :SQLSTATE
 PREPARE p AS NOTIFY errors;
