@@ -1,0 +1,144 @@
+# shellcheck shell=bash
+# The stage "examples" of script/test: the clients in examples/, each built and
+# run against the stock server and with pg_pinpoint. A client passes when it does
+# what it should on both, with the same outcome.
+
+# The tool that an example is built with.
+example_tool() {
+	case $1 in
+		python-*) echo python3 ;;
+		javascript-*) echo npm ;;
+		go-*) echo go ;;
+		java-*) echo mvn ;;
+		rust-*) echo cargo ;;
+	esac
+}
+
+# Build an example in its folder. What it needs comes from the package registries,
+# in the versions that its lock file names.
+build_example() {
+	case $1 in
+		python-*) python3 -m venv venv && venv/bin/pip install -q \
+			--disable-pip-version-check --no-deps -r requirements.txt ;;
+		javascript-*) npm ci --silent --no-audit --no-fund ;;
+		go-*) go build -mod=readonly -o example . ;;
+		java-*) mvn -q -B compile dependency:copy-dependencies ;;
+		rust-*) cargo build -q --locked ;;
+	esac
+}
+
+# Set RUN_EXAMPLE to the command of an example that was built.
+example_command() {
+	local dir=$2
+	case $1 in
+		python-*) RUN_EXAMPLE=("$dir/venv/bin/python" "$dir/example.py") ;;
+		javascript-*) RUN_EXAMPLE=(node "$dir/example.js") ;;
+		go-*) RUN_EXAMPLE=("$dir/example") ;;
+		java-*) RUN_EXAMPLE=(java -cp "$dir/target/classes:$dir/target/dependency/*" Example) ;;
+		rust-*) RUN_EXAMPLE=("$dir/target/debug/example-${1#rust-}") ;;
+	esac
+}
+
+stage_examples() {
+	local name tool target built=()
+
+	command -v python3 >/dev/null || {
+		not_run examples "there is no python3"
+		return
+	}
+	cp -R "$ROOT/examples" "$WORK/examples"
+	for name in "$WORK"/examples/*/; do
+		name=$(basename "$name")
+		tool=$(example_tool "$name")
+		if ! command -v "$tool" >/dev/null; then
+			not_run "examples/$name" "there is no $tool"
+		elif [ "$tool" = python3 ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+			not_run "examples/$name" "python3 has no venv"
+		elif run quietly "$WORK/build-$name.log" in_folder "$WORK/examples/$name" \
+			build_example "$name"; then
+			built+=("$name")
+		else
+			print_log "$WORK/build-$name.log" 30
+			count 0 1 1
+		fi
+	done
+	[ "${#built[@]}" -gt 0 ] || return 0
+	for target in stock pinpoint; do
+		start_example_server "$target"
+		for name in "${built[@]}"; do
+			run_example "$name" "$target"
+		done
+		supervise as_server_user "$BINDIR/pg_ctl" -D "$WORK/examples-$target" -s -w -m fast stop
+	done
+	for name in "${built[@]}"; do
+		compare_example "$name"
+	done
+}
+
+in_folder() {
+	cd "$1" || return
+	shift
+	"$@"
+}
+
+# Not every driver can do Unix sockets, so TCP it is, on loopback. A port that
+# nobody has now may be taken the moment after, so try.
+start_example_server() {
+	local target=$1 data=$WORK/examples-$1 log=$WORK/examples-$1.log try
+	supervise quietly "$log" as_server_user "$BINDIR/initdb" -D "$data" -U postgres \
+		-A trust -N --locale=C --encoding=UTF8 || {
+		print_log "$log"
+		die "initdb failed"
+	}
+	cat >>"$data/postgresql.conf" <<-EOC
+		listen_addresses = '127.0.0.1'
+		unix_socket_directories = ''
+		fsync = off
+	EOC
+	[ "$target" = stock ] ||
+		echo "shared_preload_libraries = 'pg_pinpoint, pg_pinpoint_decoding'" \
+			>>"$data/postgresql.conf"
+	for try in 1 2 3 4 5; do
+		EXAMPLE_PORT=$((20000 + RANDOM % 12000))
+		if supervise quietly "$log" as_server_user "$BINDIR/pg_ctl" -D "$data" \
+			-l "$data.server.log" -o "-p $EXAMPLE_PORT" -s -w start; then
+			break
+		elif [ "$try" = 5 ]; then
+			print_log "$data.server.log" 30
+			die "the server for the examples does not start"
+		fi
+	done
+}
+
+# Each in a database of its own, by the name that all know.
+run_example() {
+	local name=$1 target=$2 log=$WORK/$1.$2 rc=0 psql before
+	psql=("$BINDIR/psql" -XAtq -h 127.0.0.1 -p "$EXAMPLE_PORT" -U postgres -v ON_ERROR_STOP=1)
+	supervise "${psql[@]}" -d template1 -c 'DROP DATABASE IF EXISTS postgres WITH (FORCE)' \
+		-c 'CREATE DATABASE postgres'
+	if [ "$target" = pinpoint ]; then
+		before=$("${psql[@]}" -d postgres -c 'CREATE EXTENSION pg_pinpoint' \
+			-c 'SELECT published FROM pinpoint.stat_queue')
+	fi
+	example_command "$name" "$WORK/examples/$name"
+	supervise quietly "$log" python3 "$WORK/examples/check.py" 127.0.0.1 "$EXAMPLE_PORT" \
+		"${RUN_EXAMPLE[@]}" || rc=$?
+	echo "exit code $rc" >>"$log"
+
+	# That it was pg_pinpoint that carried the notifications.
+	[ "$target" = stock ] ||
+		[ "$("${psql[@]}" -d postgres -c 'SELECT published FROM pinpoint.stat_queue')" -gt "$before" ] ||
+		echo "not through pg_pinpoint" >>"$log"
+}
+
+compare_example() {
+	local name=$1 stock=$WORK/$1.stock pinpoint=$WORK/$1.pinpoint
+	if cmp -s "$stock" "$pinpoint" && [ "$(tail -n 1 "$stock")" = "exit code 0" ]; then
+		count 1 0 0
+		echo "$name: the same on both servers"
+	else
+		count 0 1 1
+		print_log "$stock"
+		print_log "$pinpoint"
+	fi
+}
