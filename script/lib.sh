@@ -19,9 +19,10 @@ fi
 # The folders that hold the parts of the extension.
 read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
 
-# What script/test can do.
-# shellcheck disable=SC2034 # for the scripts
+# What script/test can do: by itself, and when it is asked to. See there.
 STAGES=(shell fmt clippy build regress isolation tap cargo torture)
+# shellcheck disable=SC2034 # for the scripts
+ALL_STAGES=("${STAGES[@]}" upstream examples)
 
 # ---- Messages ---------------------------------------------------------------
 

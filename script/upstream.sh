@@ -1,0 +1,230 @@
+# shellcheck shell=bash
+# The stage "upstream" of script/test: PostgreSQL's own tests, from its source,
+# against the server as it is installed. Each suite runs twice, on the stock server
+# and with both libraries, and the outcomes are compared:
+#
+#     core regression tests, isolation tests, PL/pgSQL, contrib: what each test
+#     printed has to be identical
+#     TAP tests of recovery and subscription: the same assertions pass
+#
+# pg_regress makes its database from template0, so it is told to create the
+# extensions. A test that fails on the stock server too, as one may that is of another
+# minor release than the server, is shown, and fails only where it differs.
+
+# Where the libraries are seen, and may be: the steps of isolation/stats that ask
+# how much NOTIFY has written to PostgreSQL's own queue. pg_pinpoint writes nothing
+# to it.
+EXPECTED_DIFFERENCE=isolation/stats
+
+stage_upstream() {
+	local source mode
+
+	# shellcheck source-path=SCRIPTDIR source=source.sh
+	. "$ROOT/script/source.sh"
+	source=$(postgres_source) || {
+		not_run upstream "the source of $("$PG_CONFIG" --version) is not to be had"
+		return
+	}
+	UPSTREAM=$WORK/upstream
+	mkdir "$UPSTREAM"
+	[ "$source" = "$WORK/source" ] || cp -R "$source" "$WORK/source"
+	grep -m 1 '^PACKAGE_STRING=' "$WORK/source/configure"
+	upstream_libraries
+	[ "$(id -u)" -ne 0 ] || chown -R postgres: "$UPSTREAM" "$WORK/source"
+
+	for mode in stock pinpoint; do
+		heading "upstream: $mode"
+		upstream_regress "$mode"
+		upstream_tap "$mode"
+	done
+	heading "upstream: compared"
+	compare_outputs
+	compare_assertions
+}
+
+# The C functions that the tests call: those of regress.c are not installed.
+upstream_libraries() {
+	local dir=$WORK/source/src/test/regress library
+	run cc -O2 -fPIC -shared -I"$("$PG_CONFIG" --includedir-server)" \
+		-o "$dir/regress.so" "$dir/regress.c" || die "regress.c does not compile"
+	for library in refint autoinc; do
+		[ ! -e "$PKGLIBDIR/$library.so" ] || ln -sf "$PKGLIBDIR/$library.so" "$dir/"
+	done
+}
+
+# A variable of a makefile, without running make: the tests of a module.
+makefile_list() {
+	sed -e ':a' -e '/\\$/N; s/\\\n//; ta' "$1" | sed -n "s/^$2 *= *//p"
+}
+
+# ---- Suites of pg_regress -----------------------------------------------------
+
+upstream_regress() {
+	local mode=$1 src=$WORK/source module module_tests
+	pg_regress_suite "$mode" core regress "$src/src/test/regress" \
+		--schedule="$src/src/test/regress/parallel_schedule" \
+		--dlpath="$src/src/test/regress" --max-concurrent-tests=20
+	pg_regress_suite "$mode" isolation isolation "$src/src/test/isolation" \
+		--schedule="$src/src/test/isolation/isolation_schedule"
+	for module in src/pl/plpgsql/src contrib/pg_stat_statements contrib/tcn \
+		contrib/test_decoding; do
+		read -ra module_tests < <(makefile_list "$src/$module/Makefile" REGRESS) || true
+		[ "${#module_tests[@]}" -eq 0 ] ||
+			pg_regress_suite "$mode" "${module##*/}" regress "$src/$module" "${module_tests[@]}"
+		read -ra module_tests < <(makefile_list "$src/$module/Makefile" ISOLATION) || true
+		[ "${#module_tests[@]}" -eq 0 ] ||
+			pg_regress_suite "$mode" "${module##*/}-isolation" isolation "$src/$module" \
+				"${module_tests[@]}"
+	done
+}
+
+# Arguments: mode, a name for the suite, "regress" or "isolation", its folder, then
+# what the runner gets.
+pg_regress_suite() {
+	local mode=$1 name=${2/src/plpgsql} kind=$3 dir=$4 out runner log libraries options=()
+	shift 4
+	out=$UPSTREAM/$mode/$name
+	log=$out/output
+	case $kind in
+		regress) runner=$TESTTOOLS/regress/pg_regress ;;
+		isolation) runner=$TESTTOOLS/isolation/pg_isolation_regress ;;
+	esac
+	as_server_user mkdir -p "$out"
+	# the suite's own settings, and the libraries
+	{
+		echo "fsync = off"
+		cat "$dir"/{logical,"${dir##*/}"}.conf 2>/dev/null
+	} >"$out/settings" || true
+	if [ "$mode" = pinpoint ]; then
+		libraries=$(libraries_after "$out/settings")
+		echo "$libraries" >>"$out/settings"
+		options=(--load-extension=pg_pinpoint --load-extension=pg_pinpoint_decoding)
+	fi
+	printf '%s, %s: ' "$mode" "$name"
+	supervise quietly "$log" as_server_user "$runner" --temp-instance="$out/instance" \
+		--temp-config="$out/settings" --bindir="$BINDIR" --inputdir="$dir" \
+		--outputdir="$out" --encoding=UTF8 --no-locale "${options[@]}" "$@" || true
+	rm -rf "$out/instance/data"
+	printf '%s ok, %s not ok\n' \
+		"$(matches '^(test|   ) +[^ ]+ +\.\.\. ok( |$)|^ok [0-9]+ ' "$log")" \
+		"$(matches '^(test|   ) +[^ ]+ +\.\.\. FAILED|^not ok [0-9]+ ' "$log")"
+	[ -n "$(compgen -G "$out/results/*.out")" ] || print_log "$log" 50
+}
+
+# The line of settings by which both libraries are loaded, before what the file
+# names already.
+libraries_after() {
+	local more
+	more=$(sed -n "s/^shared_preload_libraries *= *'\(.*\)'/, \1/p" "$1")
+	echo "shared_preload_libraries = 'pg_pinpoint, pg_pinpoint_decoding$more'"
+}
+
+# A test is what it printed.
+compare_outputs() {
+	local stock pinpoint name same=0 other=0
+	while IFS= read -r stock; do
+		name=${stock#"$UPSTREAM/stock/"}
+		name=${name/\/results/}
+		pinpoint=${stock/"$UPSTREAM/stock/"/"$UPSTREAM/pinpoint/"}
+		if cmp -s "$stock" "$pinpoint"; then
+			same=$((same + 1))
+		elif [ "${name%.out}" = "$EXPECTED_DIFFERENCE" ] &&
+			only_notify_counts "$stock" "$pinpoint"; then
+			same=$((same + 1))
+			echo "${name%.out}: differs in what PostgreSQL's own queue counts, as it should"
+		else
+			other=$((other + 1))
+			printf -- '---- %s differs\n' "$name"
+			diff -u "$stock" "$pinpoint" | head -n 60 || true
+		fi
+	done < <(find "$UPSTREAM/stock" -path '*/results/*.out' | sort)
+	[ "$same" -gt 0 ] || die "PostgreSQL's tests have no results"
+	grep -hE '^(test|   ) +[^ ]+ +\.\.\. FAILED|^not ok [0-9]+ ' "$UPSTREAM"/stock/*/output |
+		sed 's/^/on the stock server too: /' || true
+	printf 'outputs: %s identical, %s different\n' "$same" "$other"
+	count "$same" "$other" 0
+}
+
+# Do two outputs of an isolation test differ in results of steps about SLRU only?
+only_notify_counts() {
+	cmp -s <(without_slru_steps "$1") <(without_slru_steps "$2")
+}
+
+without_slru_steps() {
+	awk '/^(step|starting permutation:)/ { step = $2 } step !~ /slru/' "$1"
+}
+
+# ---- TAP ------------------------------------------------------------------------
+
+upstream_tap() {
+	local mode=$1 suite dir file libraries
+	libraries=$UPSTREAM/$mode/libraries.conf
+	: >"$libraries"
+	[ "$mode" = stock ] || libraries_after /dev/null >"$libraries"
+	for suite in recovery subscription; do
+		dir=$UPSTREAM/$mode/$suite
+		as_server_user mkdir -p "$dir"
+		printf '%s, %s: ' "$mode" "$suite"
+		for file in "$WORK/source/src/test/$suite"/t/*.pl; do
+			echo "${file##*/}"
+		done >"$dir/files"
+		supervise upstream_prove "$suite" "$dir" "$libraries" || true
+		printf '%s ok, %s not ok\n' "$(cat "$dir"/*.tap | grep -c '^ok ' || true)" \
+			"$(cat "$dir"/*.tap | grep -c '^not ok ' || true)"
+	done
+}
+
+# Some at a time: they wait more than they work.
+upstream_prove() {
+	local suite=$1 dir=$2 libraries=$3
+	cd "$WORK/source/src/test/$suite" || return
+	# shellcheck disable=SC2016 # variables of the shell inside
+	as_server_user env PG_REGRESS="$TESTTOOLS/regress/pg_regress" \
+		REGRESS_SHLIB="$WORK/source/src/test/regress/regress.so" \
+		PG_TEST_PORT_DIR="$UPSTREAM/ports" TEMP_CONFIG="$libraries" \
+		PERL5LIB="$WORK/source/src/test/perl" with_icu="$(with_icu)" \
+		enable_injection_points=no \
+		xargs -P 3 -n 1 -a "$dir/files" bash -c '
+			name=${2%.pl}
+			export TESTDIR=$1/$name
+			export TESTDATADIR=$TESTDIR/tmp_check TESTLOGDIR=$TESTDIR/tmp_check/log
+			mkdir -p "$TESTDIR"
+			perl "t/$2" >"$1/$name.tap" 2>"$1/$name.err"
+			echo "exit code $?" >>"$1/$name.tap"
+			rm -rf "$TESTDATADIR"' bash "$dir"
+}
+
+with_icu() {
+	case "$("$PG_CONFIG" --configure)" in
+		*--with-icu*) echo yes ;;
+		*) echo no ;;
+	esac
+}
+
+# A test is an assertion, by its number and name.
+compare_assertions() {
+	local stock pinpoint name good=0 bad=0 differences
+	for stock in "$UPSTREAM"/stock/{recovery,subscription}/*.tap; do
+		name=${stock#"$UPSTREAM/stock/"}
+		pinpoint=$UPSTREAM/pinpoint/$name
+		differences=$(diff <(assertions "$stock") <(assertions "$pinpoint") | grep -c '^[<>]' || true)
+		good=$((good + $(comm -12 <(assertions "$stock") <(assertions "$pinpoint") | grep -c '^ok' || true)))
+		if [ "$differences" -gt 0 ]; then
+			bad=$((bad + 1))
+			printf -- '---- %s differs\n' "$name"
+			diff <(assertions "$stock") <(assertions "$pinpoint") || true
+			print_log "${pinpoint%.tap}.err" 30
+		elif grep -qE '^not ok|^exit code [^0]' "$stock"; then
+			echo "$name fails on the stock server too"
+		fi
+	done
+	[ "$good" -gt 0 ] || die "PostgreSQL's TAP tests have no results"
+	printf 'TAP: %s assertions pass on both, %s files differ\n' "$good" "$bad"
+	count "$good" "$bad" 0
+}
+
+# What a test asserted. Positions in the WAL and process IDs are others each time.
+assertions() {
+	grep -E '^(not )?ok |^exit code|^1\.\.' "$1" |
+		sed -E 's/[0-9A-F]+\/[0-9A-F]{6,}/LSN/g; s/pid [0-9]+/pid/g; s/^((not )?ok) [0-9]+/\1/' | sort
+}
