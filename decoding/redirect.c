@@ -25,7 +25,8 @@
  *
  *	other CPU or system			refused when compiled: see the #if below
  *	no such function, or it		refused: find_function() asks the dynamic
- *	is not the program's own	loader for the name, and whose it is
+ *	is not the program's own	loader for the name, and looks it up among the
+ *								symbols that the program's file exports
  *	function not in the code	refused: it must lie in a segment that is
  *	of the program				readable, executable and not writable
  *	function too short			refused: by the size in the symbol table
@@ -63,7 +64,7 @@
  *-------------------------------------------------------------------------
  */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE				/* dladdr1(), mremap() */
+#define _GNU_SOURCE				/* RTLD_DEFAULT, dl_iterate_phdr(), mremap() */
 #endif
 
 #include "redirect.h"
@@ -75,22 +76,32 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Longest jump: a landing pad, the jump, and the address */
 #define MAX_JUMP_LENGTH		20
 
-/* The function as the dynamic loader knows it, and the code it lies in */
+/* The file that the program was started from, mapped to memory */
+typedef struct File
+{
+	const unsigned char *bytes;
+	size_t		size;
+} File;
+
+/* The function, and the segment of the program's code that it lies in */
 typedef struct Function
 {
 	unsigned char *start;
-	size_t		size;
+	size_t		size;			/* by its symbol */
+	uintptr_t	symbol_value;	/* its address, as the program's file has it */
 	const unsigned char *code;
 	size_t		code_size;
 } Function;
@@ -98,7 +109,12 @@ typedef struct Function
 static char reason_text[256];
 
 static bool refuse(const char *format,...) __attribute__((format(printf, 1, 2)));
-static bool find_function(const PinpointRedirection *redirection, Function *function);
+static PinpointRedirectResult redirect(const PinpointRedirection *redirection,
+									   const File *file);
+static bool map_file(File *file);
+static const void *part_of_file(const File *file, size_t offset, size_t size);
+static const ElfW(Sym) *find_symbol(const File *file, const char *name);
+static bool find_function(const File *file, const char *name, Function *function);
 static int	find_code(struct dl_phdr_info *info, size_t size, void *arg);
 static bool is_single_threaded(void);
 static size_t write_jump(unsigned char *at, const unsigned char *original, void *target);
@@ -113,6 +129,21 @@ static bool is_mapped(void *pages, size_t length);
 PinpointRedirectResult
 pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)
 {
+	PinpointRedirectResult result = PINPOINT_REFUSED;
+	File		file = {0};
+
+	if (map_file(&file))
+	{
+		result = redirect(redirection, &file);
+		munmap((void *) file.bytes, file.size);
+	}
+	*reason = result == PINPOINT_REDIRECTED ? NULL : reason_text;
+	return result;
+}
+
+static PinpointRedirectResult
+redirect(const PinpointRedirection *redirection, const File *file)
+{
 	Function	function;
 	unsigned char jump[MAX_JUMP_LENGTH];
 	size_t		jump_length;
@@ -123,9 +154,7 @@ pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)
 	size_t		length;
 	int			calls;
 
-	*reason = reason_text;
-
-	if (!find_function(redirection, &function))
+	if (!find_function(file, redirection->function, &function))
 		return PINPOINT_REFUSED;
 
 	jump_length = write_jump(jump, function.start, redirection->replacement);
@@ -191,8 +220,6 @@ pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)
 			   redirection->function);
 		return PINPOINT_BROKEN;
 	}
-
-	*reason = NULL;
 	return PINPOINT_REDIRECTED;
 }
 
@@ -209,31 +236,105 @@ refuse(const char *format,...)
 }
 
 /*
+ * Map the file that the program was started from, to be read.
+ *
+ * The mapping is shared, as the kernel writes the breakpoints of uprobes into
+ * private ones, even those that cannot be executed.
+ */
+static bool
+map_file(File *file)
+{
+	int			fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	struct stat status;
+	void	   *bytes = MAP_FAILED;
+	int			error;
+
+	if (fd >= 0 && fstat(fd, &status) == 0)
+		bytes = mmap(NULL, (size_t) status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	error = errno;
+	if (fd >= 0)
+		close(fd);
+	if (bytes == MAP_FAILED)
+		return refuse("could not read the program's file, /proc/self/exe: %s",
+					  strerror(error));
+
+	file->bytes = bytes;
+	file->size = (size_t) status.st_size;
+	return true;
+}
+
+/* Returns NULL if the file does not have so much. */
+static const void *
+part_of_file(const File *file, size_t offset, size_t size)
+{
+	if (offset > file->size || size > file->size - offset)
+		return NULL;
+	return file->bytes + offset;
+}
+
+/*
+ * Find a name among the symbols that the program exports, or imports.
+ *
+ * Only the file tells the size of a function everywhere: glibc has dladdr1()
+ * for it, musl has nothing.
+ */
+static const ElfW(Sym) *
+find_symbol(const File *file, const char *name)
+{
+	const		ElfW(Ehdr) *header = part_of_file(file, 0, sizeof(*header));
+	const		ElfW(Shdr) *sections;
+
+	if (header == NULL || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0)
+		return NULL;
+	sections = part_of_file(file, header->e_shoff, header->e_shnum * sizeof(*sections));
+	if (sections == NULL)
+		return NULL;
+
+	for (size_t i = 0; i < header->e_shnum; i++)
+	{
+		const		ElfW(Shdr) *strings;
+		const		ElfW(Sym) *symbols;
+		const char *names;
+
+		if (sections[i].sh_type != SHT_DYNSYM || sections[i].sh_link >= header->e_shnum)
+			continue;
+		strings = &sections[sections[i].sh_link];
+		symbols = part_of_file(file, sections[i].sh_offset, sections[i].sh_size);
+		names = part_of_file(file, strings->sh_offset, strings->sh_size);
+		if (symbols == NULL || names == NULL ||
+			strings->sh_size == 0 || names[strings->sh_size - 1] != '\0')
+			continue;
+		for (size_t j = 0; j < sections[i].sh_size / sizeof(*symbols); j++)
+		{
+			if (symbols[j].st_name < strings->sh_size &&
+				strcmp(names + symbols[j].st_name, name) == 0)
+				return &symbols[j];
+		}
+	}
+	return NULL;
+}
+
+/*
  * Find the function, and the segment of the program's code it lies in.  A
  * library that exports the same name is not what we are looking for.
  */
 static bool
-find_function(const PinpointRedirection *redirection, Function *function)
+find_function(const File *file, const char *name, Function *function)
 {
-	const char *name = redirection->function;
 	void	   *address = dlsym(RTLD_DEFAULT, name);
-	Dl_info		info;
-	void	   *extra = NULL;
-	const ElfW(Sym) * symbol;
+	const		ElfW(Sym) *symbol = find_symbol(file, name);
 
 	if (address == NULL)
 		return refuse("the program has no function %s", name);
-
-	if (dladdr1(address, &info, &extra, RTLD_DL_SYMENT) == 0 ||
-		extra == NULL || info.dli_saddr != address)
-		return refuse("the function %s is not where its symbol is", name);
-	symbol = extra;
+	if (symbol == NULL || symbol->st_shndx == SHN_UNDEF)
+		return refuse("the function %s is not in the code of the program", name);
 	if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC)
 		return refuse("the symbol %s is not a function", name);
 
 	memset(function, 0, sizeof(*function));
 	function->start = address;
 	function->size = symbol->st_size;
+	function->symbol_value = symbol->st_value;
 	dl_iterate_phdr(find_code, function);
 	if (function->code == NULL)
 		return refuse("the function %s is not in the code of the program", name);
@@ -256,6 +357,7 @@ find_code(struct dl_phdr_info *info, size_t size, void *arg)
 
 		if (segment->p_type == PT_LOAD &&
 			(segment->p_flags & (PF_R | PF_W | PF_X)) == (PF_R | PF_X) &&
+			info->dlpi_addr + function->symbol_value == (uintptr_t) function->start &&
 			function->start >= start &&
 			function->size <= segment->p_memsz &&
 			(size_t) (function->start - start) <= segment->p_memsz - function->size)

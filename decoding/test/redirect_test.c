@@ -58,8 +58,10 @@
 #define PROBED 3000
 
 extern int	victim(int a, int b);
-extern int	before(int a);
 extern int	after(int a);
+
+/* Exported as the functions are */
+int			variable = 1;
 
 /* Not to be inlined, duplicated or thrown away. */
 #define ENTIRE __attribute__((noinline, noclone, used))

@@ -2,6 +2,9 @@
 #
 # Each case compiles redirect_test.c and redirect.c as its own program.  What
 # is refused must leave the program exactly as it was.
+#
+# All of it is done with each C library and CPU that there is a compiler for:
+# the machine's own, and musl.
 
 use strict;
 use warnings;
@@ -17,18 +20,38 @@ use Test::More;
 
 my $test = "$FindBin::RealBin/..";
 
-my $machine = (POSIX::uname())[4];
-my $protect =
-  $machine eq 'x86_64' ? '-fcf-protection=branch' : '-mbranch-protection=standard';
+my @toolchains = (
+	{ name => 'native', compiler => $ENV{CC} // 'cc', machine => (POSIX::uname())[4] },
+	{ name => 'musl', compiler => 'musl-gcc', machine => (POSIX::uname())[4] });
 
-# A library that has the function that is asked for.
-my $library = "$PostgreSQL::Test::Utils::tmp_check/victim.c";
-open my $file, '>', $library or die "$library: $!";
-print {$file} 'int victim(int a, int b) { return a * 0 + b * 0 + 1003; }', "\n";
-close $file;
-my $shared = compile('libvictim.so', '-shared', '-fPIC', $library);
+my $toolchain;
+my $number = 0;
+my $deny   = compile('deny', "$test/deny.c");
 
-my $deny = compile('deny', "$test/deny.c");
+foreach (@toolchains)
+{
+	$toolchain = $_;
+  SKIP:
+	{
+		skip "$toolchain->{name}: there is no $toolchain->{compiler}", 1
+		  unless IPC::Run::run([ 'which', $toolchain->{compiler} ], '>', '/dev/null', '2>&1');
+		local $ENV{CC} = $toolchain->{compiler};
+		test_redirected();
+		test_refused();
+		test_broken();
+		test_link_time_optimization();
+	}
+}
+done_testing();
+
+# ---- Programs ----
+
+# Compile and return the path.
+sub compile_test
+{
+	return compile('redirect_' . ++$number, "$test/redirect_test.c",
+		"$source/redirect.c", '-rdynamic', '-pthread', '-ldl', @_);
+}
 
 # Run a program and return what it prints as a hash.
 sub run_test
@@ -41,99 +64,118 @@ sub run_test
 	return \%result;
 }
 
-my $number = 0;
+# The name of a test
+sub with { return "$toolchain->{name}: $_[0]"; }
 
-sub compile_test
+sub write_source
 {
-	return compile('redirect_' . ++$number, "$test/redirect_test.c",
-		"$source/redirect.c", '-rdynamic', '-pthread', '-ldl', @_);
+	my ($name, $text) = @_;
+	my $path = "$PostgreSQL::Test::Utils::tmp_check/$name";
+	open my $file, '>', $path or die "$path: $!";
+	print {$file} $text;
+	close $file or die "$path: $!";
+	return $path;
 }
 
-# ---- redirected
+# ---- Cases ----
 
-foreach my $case (
-	[ 'a plain function',                1, 'gone' ],
-	[ 'position-dependent code',         1, 'gone', '-fno-pie', '-no-pie' ],
-	[ 'position-independent code',       1, 'gone', '-fPIE',    '-pie' ],
-	[ 'a function with a landing pad',   1, 'kept', $protect ],
-	[ 'a function that crosses a page',  2, 'gone', '-DSTRADDLE',
-		'-fno-toplevel-reorder', '-falign-functions=1' ],
-	[ 'code that is not optimized',      1, 'gone', '-O0' ],
-	[ 'a program with a stack protector', 1, 'gone', '-fstack-protector-all' ],
-	[ 'a function that counts as called once', 1, 'gone', '-DCALLERS=2', '-DEXPECTED=1' ])
+sub test_redirected
 {
-	my ($name, $pages, $pad, @options) = @$case;
+	my $is_x86 = $toolchain->{machine} eq 'x86_64';
+	foreach my $case (
+		[ 'a plain function',                1, 'gone' ],
+		[ 'position-dependent code',         1, 'gone', '-fno-pie', '-no-pie' ],
+		[ 'position-independent code',       1, 'gone', '-fPIE',    '-pie' ],
+		[ 'a function with a landing pad',   1, 'kept',
+			$is_x86 ? '-fcf-protection=branch' : '-mbranch-protection=standard' ],
+		[ 'a function that crosses a page',  2, 'gone', '-DSTRADDLE',
+			'-fno-toplevel-reorder', '-falign-functions=1' ],
+		[ 'code that is not optimized',      1, 'gone', '-O0' ],
+		[ 'a program with a stack protector', 1, 'gone', '-fstack-protector-all' ],
+		[ 'a program without the symbols that nobody needs', 1, 'gone', '-s' ],
+		[ 'a function that counts as called once', 1, 'gone', '-DCALLERS=2', '-DEXPECTED=1' ])
+	{
+		my ($name, $pages, $pad, @options) = @$case;
 
-	# On aarch64 a landing pad for a signed return address becomes a plain one.
-	$pad = 'gone' if $machine ne 'x86_64';
-	is_deeply(
-		run_test(compile_test(@options)),
-		{
-			result     => 'redirected',
-			reason     => 'none',
-			direct     => 'replacement',
-			pointer    => 'replacement',
-			neighbours => 'work',
-			memory     => 'changed',
-			pages      => $pages,
-			pad        => $pad
-		},
-		"redirected: $name");
+		# On aarch64 a landing pad for a signed return address becomes a plain one.
+		$pad = 'gone' unless $is_x86;
+		is_deeply(
+			run_test(compile_test(@options)),
+			{
+				result     => 'redirected',
+				reason     => 'none',
+				direct     => 'replacement',
+				pointer    => 'replacement',
+				neighbours => 'work',
+				memory     => 'changed',
+				pages      => $pages,
+				pad        => $pad
+			},
+			with("redirected: $name"));
+	}
+	return;
 }
 
-# ---- refused
-
-my $length = $machine eq 'x86_64' ? 14 : 16;
-my $eperm  = 'Operation not permitted';
-
-foreach my $case (
-	[ 'too short a function', "the function victim has " . ($machine eq 'x86_64' ? 6 : 8)
-		  . " bytes, and the jump needs $length", [], '-DSHORT' ],
-	[ 'no such function', 'the program has no function nobody', [], '-DNAME="nobody"' ],
-	[ 'a variable', 'the symbol stdout is not a function', [], '-DNAME="stdout"', '-fno-pie', '-no-pie' ],
-	[ "a library's function", 'the function victim is not in the code of the program',
-		[], '-DLIBRARY', $shared ],
-	[ 'a function with a single caller',
-		'the program calls the function victim in 1 places instead of 2, as after link-time optimization',
-		[], '-DCALLERS=1' ],
-	[ 'a function without callers',
-		'the program calls the function victim in 0 places instead of 2, as after link-time optimization',
-		[], '-DCALLERS=0' ],
-	[ 'a second thread', 'the process has 2 threads', [], '-DTHREAD' ],
-	[ 'memory that may not become executable',
-		"could not make memory executable: $eperm", [ $deny, 'exec' ] ],
-	[ 'memory that may not be replaced',
-		"could not replace the memory of the function victim: $eperm", [ $deny, 'move' ] ],
-	[ 'a jump that does not work', 'the jump to the replacement does not work',
-		[], '-DBAD_PROBE="first"' ])
+sub test_refused
 {
-	my ($name, $reason, $wrapper, @options) = @$case;
-	my $result = run_test(@$wrapper, compile_test(@options));
-	is($result->{result}, 'refused', "refused: $name");
-	is($result->{reason}, $reason, 'the reason is given');
-	is_deeply(
-		[ map { $_ // 'none' } @{$result}{qw(direct pointer neighbours memory pages pad)} ],
-		[
-			"@options" =~ /CALLERS=/ ? 'none' : 'original',
-			'original',
-			"@options" =~ /SHORT|LIBRARY/ ? 'none' : 'work',
-			'unchanged', 0, 'kept'
-		],
-		'and the program is as before');
+	my $is_x86 = $toolchain->{machine} eq 'x86_64';
+	my ($size, $length) = $is_x86 ? (6, 14) : (8, 16);
+	my $eperm  = 'Operation not permitted';
+	my $calls = sub {
+		return "the program calls the function victim in $_[0] places instead of 2, as after link-time optimization";
+	};
+
+	# A library that has the function that is asked for
+	my $shared = compile("libvictim_$toolchain->{name}.so", '-shared', '-fPIC',
+		write_source('victim.c', "int victim(int a, int b) { return a * 0 + b * 0 + 1003; }\n"));
+
+	foreach my $case (
+		[ 'too short a function', "the function victim has $size bytes, and the jump needs $length", [], '-DSHORT' ],
+		[ 'no such function', 'the program has no function nobody', [], '-DNAME="nobody"' ],
+		[ 'a variable', 'the symbol variable is not a function', [], '-DNAME="variable"' ],
+		[ "a library's function", 'the function victim is not in the code of the program',
+			[], '-DLIBRARY', $shared ],
+		[ 'a function with a single caller', $calls->(1), [], '-DCALLERS=1' ],
+		[ 'a function without callers',      $calls->(0), [], '-DCALLERS=0' ],
+		[ 'a second thread', 'the process has 2 threads', [], '-DTHREAD' ],
+		[ 'memory that may not become executable',
+			"could not make memory executable: $eperm", [ $deny, 'exec' ] ],
+		[ 'memory that may not be replaced',
+			"could not replace the memory of the function victim: $eperm", [ $deny, 'move' ] ],
+		[ 'a jump that does not work', 'the jump to the replacement does not work',
+			[], '-DBAD_PROBE="first"' ])
+	{
+		my ($name, $reason, $wrapper, @options) = @$case;
+		my $result = run_test(@$wrapper, compile_test(@options));
+		is($result->{result}, 'refused', with("refused: $name"));
+		is($result->{reason}, $reason, 'the reason is given');
+		is_deeply(
+			[ map { $_ // 'none' } @{$result}{qw(direct pointer neighbours memory pages pad)} ],
+			[
+				"@options" =~ /CALLERS=/ ? 'none' : 'original',
+				'original',
+				"@options" =~ /SHORT|LIBRARY/ ? 'none' : 'work',
+				'unchanged', 0, 'kept'
+			],
+			'and the program is as before');
+	}
+	return;
 }
 
-# ---- broken: the check afterwards fails
+# The check afterwards fails.
+sub test_broken
+{
+	my $broken = run_test(compile_test('-DBAD_PROBE="second"'));
+	is($broken->{result}, 'broken', with('a jump that stops working is not taken for a refusal'));
+	is($broken->{reason}, 'the function victim does not jump to its replacement', 'the reason is given');
+	return;
+}
 
-my $broken = run_test(compile_test('-DBAD_PROBE="second"'));
-is($broken->{result}, 'broken', 'a jump that stops working is not taken for a refusal');
-is($broken->{reason}, 'the function victim does not jump to its replacement', 'the reason is given');
-
-# ---- link-time optimization: the callers have the function in them, and the
-# compiler itself shows what counting calls is good for
-
-my $optimized = "$PostgreSQL::Test::Utils::tmp_check/lto.c";
-open $file, '>', $optimized or die "$optimized: $!";
-print {$file} <<'C';
+# The callers have the function in them, and the compiler itself shows what
+# counting calls is good for.
+sub test_link_time_optimization
+{
+	my $file = write_source('lto.c', <<'C');
 #include <unistd.h>
 int __attribute__((used)) victim(int a, int b)
 {
@@ -143,13 +185,11 @@ int __attribute__((used)) victim(int a, int b)
 	return 1000 + (sum - 3 * b - a) + a + b;
 }
 C
-close $file;
-my @lto = ('-flto', '-DLTO', $optimized, "$test/redirect_test.c", "$source/redirect.c",
-	'-rdynamic', '-pthread', '-ldl');
-is(run_test(compile('lto_inlined', '-O3', @lto))->{reason},
-	'the program calls the function victim in 0 places instead of 2, as after link-time optimization',
-	'refused: callers that the function was inlined into');
-is(run_test(compile('lto_called', '-fno-inline', '-fno-ipa-cp', @lto))->{result},
-	'redirected', 'redirected: link-time optimization that left the calls alone');
-
-done_testing();
+	my @lto = ('-flto', '-DLTO', $file);
+	is(run_test(compile_test('-O3', @lto))->{reason},
+		'the program calls the function victim in 0 places instead of 2, as after link-time optimization',
+		with('refused: callers that the function was inlined into'));
+	is(run_test(compile_test('-fno-inline', '-fno-ipa-cp', @lto))->{result},
+		'redirected', with('redirected: link-time optimization that left the calls alone'));
+	return;
+}
