@@ -30,6 +30,11 @@
  *	function not in the code	refused: it must lie in a segment that is
  *	of the program				readable, executable and not writable
  *	function too short			refused: by the size in the symbol table
+ *	something was written to	refused: the copy must be what the program's
+ *	its pages before			file has.  A uprobe or a debugger's breakpoint
+ *								would become part of the copy, where nobody
+ *								knows of it and nobody takes it away: the next
+ *								process that comes by dies of SIGTRAP.
  *	callers that do not call	refused: with link-time optimisation the
  *	it, but a copy of it		function can be part of its callers.  Its
  *								direct calls are counted in the program's
@@ -52,9 +57,10 @@
  *
  * Signal handlers need no care: to them, replacing the page is one step.
  *
- * A page that was part of the program's file is then part of no file.  Tools
- * that look up names by file (perf, uprobes) do not know the functions on it.
- * On aarch64 it is not guarded by BTI either.
+ * A page that was part of the program's file is then part of no file.  perf,
+ * which looks up names by file, does not know the functions on it, and a uprobe
+ * that is set later is set in the file only.  On aarch64 the page is not guarded
+ * by BTI either.
  *
  * This file knows nothing of PostgreSQL, so that test/redirect_test.c can try
  * it on programs of every kind.
@@ -104,6 +110,7 @@ typedef struct Function
 	uintptr_t	symbol_value;	/* its address, as the program's file has it */
 	const unsigned char *code;
 	size_t		code_size;
+	size_t		code_offset;	/* of the segment, in the file */
 } Function;
 
 static char reason_text[256];
@@ -119,6 +126,9 @@ static int	find_code(struct dl_phdr_info *info, size_t size, void *arg);
 static bool is_single_threaded(void);
 static size_t write_jump(unsigned char *at, const unsigned char *original, void *target);
 static int	count_calls(const Function *function);
+static bool is_from_file(const File *file, const Function *function,
+						 const unsigned char *pages,
+						 const unsigned char *copy, size_t length);
 static bool is_mapped(void *pages, size_t length);
 
 /*
@@ -189,6 +199,13 @@ redirect(const PinpointRedirection *redirection, const File *file)
 		return PINPOINT_REFUSED;
 	}
 	memcpy(copy, pages, length);
+	if (!is_from_file(file, &function, pages, copy, length))
+	{
+		refuse("the code at the function %s is not what the program's file has: there may be a uprobe, a breakpoint or a patch",
+			   redirection->function);
+		munmap(copy, length);
+		return PINPOINT_REFUSED;
+	}
 	memcpy(copy + offset, jump, jump_length);
 	if (mprotect(copy, length, PROT_READ | PROT_EXEC) != 0)
 	{
@@ -364,6 +381,7 @@ find_code(struct dl_phdr_info *info, size_t size, void *arg)
 		{
 			function->code = start;
 			function->code_size = segment->p_memsz;
+			function->code_offset = segment->p_offset;
 		}
 	}
 	return 1;					/* the libraries do not matter */
@@ -389,6 +407,24 @@ is_single_threaded(void)
 	if (threads != 1)
 		return refuse("the process has %d threads", threads);
 	return true;
+}
+
+/*
+ * Is the copy of these pages what the file has?  Pages are mapped as a whole,
+ * also where the segment of the code begins or ends on them.  Of one at the
+ * end of the file there is less to compare.
+ */
+static bool
+is_from_file(const File *file, const Function *function,
+			 const unsigned char *pages, const unsigned char *copy, size_t length)
+{
+	size_t		offset = function->code_offset + (size_t) (pages - function->code);
+
+	if (offset >= file->size)
+		return false;
+	if (length > file->size - offset)
+		length = file->size - offset;
+	return memcmp(copy, file->bytes + offset, length) == 0;
 }
 
 /*

@@ -14,6 +14,7 @@
  *				"unchanged" or "changed": the map of the program's own memory
  *	pages		how many pages of code are no longer the program file's
  *	pad			whether the first instruction is what it was
+ *	uprobe		"set", or why the kernel does not let us
  *
  * Macros:
  *
@@ -25,18 +26,28 @@
  *	LIBRARY		the function comes from a library
  *	LTO			the function comes from another file of the program
  *	THREAD		the program has a second thread
+ *	BREAKPOINT	a debugger's breakpoint is on the function's page
+ *	UPROBE		a uprobe is on the function's page
  *	BAD_PROBE	the probe says no: "first" or "second" time it is asked
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#ifdef UPROBE
+#include <linux/perf_event.h>
+#endif
 
 #include "redirect.h"
 
@@ -59,6 +70,7 @@
 
 extern int	victim(int a, int b);
 extern int	after(int a);
+extern int	uncalled(int a);
 
 /* Exported as the functions are */
 int			variable = 1;
@@ -106,6 +118,13 @@ ENTIRE int
 after(int a)
 {
 	return a * 7;
+}
+
+/* Not called, so that it may have a breakpoint */
+ENTIRE int
+uncalled(int a)
+{
+	return a * 9;
 }
 #endif
 
@@ -221,6 +240,90 @@ sleep_forever(void *arg)
 }
 #endif
 
+#if defined(BREAKPOINT) || defined(UPROBE)
+static unsigned char *
+page_of(void *address)
+{
+	return (unsigned char *) ((uintptr_t) address & ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1));
+}
+
+static void
+require(bool condition, const char *what)
+{
+	if (!condition)
+	{
+		fprintf(stderr, "%s: %s\n", what, strerror(errno));
+		exit(1);
+	}
+}
+#endif
+
+#ifdef BREAKPOINT
+/* As ptrace() does it: the page becomes the process's own. */
+static void
+set_breakpoint(void *function)
+{
+#if defined(__x86_64__)
+	const unsigned char breakpoint = 0xcc;	/* int3 */
+#else
+	const uint32_t breakpoint = 0xd4200000; /* brk #0 */
+#endif
+	int			memory = open("/proc/self/mem", O_RDWR);
+
+	require(pwrite(memory, &breakpoint, sizeof(breakpoint), (off_t) (uintptr_t) function) ==
+			sizeof(breakpoint), "/proc/self/mem");
+	close(memory);
+}
+#endif
+
+#ifdef UPROBE
+/* The offset in the program's file of an address in its code */
+static int
+find_offset(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	uint64_t   *offset = arg;
+	uintptr_t	address = (uintptr_t) *offset - info->dlpi_addr;
+
+	(void) size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+	{
+		const		ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+
+		if (segment->p_type == PT_LOAD && address >= segment->p_vaddr &&
+			address - segment->p_vaddr < segment->p_filesz)
+			*offset = address - segment->p_vaddr + segment->p_offset;
+	}
+	return 1;
+}
+
+/* As bpftrace and perf do it, in all processes of this program */
+static void
+set_uprobe(void *function)
+{
+	struct perf_event_attr event = {.size = sizeof(event), .sample_period = 1};
+	FILE	   *file = fopen("/sys/bus/event_source/devices/uprobe/type", "r");
+	uint64_t	offset = (uintptr_t) function;
+	char		program[4096] = "";
+
+	if (file == NULL || fscanf(file, "%u", &event.type) != 1)
+	{
+		printf("uprobe not in this kernel\n");
+		exit(0);
+	}
+	fclose(file);
+	require(readlink("/proc/self/exe", program, sizeof(program) - 1) > 0, "readlink");
+	dl_iterate_phdr(find_offset, &offset);
+	event.config1 = (uintptr_t) program;
+	event.config2 = offset;
+	if (syscall(SYS_perf_event_open, &event, -1, 0, -1, PERF_FLAG_FD_CLOEXEC) < 0)
+	{
+		printf("uprobe %s\n", strerror(errno));
+		exit(0);
+	}
+	printf("uprobe set\n");
+}
+#endif
+
 int
 main(void)
 {
@@ -248,6 +351,16 @@ main(void)
 		pointer = victim;
 	memcpy(pad, (void *) pointer, sizeof(pad));
 
+#if defined(BREAKPOINT) || defined(UPROBE)
+	require(page_of(uncalled) == page_of(victim), "the functions are not on the same page");
+#endif
+#ifdef BREAKPOINT
+	set_breakpoint(uncalled);
+#endif
+#ifdef UPROBE
+	set_uprobe(uncalled);
+#endif
+
 	maps_before = code_maps(&writable_code);
 	printf("result %s\n", results[pinpoint_redirect(&redirection, &reason)]);
 	maps_after = code_maps(&writable_code);
@@ -264,6 +377,9 @@ main(void)
 	printf("pointer %s\n", name_of(pointer(1, 2)));
 #if !defined(SHORT) && !defined(LIBRARY) && !defined(LTO)
 	printf("neighbours %s\n", after(6) == 42 ? "work" : "broken");
+#endif
+#ifdef UPROBE
+	printf("probed %s\n", uncalled(6) == 54 ? "works" : "broken");
 #endif
 	printf("memory %s\n", writable_code ? "writable code" :
 		   strcmp(maps_before, maps_after) == 0 ? "unchanged" : "changed");

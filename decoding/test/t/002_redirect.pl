@@ -24,6 +24,9 @@ my @toolchains = (
 	{ name => 'native', compiler => $ENV{CC} // 'cc', machine => (POSIX::uname())[4] },
 	{ name => 'musl', compiler => 'musl-gcc', machine => (POSIX::uname())[4] });
 
+my $written = "the code at the function victim is not what the program's file has:"
+  . ' there may be a uprobe, a breakpoint or a patch';
+
 my $toolchain;
 my $number = 0;
 my $deny   = compile('deny', "$test/deny.c");
@@ -38,6 +41,7 @@ foreach (@toolchains)
 		local $ENV{CC} = $toolchain->{compiler};
 		test_redirected();
 		test_refused();
+		test_uprobe() if $toolchain->{name} eq 'native';
 		test_broken();
 		test_link_time_optimization();
 	}
@@ -138,6 +142,7 @@ sub test_refused
 		[ 'a function with a single caller', $calls->(1), [], '-DCALLERS=1' ],
 		[ 'a function without callers',      $calls->(0), [], '-DCALLERS=0' ],
 		[ 'a second thread', 'the process has 2 threads', [], '-DTHREAD' ],
+		[ "a debugger's breakpoint on the page", $written, [], '-DBREAKPOINT' ],
 		[ 'memory that may not become executable',
 			"could not make memory executable: $eperm", [ $deny, 'exec' ] ],
 		[ 'memory that may not be replaced',
@@ -158,6 +163,24 @@ sub test_refused
 				'unchanged', 0, 'kept'
 			],
 			'and the program is as before');
+	}
+	return;
+}
+
+# To the program a uprobe is invisible, unless it reads its own code.  Copied to
+# a page that belongs to no file it would be an instruction that kills.
+sub test_uprobe
+{
+	my $program = compile_test('-DUPROBE');
+	my $result  = run_test($program);
+  SKIP:
+	{
+		skip "$toolchain->{name}: the kernel lets this user set no uprobe: $result->{uprobe}", 3
+		  unless $result->{uprobe} eq 'set';
+		is($result->{result}, 'refused', with('refused: a uprobe on the page'));
+		is($result->{reason}, $written, 'the reason is given');
+		is_deeply([ @{$result}{qw(direct probed memory pages)} ],
+			[ 'original', 'works', 'unchanged', 0 ], 'and the program is as before');
 	}
 	return;
 }
