@@ -84,6 +84,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <locale.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -116,6 +117,7 @@ typedef struct Function
 static char reason_text[256];
 
 static bool refuse(const char *format,...) __attribute__((format(printf, 1, 2)));
+static const char *error_text(int error);
 static PinpointRedirectResult redirect(const PinpointRedirection *redirection,
 									   const File *file);
 static bool map_file(File *file);
@@ -195,7 +197,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (copy == MAP_FAILED)
 	{
-		refuse("could not get memory: %s", strerror(errno));
+		refuse("could not get memory: %s", error_text(errno));
 		return PINPOINT_REFUSED;
 	}
 	memcpy(copy, pages, length);
@@ -209,7 +211,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 	memcpy(copy + offset, jump, jump_length);
 	if (mprotect(copy, length, PROT_READ | PROT_EXEC) != 0)
 	{
-		refuse("could not make memory executable: %s", strerror(errno));
+		refuse("could not make memory executable: %s", error_text(errno));
 		munmap(copy, length);
 		return PINPOINT_REFUSED;
 	}
@@ -225,7 +227,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 	if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, pages) == MAP_FAILED)
 	{
 		refuse("could not replace the memory of the function %s: %s",
-			   redirection->function, strerror(errno));
+			   redirection->function, error_text(errno));
 		munmap(copy, length);
 		return is_mapped(pages, length) ? PINPOINT_REFUSED : PINPOINT_BROKEN;
 	}
@@ -253,6 +255,16 @@ refuse(const char *format,...)
 }
 
 /*
+ * In English, whatever the program's locale.  The reason is shown in places
+ * whose encoding is another, and not every character exists in every one.
+ */
+static const char *
+error_text(int error)
+{
+	return strerror_l(error, newlocale(LC_ALL_MASK, "C", (locale_t) 0));
+}
+
+/*
  * Map the file that the program was started from, to be read.
  *
  * The mapping is shared, as the kernel writes the breakpoints of uprobes into
@@ -273,7 +285,7 @@ map_file(File *file)
 		close(fd);
 	if (bytes == MAP_FAILED)
 		return refuse("could not read the program's file, /proc/self/exe: %s",
-					  strerror(error));
+					  error_text(error));
 
 	file->bytes = bytes;
 	file->size = (size_t) status.st_size;
@@ -396,7 +408,7 @@ is_single_threaded(void)
 
 	if (dir == NULL)
 		return refuse("could not count the threads in /proc/self/task: %s",
-					  strerror(errno));
+					  error_text(errno));
 	while ((entry = readdir(dir)) != NULL)
 	{
 		if (entry->d_name[0] != '.')

@@ -28,6 +28,7 @@
  *	THREAD		the program has a second thread
  *	BREAKPOINT	a debugger's breakpoint is on the function's page
  *	UPROBE		a uprobe is on the function's page
+ *	CATALOGS	a folder with translations of the C library's messages
  *	BAD_PROBE	the probe says no: "first" or "second" time it is asked
  */
 #define _GNU_SOURCE
@@ -36,6 +37,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <link.h>
+#include <locale.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,6 +47,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifdef CATALOGS
+#include <libintl.h>
+#endif
 #ifdef UPROBE
 #include <linux/perf_event.h>
 #endif
@@ -240,13 +245,7 @@ sleep_forever(void *arg)
 }
 #endif
 
-#if defined(BREAKPOINT) || defined(UPROBE)
-static unsigned char *
-page_of(void *address)
-{
-	return (unsigned char *) ((uintptr_t) address & ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1));
-}
-
+#if defined(BREAKPOINT) || defined(UPROBE) || defined(CATALOGS)
 static void
 require(bool condition, const char *what)
 {
@@ -255,6 +254,14 @@ require(bool condition, const char *what)
 		fprintf(stderr, "%s: %s\n", what, strerror(errno));
 		exit(1);
 	}
+}
+#endif
+
+#if defined(BREAKPOINT) || defined(UPROBE)
+static unsigned char *
+page_of(void *address)
+{
+	return (unsigned char *) ((uintptr_t) address & ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1));
 }
 #endif
 
@@ -341,6 +348,12 @@ main(void)
 	int			(*volatile pointer) (int, int) = dlsym(RTLD_DEFAULT, "victim");
 	unsigned char pad[4];
 
+#ifdef CATALOGS
+	require(setlocale(LC_ALL, "C.UTF-8") != NULL &&
+			setenv("LANGUAGE", "xx", 1) == 0 &&
+			bindtextdomain("libc", CATALOGS) != NULL &&
+			strcmp(strerror(EPERM), "verboten") == 0, "a locale with translations");
+#endif
 #ifdef THREAD
 	pthread_t	thread;
 

@@ -41,7 +41,11 @@ foreach (@toolchains)
 		local $ENV{CC} = $toolchain->{compiler};
 		test_redirected();
 		test_refused();
-		test_uprobe() if $toolchain->{name} eq 'native';
+		if ($toolchain->{name} eq 'native')
+		{
+			test_uprobe();
+			test_translated_error();
+		}
 		test_broken();
 		test_link_time_optimization();
 	}
@@ -182,6 +186,26 @@ sub test_uprobe
 		is_deeply([ @{$result}{qw(direct probed memory pages)} ],
 			[ 'original', 'works', 'unchanged', 0 ], 'and the program is as before');
 	}
+	return;
+}
+
+# The reason goes to databases of any encoding, and so it is plain ASCII.
+sub test_translated_error
+{
+	# A catalog of one message: see "The Format of GNU MO Files" in the manual of
+	# gettext.
+	my ($message, $translation) = ('Operation not permitted', 'verboten');
+	my $strings = 28 + 2 * 8;
+	my $catalog = pack('V7', 0x950412de, 0, 1, 28, 36, 0, $strings)
+	  . pack('V4', length $message, $strings, length $translation, $strings + length($message) + 1)
+	  . "$message\0$translation\0";
+	my $folder = "$PostgreSQL::Test::Utils::tmp_check/locale";
+	mkdir $_ or die "$_: $!" foreach $folder, "$folder/xx", "$folder/xx/LC_MESSAGES";
+	write_source('locale/xx/LC_MESSAGES/libc.mo', $catalog);
+
+	is(run_test($deny, 'exec', compile_test("-DCATALOGS=\"$folder\""))->{reason},
+		'could not make memory executable: Operation not permitted',
+		with("an error of the system is not translated"));
 	return;
 }
 
