@@ -33,6 +33,13 @@ const char *pinpoint_refused_because = NULL;
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
+/* Server processes must be forked, to have what the postmaster has changed. */
+#ifdef EXEC_BACKEND
+static const bool processes_are_executed = true;
+#else
+static const bool processes_are_executed = false;
+#endif
+
 static bool probing = false;
 static bool probe_arrived;
 
@@ -78,9 +85,6 @@ _PG_init(void)
 static const char *
 activate(void)
 {
-#ifdef EXEC_BACKEND
-	return "the server starts its processes with EXEC_BACKEND";
-#else
 	/*
 	 * The calls in PostgreSQL itself, 15 to 18: logical decoding, and the
 	 * function pg_filenode_relation().
@@ -92,6 +96,9 @@ activate(void)
 		.probe = probe
 	};
 	const char *reason;
+
+	if (processes_are_executed)
+		return "the server starts its processes with EXEC_BACKEND";
 
 	/*
 	 * Only the minor release can differ from PG_VERSION_NUM: PostgreSQL itself
@@ -112,7 +119,6 @@ activate(void)
 			(errmsg("pg_pinpoint_decoding could not be activated: %s", reason),
 			 errhint("Remove pg_pinpoint_decoding from shared_preload_libraries.")));
 	return NULL;				/* keep compiler quiet */
-#endif
 }
 
 /*
