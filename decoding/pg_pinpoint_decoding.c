@@ -28,7 +28,7 @@ void		_PG_init(void);
 /* As PG_VERSION_NUM, but of the server that runs */
 int			pinpoint_server_version;
 
-const char *pinpoint_refused_because = NULL;
+const char *pinpoint_refused_because = "not preloaded";
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -52,11 +52,13 @@ static void startup_shmem(void);
 void
 _PG_init(void)
 {
+	/*
+	 * A session loads the library to create the extension, or to show its
+	 * views.  That must work on a server that does not use the library: a
+	 * database with the extension is restored there, or upgraded.
+	 */
 	if (!process_shared_preload_libraries_in_progress)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pg_pinpoint_decoding must be loaded via shared_preload_libraries"),
-				 errhint("Add pg_pinpoint_decoding to shared_preload_libraries in postgresql.conf and restart the server.")));
+		return;
 
 	pinpoint_refused_because = activate();
 	if (pinpoint_refused_because != NULL)
