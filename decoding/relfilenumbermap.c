@@ -202,6 +202,8 @@ static void
 invalidate(Datum arg, Oid relid)
 {
 	COUNT(PINPOINT_INVALIDATIONS);
+	if (!OidIsValid(relid))
+		COUNT(PINPOINT_RESETS);
 	if (map == NULL)
 		return;					/* nothing is remembered since the last reset */
 
@@ -250,7 +252,6 @@ forget_list(slist_head *entries)
 static void
 forget_all(void)
 {
-	COUNT(PINPOINT_RESETS);
 	hash_destroy(map);
 	map = NULL;
 	hash_destroy(relations);

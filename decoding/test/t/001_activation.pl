@@ -133,13 +133,16 @@ $session->query_safe($look_up);
 is($session->query_safe($query), '4|0|4|0', 'four entries');
 $session->query_safe(q{SELECT count(*) FROM pg_logical_slot_peek_changes('slot', NULL, NULL)});
 like($session->query_safe($query), qr/^4\|0\|0\|[1-9]$/, 'decoding resets the map');
+my ($resets) = $session->query_safe($query) =~ /(\d+)$/;
+$session->query_safe(q{SELECT count(*) FROM pg_logical_slot_peek_changes('slot', NULL, NULL)});
+cmp_ok(($session->query_safe($query) =~ /(\d+)$/)[0], '>', $resets, 'which counts also if there was no map');
 
 # A session that has missed too many invalidations must forget all it knows.
 # While it waits for a lock within a transaction, it looks at none.
 my $file = 'SELECT pg_filenode_relation(0, pg_relation_filenode(\'here\'))::regclass';
 $session->query_safe($file);
 my $old_number = $session->query_safe(q{SELECT pg_relation_filenode('here')});
-my ($resets) = $session->query_safe($query) =~ /(\d+)$/;
+($resets) = $session->query_safe($query) =~ /(\d+)$/;
 my $holder = $node->background_psql('postgres');
 $holder->query_safe('SELECT pg_advisory_lock(1)');
 $session->query_until(qr/waiting/, "\\echo waiting\nSELECT 'obtained' FROM pg_advisory_lock(1);\n");
