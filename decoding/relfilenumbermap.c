@@ -11,9 +11,9 @@
  * with every invalidation message, so that decoding DDL on N tables costs N
  * times N.  Three structures make it cost what the one relation costs:
  *
- *	map			(tablespace, file number) -> entry
- *	relations	relation -> list of its entries
- *	negatives	list of the entries that say "no such relation"
+ *	relfilenumber_map			(tablespace, file number) -> entry
+ *	relfilenumber_map_relations	relation -> list of its entries
+ *	relfilenumber_map_negatives	list of the entries that say "no such relation"
  *
  * An entry is in exactly one list, linked through the entry itself.  Lists are
  * singly linked, as nothing is ever taken out but a list as a whole:
@@ -62,20 +62,21 @@
 #define SET_GAUGE(counter, value)	((void) 0)
 #endif
 
-typedef struct MapKey
+typedef struct RelfilenumberMapKey
 {
 	Oid			reltablespace;	/* 0: the database's default tablespace */
 	RelFileNumber relfilenumber;
-} MapKey;
+} RelfilenumberMapKey;
 
-typedef struct MapEntry
+typedef struct RelfilenumberMapEntry
 {
-	MapKey		key;			/* must be first */
+	RelfilenumberMapKey key;	/* must be first */
 	Oid			relid;			/* InvalidOid: a negative entry */
-	slist_node	link;			/* in the relation's list, or in negatives */
-} MapEntry;
+	slist_node	link;			/* in the relation's list, or in that of the
+								 * negative entries */
+} RelfilenumberMapEntry;
 
-typedef struct RelationEntry
+typedef struct RelfilenumberMapRelation
 {
 	Oid			relid;			/* must be first */
 
@@ -84,7 +85,7 @@ typedef struct RelationEntry
 	 * relation's first entry was being made.
 	 */
 	slist_head	entries;
-} RelationEntry;
+} RelfilenumberMapRelation;
 
 /*
  * Both or neither exist, but for an error while they are being created.
@@ -92,22 +93,22 @@ typedef struct RelationEntry
  * simplehash would be smaller and faster for the second, but is left unusable
  * if memory runs out while it grows.
  */
-static HTAB *map = NULL;
-static HTAB *relations = NULL;
-static slist_head negatives = SLIST_STATIC_INIT(negatives);
+static HTAB *relfilenumber_map = NULL;
+static HTAB *relfilenumber_map_relations = NULL;
+static slist_head relfilenumber_map_negatives = SLIST_STATIC_INIT(relfilenumber_map_negatives);
 
 /* Has this session registered its callback? */
-static bool initialized = false;
+static bool relfilenumber_map_initialized = false;
 
-static void initialize(void);
-static void create_map(void);
-static void invalidate(Datum arg, Oid relid);
+static void InitializeRelfilenumberMap(void);
+static void CreateRelfilenumberMap(void);
+static void RelfilenumberMapInvalidateCallback(Datum arg, Oid relid);
 static void forget_relation(Oid relid);
 static void forget_list(slist_head *entries);
 static void forget_all(void);
-static Oid	look_up(const MapKey *key);
-static Oid	look_up_pg_class(const MapKey *key);
-static void remember(const MapKey *key, Oid relid);
+static Oid	look_up(const RelfilenumberMapKey *key);
+static Oid	look_up_pg_class(const RelfilenumberMapKey *key);
+static void remember(const RelfilenumberMapKey *key, Oid relid);
 
 /*
  * Find the relation that a file belongs to.
@@ -125,21 +126,21 @@ static void remember(const MapKey *key, Oid relid);
 Oid
 RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 {
-	MapKey		key;
-	MapEntry   *entry;
+	RelfilenumberMapKey key;
+	RelfilenumberMapEntry *entry;
 	Oid			relid;
 
-	if (!initialized)
-		initialize();
-	if (map == NULL)
-		create_map();
+	if (!relfilenumber_map_initialized)
+		InitializeRelfilenumberMap();
+	if (relfilenumber_map == NULL)
+		CreateRelfilenumberMap();
 
 	/* pg_class has 0 for the default tablespace of the database */
 	key.reltablespace = reltablespace == MyDatabaseTableSpace ? InvalidOid : reltablespace;
 	key.relfilenumber = relfilenumber;
 
 	COUNT(PINPOINT_LOOKUPS);
-	entry = hash_search(map, &key, HASH_FIND, NULL);
+	entry = hash_search(relfilenumber_map, &key, HASH_FIND, NULL);
 	if (entry != NULL)
 	{
 		COUNT(PINPOINT_HITS);
@@ -161,34 +162,34 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
  * next try; nothing can fail after the callback is registered.
  */
 static void
-initialize(void)
+InitializeRelfilenumberMap(void)
 {
 	if (CacheMemoryContext == NULL)
 		CreateCacheMemoryContext();
-	create_map();
-	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
-	initialized = true;
+	CreateRelfilenumberMap();
+	CacheRegisterRelcacheCallback(RelfilenumberMapInvalidateCallback, (Datum) 0);
+	relfilenumber_map_initialized = true;
 }
 
 static void
-create_map(void)
+CreateRelfilenumberMap(void)
 {
 	HASHCTL		ctl;
 
-	if (relations == NULL)
+	if (relfilenumber_map_relations == NULL)
 	{
 		ctl.keysize = sizeof(Oid);
-		ctl.entrysize = sizeof(RelationEntry);
+		ctl.entrysize = sizeof(RelfilenumberMapRelation);
 		ctl.hcxt = CacheMemoryContext;
-		relations = hash_create("Relfilenumber map by relation", 64, &ctl,
+		relfilenumber_map_relations = hash_create("Relfilenumber map by relation", 64, &ctl,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
-	if (map == NULL)
+	if (relfilenumber_map == NULL)
 	{
-		ctl.keysize = sizeof(MapKey);
-		ctl.entrysize = sizeof(MapEntry);
+		ctl.keysize = sizeof(RelfilenumberMapKey);
+		ctl.entrysize = sizeof(RelfilenumberMapEntry);
 		ctl.hcxt = CacheMemoryContext;
-		map = hash_create("Relfilenumber map", 64, &ctl,
+		relfilenumber_map = hash_create("Relfilenumber map", 64, &ctl,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
 }
@@ -199,20 +200,20 @@ create_map(void)
  * relid: the relation that changed, or InvalidOid if any may have changed.
  */
 static void
-invalidate(Datum arg, Oid relid)
+RelfilenumberMapInvalidateCallback(Datum arg, Oid relid)
 {
 	COUNT(PINPOINT_INVALIDATIONS);
 	if (!OidIsValid(relid))
 		COUNT(PINPOINT_RESETS);
-	if (map == NULL)
+	if (relfilenumber_map == NULL)
 		return;					/* nothing is remembered since the last reset */
 
 	if (OidIsValid(relid))
 	{
 		forget_relation(relid);
-		forget_list(&negatives);
+		forget_list(&relfilenumber_map_negatives);
 		SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
-		SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(map));
+		SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(relfilenumber_map));
 	}
 	else
 		forget_all();
@@ -221,14 +222,14 @@ invalidate(Datum arg, Oid relid)
 static void
 forget_relation(Oid relid)
 {
-	RelationEntry *relation;
+	RelfilenumberMapRelation *relation;
 
-	relation = hash_search(relations, &relid, HASH_FIND, NULL);
+	relation = hash_search(relfilenumber_map_relations, &relid, HASH_FIND, NULL);
 	if (relation == NULL)
 		return;
 
 	forget_list(&relation->entries);
-	if (hash_search(relations, &relid, HASH_REMOVE, NULL) == NULL)
+	if (hash_search(relfilenumber_map_relations, &relid, HASH_REMOVE, NULL) == NULL)
 		elog(ERROR, "relation-file map: a relation is not where it was");
 }
 
@@ -238,9 +239,9 @@ forget_list(slist_head *entries)
 	while (!slist_is_empty(entries))
 	{
 		slist_node *node = slist_pop_head_node(entries);
-		MapEntry   *entry = slist_container(MapEntry, link, node);
+		RelfilenumberMapEntry *entry = slist_container(RelfilenumberMapEntry, link, node);
 
-		if (hash_search(map, &entry->key, HASH_REMOVE, NULL) == NULL)
+		if (hash_search(relfilenumber_map, &entry->key, HASH_REMOVE, NULL) == NULL)
 			elog(ERROR, "relation-file map: an entry is in a list only");
 	}
 }
@@ -252,11 +253,11 @@ forget_list(slist_head *entries)
 static void
 forget_all(void)
 {
-	hash_destroy(map);
-	map = NULL;
-	hash_destroy(relations);
-	relations = NULL;
-	slist_init(&negatives);
+	hash_destroy(relfilenumber_map);
+	relfilenumber_map = NULL;
+	hash_destroy(relfilenumber_map_relations);
+	relfilenumber_map_relations = NULL;
+	slist_init(&relfilenumber_map_negatives);
 	SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
 	SET_GAUGE(PINPOINT_ENTRIES, 0);
 }
@@ -265,7 +266,7 @@ forget_all(void)
  * Ask PostgreSQL.  Any invalidation may come in meanwhile, also a reset.
  */
 static Oid
-look_up(const MapKey *key)
+look_up(const RelfilenumberMapKey *key)
 {
 	Oid			relid;
 
@@ -283,7 +284,7 @@ look_up(const MapKey *key)
 }
 
 static Oid
-look_up_pg_class(const MapKey *key)
+look_up_pg_class(const RelfilenumberMapKey *key)
 {
 	bool		ignore_temporary = pinpoint_ignores_temporary(PINPOINT_SERVER_VERSION);
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
@@ -324,27 +325,27 @@ look_up_pg_class(const MapKey *key)
  * map then, and at worst a relation without entries in the other.
  */
 static void
-remember(const MapKey *key, Oid relid)
+remember(const RelfilenumberMapKey *key, Oid relid)
 {
-	MapEntry   *entry;
-	slist_head *list = &negatives;
+	RelfilenumberMapEntry *entry;
+	slist_head *list = &relfilenumber_map_negatives;
 	bool		found;
 
 	/* The look-up may have come across a reset. */
-	if (map == NULL)
-		create_map();
+	if (relfilenumber_map == NULL)
+		CreateRelfilenumberMap();
 
 	if (OidIsValid(relid))
 	{
-		RelationEntry *relation;
+		RelfilenumberMapRelation *relation;
 
-		relation = hash_search(relations, &relid, HASH_ENTER, &found);
+		relation = hash_search(relfilenumber_map_relations, &relid, HASH_ENTER, &found);
 		if (!found)
 			slist_init(&relation->entries);
 		list = &relation->entries;
 	}
 
-	entry = hash_search(map, key, HASH_ENTER, &found);
+	entry = hash_search(relfilenumber_map, key, HASH_ENTER, &found);
 	if (found)
 		elog(ERROR, "relation-file map: an entry was made twice");
 	entry->relid = relid;
@@ -352,5 +353,5 @@ remember(const MapKey *key, Oid relid)
 
 	if (!OidIsValid(relid))
 		COUNT(PINPOINT_NEGATIVE_ENTRIES);
-	SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(map));
+	SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(relfilenumber_map));
 }

@@ -105,7 +105,7 @@ disturb_lookup(void)
 	if (disturb)
 	{
 		disturb = false;
-		invalidate((Datum) 0, disturb_relid);
+		RelfilenumberMapInvalidateCallback((Datum) 0, disturb_relid);
 	}
 }
 
@@ -120,7 +120,7 @@ map_lookup(PG_FUNCTION_ARGS)
 Datum
 map_invalidate(PG_FUNCTION_ARGS)
 {
-	invalidate((Datum) 0, PG_GETARG_OID(0));
+	RelfilenumberMapInvalidateCallback((Datum) 0, PG_GETARG_OID(0));
 	PG_RETURN_VOID();
 }
 
@@ -160,12 +160,12 @@ typedef struct Contents
 
 /* An entry of the map, which must be in the list that it is found in. */
 static void
-check_entry(const MapEntry *entry, Oid relid)
+check_entry(const RelfilenumberMapEntry *entry, Oid relid)
 {
 	if (entry->relid != relid)
 		elog(ERROR, "entry %u/%u of relation %u is in the list of relation %u",
 			 entry->key.reltablespace, entry->key.relfilenumber, entry->relid, relid);
-	if (hash_search(map, &entry->key, HASH_FIND, NULL) != entry)
+	if (hash_search(relfilenumber_map, &entry->key, HASH_FIND, NULL) != entry)
 		elog(ERROR, "entry %u/%u is in a list, but not in the map",
 			 entry->key.reltablespace, entry->key.relfilenumber);
 }
@@ -180,24 +180,24 @@ check_map(void)
 {
 	Contents	contents = {0};
 	HASH_SEQ_STATUS status;
-	RelationEntry *relation;
+	RelfilenumberMapRelation *relation;
 	slist_iter	iter;
 
-	if (map == NULL || relations == NULL)
+	if (relfilenumber_map == NULL || relfilenumber_map_relations == NULL)
 	{
-		if (!slist_is_empty(&negatives) ||
-			(relations != NULL && hash_get_num_entries(relations) != 0))
+		if (!slist_is_empty(&relfilenumber_map_negatives) ||
+			(relfilenumber_map_relations != NULL && hash_get_num_entries(relfilenumber_map_relations) != 0))
 			elog(ERROR, "there is no map, but something is left of it");
 		return contents;
 	}
 
-	slist_foreach(iter, &negatives)
+	slist_foreach(iter, &relfilenumber_map_negatives)
 	{
-		check_entry(slist_container(MapEntry, link, iter.cur), InvalidOid);
+		check_entry(slist_container(RelfilenumberMapEntry, link, iter.cur), InvalidOid);
 		contents.negative++;
 		contents.entries++;
 	}
-	hash_seq_init(&status, relations);
+	hash_seq_init(&status, relfilenumber_map_relations);
 	while ((relation = hash_seq_search(&status)) != NULL)
 	{
 		if (slist_is_empty(&relation->entries))
@@ -206,13 +206,13 @@ check_map(void)
 			contents.relations++;
 		slist_foreach(iter, &relation->entries)
 		{
-			check_entry(slist_container(MapEntry, link, iter.cur), relation->relid);
+			check_entry(slist_container(RelfilenumberMapEntry, link, iter.cur), relation->relid);
 			contents.entries++;
 		}
 	}
-	if (contents.entries != hash_get_num_entries(map))
+	if (contents.entries != hash_get_num_entries(relfilenumber_map))
 		elog(ERROR, "the lists have " INT64_FORMAT " entries, and the map has %ld",
-			 contents.entries, (long) hash_get_num_entries(map));
+			 contents.entries, (long) hash_get_num_entries(relfilenumber_map));
 	if ((int64) pg_atomic_read_u64(&counters[PINPOINT_ENTRIES]) != contents.entries ||
 		(int64) pg_atomic_read_u64(&counters[PINPOINT_NEGATIVE_ENTRIES]) != contents.negative)
 		elog(ERROR, "the counters do not agree with the map");
@@ -248,10 +248,10 @@ Datum
 map_fill(PG_FUNCTION_ARGS)
 {
 	const Oid	base = 3000000000U;
-	MapKey		key = {InvalidOid, base};
+	RelfilenumberMapKey key = {InvalidOid, base};
 
-	if (!initialized)
-		initialize();
+	if (!relfilenumber_map_initialized)
+		InitializeRelfilenumberMap();
 	for (int relation = 1; relation <= PG_GETARG_INT32(0); relation++)
 	{
 		for (int file = 0; file < PG_GETARG_INT32(1); file++)
@@ -267,7 +267,7 @@ map_fill(PG_FUNCTION_ARGS)
 
 typedef struct PlainEntry
 {
-	MapKey		key;
+	RelfilenumberMapKey key;
 	Oid			relid;
 } PlainEntry;
 
@@ -299,8 +299,8 @@ compare_with(HTAB *plain, int64 step)
 	hash_seq_init(&status, plain);
 	while ((expected = hash_seq_search(&status)) != NULL)
 	{
-		MapEntry   *entry = map == NULL ? NULL :
-			hash_search(map, &expected->key, HASH_FIND, NULL);
+		RelfilenumberMapEntry *entry = relfilenumber_map == NULL ? NULL :
+			hash_search(relfilenumber_map, &expected->key, HASH_FIND, NULL);
 
 		if (entry == NULL || entry->relid != expected->relid)
 			elog(ERROR, "step " INT64_FORMAT ": %u/%u should be relation %u",
@@ -310,7 +310,7 @@ compare_with(HTAB *plain, int64 step)
 }
 
 static bool
-try_to_remember(const MapKey *key, Oid relid)
+try_to_remember(const RelfilenumberMapKey *key, Oid relid)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool ok = true;
@@ -352,15 +352,15 @@ map_compare(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
-	ctl.keysize = sizeof(MapKey);
+	ctl.keysize = sizeof(RelfilenumberMapKey);
 	ctl.entrysize = sizeof(PlainEntry);
 	ctl.hcxt = CurrentMemoryContext;
 	plain = hash_create("plain map", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
 	pg_prng_seed(&random, (uint64) PG_GETARG_INT64(0));
-	if (!initialized)
-		initialize();
-	invalidate((Datum) 0, InvalidOid);
+	if (!relfilenumber_map_initialized)
+		InitializeRelfilenumberMap();
+	RelfilenumberMapInvalidateCallback((Datum) 0, InvalidOid);
 
 	for (int64 step = 0; step < steps; step++)
 	{
@@ -371,18 +371,18 @@ map_compare(PG_FUNCTION_ARGS)
 		if (action == 0)
 		{
 			plain_invalidate(plain, InvalidOid);
-			invalidate((Datum) 0, InvalidOid);
+			RelfilenumberMapInvalidateCallback((Datum) 0, InvalidOid);
 			numbers[3]++;
 		}
 		else if (action < 150)
 		{
 			plain_invalidate(plain, relid);
-			invalidate((Datum) 0, relid);
+			RelfilenumberMapInvalidateCallback((Datum) 0, relid);
 			numbers[2]++;
 		}
 		else
 		{
-			MapKey		key;
+			RelfilenumberMapKey key;
 			bool		found;
 
 			key.reltablespace = (Oid) pg_prng_uint64_range(&random, 0, 2);
