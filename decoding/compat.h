@@ -19,6 +19,7 @@
 /* Until 18 other headers bring it along. */
 #include "access/htup_details.h"
 #include "utils/relmapper.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "utils/relfilenumbermap.h"
@@ -82,6 +83,21 @@ pinpoint_ignores_temporary(int version)
 		default:
 			return true;
 	}
+}
+
+/* What the library's background worker waits for, in pg_stat_activity */
+static inline uint32
+pinpoint_wait_event(void)
+{
+#if PG_VERSION_NUM >= 170000
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("PinpointStandbySnapshot");
+	return event;
+#else
+	return PG_WAIT_EXTENSION;
+#endif
 }
 
 /* A session's place in an array of MaxBackends elements; -1 if it has none */

@@ -45,6 +45,14 @@ extern Size pinpoint_statistics_shmem_size(void);
 extern void pinpoint_statistics_shmem_init(void);
 extern void pinpoint_statistics_attach(void);
 
+/* ---- standby_snapshot.c ---- */
+
+extern void pinpoint_standby_snapshot_define_setting(void);
+extern void pinpoint_standby_snapshot_init(void);
+extern Size pinpoint_standby_snapshot_shmem_size(void);
+extern void pinpoint_standby_snapshot_shmem_init(void);
+extern uint64 pinpoint_standby_snapshots(void);
+
 /* ---- pg_pinpoint_decoding.c ---- */
 
 /* Why the server runs as if we were not there; NULL if it does not */

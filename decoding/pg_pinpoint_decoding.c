@@ -60,6 +60,9 @@ _PG_init(void)
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 
+	pinpoint_standby_snapshot_define_setting();
+	MarkGUCPrefixReserved("pinpoint_decoding");
+
 	pinpoint_refused_because = activate();
 	if (pinpoint_refused_because != NULL)
 	{
@@ -69,6 +72,8 @@ _PG_init(void)
 				 errdetail("Logical decoding works as without it.")));
 		return;
 	}
+
+	pinpoint_standby_snapshot_init();
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shmem;
@@ -163,6 +168,7 @@ request_shmem(void)
 		prev_shmem_request_hook();
 
 	RequestAddinShmemSpace(pinpoint_statistics_shmem_size());
+	RequestAddinShmemSpace(pinpoint_standby_snapshot_shmem_size());
 	RequestNamedLWLockTranche("PinpointDecodingStatistics", 1);
 }
 
@@ -174,5 +180,6 @@ startup_shmem(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pinpoint_statistics_shmem_init();
+	pinpoint_standby_snapshot_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }

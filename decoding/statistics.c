@@ -27,6 +27,7 @@
 
 PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_server);
 PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_sessions);
+PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_standby_snapshots);
 
 /*
  * A WAL sender writes to its slot with each change that it decodes.  So no two
@@ -213,4 +214,16 @@ pinpoint_decoding_stat_get_sessions(PG_FUNCTION_ARGS)
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * pinpoint_decoding.stat_get_standby_snapshots(): NULL if the library is not
+ * active.
+ */
+Datum
+pinpoint_decoding_stat_get_standby_snapshots(PG_FUNCTION_ARGS)
+{
+	if (shared == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64((int64) pinpoint_standby_snapshots());
 }

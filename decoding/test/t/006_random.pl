@@ -29,7 +29,8 @@ note("PINPOINT_TEST_SEED=$seed PINPOINT_TEST_STATEMENTS=$count");
 
 my %conf = (conf => "logical_decoding_work_mem = 64kB");
 my $stock   = new_server('stock', %conf);
-my $library = new_server('library', %conf, preload => 'pg_pinpoint_decoding');
+my $library = new_server('library', preload => 'pg_pinpoint_decoding',
+	conf => "$conf{conf}\npinpoint_decoding.standby_snapshot_interval = 10");
 
 # From PostgreSQL 18 on, streaming what is rolled back may crash test_decoding:
 # the server gives up a top-level transaction that was not streamed, and takes its
@@ -115,6 +116,7 @@ note(join ', ', map { "$_ $seen{$_}" } sort keys %seen);
 cmp_ok($seen{$_}, '>', 3, "there were: $_") foreach sort keys %seen;
 cmp_ok($stat->{invalidations}, '>', 10 * $count, 'there were invalidations');
 cmp_ok($stat->{hits}, '>', $count, 'there were hits');
+cmp_ok($stat->{standby_snapshots}, '>', 3, 'snapshots were written in between');
 
 $stock->stop;
 $library->stop;

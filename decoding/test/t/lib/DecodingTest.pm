@@ -175,7 +175,7 @@ sub stat_server
 {
 	my ($node) = @_;
 	my @names = qw(active refused_because lookups hits entries negative_entries
-	  invalidations resets);
+	  invalidations resets standby_snapshots);
 	my %row;
 	@row{@names} = split /\|/, $node->safe_psql('postgres',
 		'SELECT ' . join(', ', @names) . ' FROM pinpoint_decoding.stat_server'), -1;

@@ -1,0 +1,59 @@
+/* decoding/pg_pinpoint_decoding--0.2.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION pg_pinpoint_decoding" to load this file. \quit
+
+CREATE FUNCTION pinpoint_decoding.stat_get_server(
+	OUT active boolean,
+	OUT refused_because text,
+	OUT lookups bigint,
+	OUT hits bigint,
+	OUT entries bigint,
+	OUT negative_entries bigint,
+	OUT invalidations bigint,
+	OUT resets bigint)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pinpoint_decoding_stat_get_server'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint_decoding.stat_get_server() IS
+'the relation-file maps of the whole server; see the view pinpoint_decoding.stat_server';
+
+CREATE FUNCTION pinpoint_decoding.stat_get_standby_snapshots()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pinpoint_decoding_stat_get_standby_snapshots'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint_decoding.stat_get_standby_snapshots() IS
+'snapshots of the running transactions that were written to the WAL; see the view pinpoint_decoding.stat_server';
+
+CREATE VIEW pinpoint_decoding.stat_server AS
+SELECT s.*, pinpoint_decoding.stat_get_standby_snapshots() AS standby_snapshots
+FROM pinpoint_decoding.stat_get_server() AS s;
+
+COMMENT ON VIEW pinpoint_decoding.stat_server IS
+'one row: is the library active, and if not, why; what the relation-file maps of all sessions did since the server started, and the entries they have now; the snapshots of running transactions that the library has written to the WAL';
+
+CREATE FUNCTION pinpoint_decoding.stat_get_sessions(
+	OUT pid integer,
+	OUT lookups bigint,
+	OUT hits bigint,
+	OUT entries bigint,
+	OUT negative_entries bigint,
+	OUT invalidations bigint,
+	OUT resets bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_decoding_stat_get_sessions'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint_decoding.stat_get_sessions() IS
+'the relation-file maps of each session; see the view pinpoint_decoding.stat_sessions';
+
+CREATE VIEW pinpoint_decoding.stat_sessions AS
+SELECT s.* FROM pinpoint_decoding.stat_get_sessions() AS s;
+
+COMMENT ON VIEW pinpoint_decoding.stat_sessions IS
+'one row per session that has looked up a relation by its file number';
+
+GRANT USAGE ON SCHEMA pinpoint_decoding TO PUBLIC;
+GRANT SELECT ON pinpoint_decoding.stat_server, pinpoint_decoding.stat_sessions TO PUBLIC;

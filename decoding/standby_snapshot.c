@@ -1,0 +1,268 @@
+/*-------------------------------------------------------------------------
+ *
+ * standby_snapshot.c
+ *		Write snapshots of the running transactions to the WAL when many
+ *		transactions have changed catalogs.
+ *
+ * Logical decoding keeps the IDs of the transactions that have changed a
+ * catalog, and sorts them all anew for each further one.  It drops them when
+ * it comes to a snapshot of the running transactions (xl_running_xacts), which
+ * the background writer writes every 15 seconds and each checkpoint once.  A
+ * schema change with a transaction for each of N tables is through in less
+ * than that, so to decode it costs N times N again.
+ *
+ * Here the transactions that change a catalog are counted as they commit, and
+ * when there have been so many as the setting says, a background worker writes
+ * such a snapshot, with the function that the background writer uses.
+ *
+ * This changes what the server writes, by one small record in a while; so it
+ * is off unless asked for, and there is no worker then.  The count need not be
+ * exact: it decides when a record is written, not what decoding does with it.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "replication/slot.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "storage/sinval.h"
+#include "storage/spin.h"
+#include "storage/standby.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+
+#include "compat.h"
+#include "decoding.h"
+
+/* Seconds until a worker that has failed is started again */
+#define RESTART_INTERVAL	5
+
+typedef struct SharedStandbySnapshot
+{
+	/* Transactions and subtransactions that have changed a catalog */
+	pg_atomic_uint64 changes;
+
+	/* Snapshots that were written.  Only the worker writes here. */
+	pg_atomic_uint64 snapshots;
+
+	slock_t		mutex;			/* protects the latch */
+	Latch	   *worker_latch;	/* NULL: there is no worker now */
+} SharedStandbySnapshot;
+
+/* A setting: so many transactions until a snapshot is written; 0: never */
+static int	standby_snapshot_interval = 0;
+
+/* NULL if the library is not active */
+static SharedStandbySnapshot *standby_snapshot = NULL;
+
+static void count_changes(XactEvent event, void *arg);
+static bool changes_catalog(void);
+static void wake_worker(void);
+static void forget_worker(int code, Datum arg);
+static bool is_wanted(void);
+
+PGDLLEXPORT void pinpoint_standby_snapshot_main(Datum arg);
+
+void
+pinpoint_standby_snapshot_define_setting(void)
+{
+	DefineCustomIntVariable("pinpoint_decoding.standby_snapshot_interval",
+							"Sets the number of catalog-changing transactions after which a snapshot of the running transactions is written to the WAL.",
+							"It makes logical decoding of many small schema changes faster. Zero turns it off.",
+							&standby_snapshot_interval,
+							0, 0, INT_MAX,
+							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
+}
+
+/*
+ * To be called when the library is active, after the setting was read.
+ */
+void
+pinpoint_standby_snapshot_init(void)
+{
+	BackgroundWorker worker = {0};
+
+	if (standby_snapshot_interval == 0)
+		return;
+
+	RegisterXactCallback(count_changes, NULL);
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = RESTART_INTERVAL;
+	strlcpy(worker.bgw_name, "pg_pinpoint_decoding standby snapshots", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "pg_pinpoint_decoding standby snapshots", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "pg_pinpoint_decoding", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "pinpoint_standby_snapshot_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+Size
+pinpoint_standby_snapshot_shmem_size(void)
+{
+	return sizeof(SharedStandbySnapshot);
+}
+
+void
+pinpoint_standby_snapshot_shmem_init(void)
+{
+	bool		found;
+
+	standby_snapshot = ShmemInitStruct("pg_pinpoint_decoding standby snapshots",
+									   pinpoint_standby_snapshot_shmem_size(), &found);
+	if (found)
+		return;
+
+	pg_atomic_init_u64(&standby_snapshot->changes, 0);
+	pg_atomic_init_u64(&standby_snapshot->snapshots, 0);
+	SpinLockInit(&standby_snapshot->mutex);
+	standby_snapshot->worker_latch = NULL;
+}
+
+/* How many snapshots the worker has written since the server started */
+uint64
+pinpoint_standby_snapshots(void)
+{
+	return pg_atomic_read_u64(&standby_snapshot->snapshots);
+}
+
+/*
+ * Callback for the end of transactions.
+ *
+ * The transaction may still fail, or its other half, COMMIT PREPARED, may come
+ * much later.  That does no harm, whereas after the commit nothing may fail.
+ */
+static void
+count_changes(XactEvent event, void *arg)
+{
+	TransactionId *children;
+	uint64		before;
+	uint64		now;
+
+	if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
+		return;
+	if (!changes_catalog())
+		return;
+
+	/* Decoding keeps the IDs of subtransactions as well. */
+	now = 1 + (uint64) xactGetCommittedChildren(&children);
+	before = pg_atomic_fetch_add_u64(&standby_snapshot->changes, now);
+	now += before;
+	if (now / standby_snapshot_interval != before / standby_snapshot_interval)
+		wake_worker();
+}
+
+/*
+ * Has the transaction changed a catalog?  That is, has it invalidations to
+ * send.  It is what PostgreSQL asks next to write the commit record.
+ */
+static bool
+changes_catalog(void)
+{
+	SharedInvalidationMessage *messages;
+	bool		init_file_changes;
+
+	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		return false;
+	if (xactGetCommittedInvalidationMessages(&messages, &init_file_changes) == 0)
+		return false;
+	pfree(messages);
+	return true;
+}
+
+static void
+wake_worker(void)
+{
+	Latch	   *latch;
+
+	SpinLockAcquire(&standby_snapshot->mutex);
+	latch = standby_snapshot->worker_latch;
+	SpinLockRelease(&standby_snapshot->mutex);
+
+	/* It may be another process's by now, which does not mind. */
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/*
+ * The worker.  All transactions together wake it once in each interval; while
+ * it is busy they go on.
+ */
+void
+pinpoint_standby_snapshot_main(Datum arg)
+{
+	uint64		last = pg_atomic_read_u64(&standby_snapshot->changes);
+
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	/* To no database: but pg_stat_activity shows the worker. */
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	before_shmem_exit(forget_worker, (Datum) 0);
+	SpinLockAcquire(&standby_snapshot->mutex);
+	standby_snapshot->worker_latch = MyLatch;
+	SpinLockRelease(&standby_snapshot->mutex);
+
+	for (;;)
+	{
+		uint64		now;
+
+		CHECK_FOR_INTERRUPTS();
+
+		now = pg_atomic_read_u64(&standby_snapshot->changes);
+		if (now / standby_snapshot_interval != last / standby_snapshot_interval)
+		{
+			last = now;
+			if (is_wanted())
+			{
+				LogStandbySnapshot();
+				pg_atomic_write_u64(&standby_snapshot->snapshots,
+									pinpoint_standby_snapshots() + 1);
+			}
+		}
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+						 pinpoint_wait_event());
+		ResetLatch(MyLatch);
+	}
+}
+
+static void
+forget_worker(int code, Datum arg)
+{
+	SpinLockAcquire(&standby_snapshot->mutex);
+	standby_snapshot->worker_latch = NULL;
+	SpinLockRelease(&standby_snapshot->mutex);
+}
+
+/*
+ * Is there anyone to decode?  A standby may have logical slots of its own, so
+ * that any slot counts.
+ */
+static bool
+is_wanted(void)
+{
+	bool		wanted = false;
+
+	if (!XLogLogicalInfoActive() || RecoveryInProgress())
+		return false;
+
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	for (int i = 0; i < max_replication_slots && !wanted; i++)
+		wanted = ReplicationSlotCtl->replication_slots[i].in_use;
+	LWLockRelease(ReplicationSlotControlLock);
+	return wanted;
+}
