@@ -27,6 +27,12 @@
  * This is PostgreSQL's contract.  The cost of dropping the negative entries
  * is bounded by that of the look-ups that made them.
  *
+ * A session that comes by many tables for the first time often does so in the
+ * order in which they were made, which is that of their file numbers.  After a
+ * few look-ups in a row the next one reads on in the index of pg_class and
+ * remembers the relations of the following files, too.  These entries are like
+ * all others: what changes a relation takes its entries with it.
+ *
  * The same file is compiled into the library (PINPOINT_LIVE), and into
  * PostgreSQL itself in place of relfilenumbermap.c (15: relfilenodemap.c), as
  * "make check-in-tree" does.
@@ -41,6 +47,7 @@
 #include "access/htup_details.h"
 #include "access/stratnum.h"
 #include "access/table.h"
+#include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace.h"
@@ -61,6 +68,13 @@
 #define COUNT(counter)				((void) 0)
 #define SET_GAUGE(counter, value)	((void) 0)
 #endif
+
+/* Look-ups in a row until one reads ahead, and how far one may be from the last */
+#define READ_AHEAD_AFTER	4
+#define READ_AHEAD_DISTANCE	64
+
+/* Rows of pg_class that are read ahead */
+#define READ_AHEAD_ROWS		64
 
 typedef struct RelfilenumberMapKey
 {
@@ -97,6 +111,16 @@ static HTAB *relfilenumber_map = NULL;
 static HTAB *relfilenumber_map_relations = NULL;
 static slist_head relfilenumber_map_negatives = SLIST_STATIC_INIT(relfilenumber_map_negatives);
 
+/*
+ * The end of the last search in pg_class, and how many before it were in a
+ * row with it
+ */
+static RelfilenumberMapKey relfilenumber_map_last = {InvalidOid, 0};
+static int	relfilenumber_map_in_a_row = 0;
+
+/* Invalidations so far: has one come in meanwhile? */
+static uint64 relfilenumber_map_invalidations = 0;
+
 /* Has this session registered its callback? */
 static bool relfilenumber_map_initialized = false;
 
@@ -108,6 +132,8 @@ static void forget_list(slist_head *entries);
 static void forget_all(void);
 static Oid	look_up(const RelfilenumberMapKey *key);
 static Oid	look_up_pg_class(const RelfilenumberMapKey *key);
+static bool is_in_a_row(const RelfilenumberMapKey *key);
+static void remember_neighbors(const RelfilenumberMapEntry *neighbors, int count);
 static void remember(const RelfilenumberMapKey *key, Oid relid);
 
 /*
@@ -202,6 +228,7 @@ CreateRelfilenumberMap(void)
 static void
 RelfilenumberMapInvalidateCallback(Datum arg, Oid relid)
 {
+	relfilenumber_map_invalidations++;
 	COUNT(PINPOINT_INVALIDATIONS);
 	if (!OidIsValid(relid))
 		COUNT(PINPOINT_RESETS);
@@ -287,6 +314,11 @@ static Oid
 look_up_pg_class(const RelfilenumberMapKey *key)
 {
 	bool		ignore_temporary = pinpoint_ignores_temporary(PINPOINT_SERVER_VERSION);
+	bool		read_ahead = is_in_a_row(key);
+	RelfilenumberMapEntry neighbors[READ_AHEAD_ROWS];
+	int			num_neighbors = 0;
+	int			rows_ahead = 0;
+	uint64		invalidations;
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
 	ScanKeyData conditions[2];
 	SysScanDesc scan;
@@ -297,25 +329,87 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 				BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(key->reltablespace));
 	ScanKeyInit(&conditions[1], Anum_pg_class_relfilenode,
-				BTEqualStrategyNumber, F_OIDEQ,
+				read_ahead ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
+				read_ahead ? F_OIDGE : F_OIDEQ,
 				ObjectIdGetDatum(key->relfilenumber));
 	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
 							  NULL, lengthof(conditions), conditions);
-	while ((tuple = systable_getnext(scan)) != NULL)
+	invalidations = relfilenumber_map_invalidations;
+	while (rows_ahead < READ_AHEAD_ROWS && (tuple = systable_getnext(scan)) != NULL)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
 		if (ignore_temporary && form->relpersistence == RELPERSISTENCE_TEMP)
 			continue;
-		if (OidIsValid(relid))
-			elog(ERROR,
-				 "unexpected duplicate for tablespace %u, " PINPOINT_FILE_NUMBER " %u",
-				 key->reltablespace, key->relfilenumber);
-		relid = form->oid;
+		if (form->relfilenode == key->relfilenumber)
+		{
+			if (OidIsValid(relid))
+				elog(ERROR,
+					 "unexpected duplicate for tablespace %u, " PINPOINT_FILE_NUMBER " %u",
+					 key->reltablespace, key->relfilenumber);
+			relid = form->oid;
+			continue;
+		}
+
+		/* Nobody decodes indexes. */
+		rows_ahead++;
+		if (RELKIND_HAS_TABLE_AM(form->relkind))
+		{
+			neighbors[num_neighbors].key.reltablespace = key->reltablespace;
+			neighbors[num_neighbors].key.relfilenumber = form->relfilenode;
+			neighbors[num_neighbors++].relid = form->oid;
+		}
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
+
+	relfilenumber_map_last = *key;
+	if (invalidations == relfilenumber_map_invalidations)
+		remember_neighbors(neighbors, num_neighbors);
 	return relid;
+}
+
+/*
+ * Is this one in a row of look-ups that is long enough to read ahead?  Only
+ * the index has the rows in order.
+ */
+static bool
+is_in_a_row(const RelfilenumberMapKey *key)
+{
+	const RelfilenumberMapKey *last = &relfilenumber_map_last;
+
+	if (key->reltablespace == last->reltablespace &&
+		key->relfilenumber > last->relfilenumber &&
+		key->relfilenumber - last->relfilenumber <= READ_AHEAD_DISTANCE)
+		relfilenumber_map_in_a_row++;
+	else
+		relfilenumber_map_in_a_row = 0;
+
+	return relfilenumber_map_in_a_row >= READ_AHEAD_AFTER &&
+		!IgnoreSystemIndexes &&
+		!ReindexIsProcessingIndex(ClassTblspcRelfilenodeIndexId);
+}
+
+/*
+ * Enter what was read ahead.  If two relations claim a file, that is an error
+ * for whoever asks for the file; so neither is entered, nor is the last one, as
+ * the one that follows is not known.
+ */
+static void
+remember_neighbors(const RelfilenumberMapEntry *neighbors, int count)
+{
+	for (int i = 0; i + 1 < count; i++)
+	{
+		const RelfilenumberMapKey *key = &neighbors[i].key;
+
+		if (key->relfilenumber == neighbors[i + 1].key.relfilenumber ||
+			(i > 0 && key->relfilenumber == neighbors[i - 1].key.relfilenumber))
+			continue;
+		if (relfilenumber_map == NULL ||
+			hash_search(relfilenumber_map, key, HASH_FIND, NULL) == NULL)
+			remember(key, neighbors[i].relid);
+		relfilenumber_map_last = *key;
+	}
 }
 
 /*

@@ -14,6 +14,7 @@
 #include "access/htup_details.h"
 #include "access/stratnum.h"
 #include "access/table.h"
+#include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace.h"
@@ -37,12 +38,13 @@ PG_MODULE_MAGIC;
 /* 0: memory does not run out; n: at the n-th allocation from now */
 static int	fail_at = 0;
 
-/* Called when a look-up has opened pg_class */
+/* Called when a look-up has opened pg_class, or has read a row of it */
 static bool disturb = false;
+static bool disturb_scan = false;
 static Oid	disturb_relid;
 
 static void maybe_fail(void);
-static void disturb_lookup(void);
+static void disturb_lookup(bool *when);
 
 static inline void *
 checked_hash_search(HTAB *table, const void *key, HASHACTION action, bool *found)
@@ -64,17 +66,26 @@ disturbed_table_open(Oid relid, LOCKMODE lockmode)
 {
 	Relation	relation = table_open(relid, lockmode);
 
-	disturb_lookup();
+	disturb_lookup(&disturb);
 	return relation;
+}
+
+static inline HeapTuple
+disturbed_systable_getnext(SysScanDesc scan)
+{
+	disturb_lookup(&disturb_scan);
+	return systable_getnext(scan);
 }
 
 #define hash_search		checked_hash_search
 #define hash_create		checked_hash_create
 #define table_open		disturbed_table_open
+#define systable_getnext	disturbed_systable_getnext
 #include "relfilenumbermap.c"
 #undef hash_search
 #undef hash_create
 #undef table_open
+#undef systable_getnext
 
 /* What the library has elsewhere */
 static pg_atomic_uint64 counters[PINPOINT_COUNTERS];
@@ -85,6 +96,7 @@ PG_FUNCTION_INFO_V1(map_lookup);
 PG_FUNCTION_INFO_V1(map_invalidate);
 PG_FUNCTION_INFO_V1(map_fail_at);
 PG_FUNCTION_INFO_V1(map_disturb_lookup);
+PG_FUNCTION_INFO_V1(map_disturb_scan);
 PG_FUNCTION_INFO_V1(map_server_version);
 PG_FUNCTION_INFO_V1(map_check);
 PG_FUNCTION_INFO_V1(map_fill);
@@ -100,11 +112,11 @@ maybe_fail(void)
 }
 
 static void
-disturb_lookup(void)
+disturb_lookup(bool *when)
 {
-	if (disturb)
+	if (*when)
 	{
-		disturb = false;
+		*when = false;
 		RelfilenumberMapInvalidateCallback((Datum) 0, disturb_relid);
 	}
 }
@@ -137,6 +149,15 @@ Datum
 map_disturb_lookup(PG_FUNCTION_ARGS)
 {
 	disturb = true;
+	disturb_relid = PG_GETARG_OID(0);
+	PG_RETURN_VOID();
+}
+
+/* map_disturb_scan(relid oid) returns void: the same when it reads pg_class */
+Datum
+map_disturb_scan(PG_FUNCTION_ARGS)
+{
+	disturb_scan = true;
 	disturb_relid = PG_GETARG_OID(0);
 	PG_RETURN_VOID();
 }

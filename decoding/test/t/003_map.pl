@@ -20,10 +20,11 @@ my $module = compile('test_map.so', '-shared', '-fPIC', '-D_GNU_SOURCE', '-DPINP
 
 $node->safe_psql(
 	'postgres', qq{
-	CREATE FUNCTION map_lookup(oid, oid) RETURNS oid LANGUAGE c AS '$module';
+	CREATE FUNCTION map_lookup(oid, oid) RETURNS oid LANGUAGE c STRICT AS '$module';
 	CREATE FUNCTION map_invalidate(oid) RETURNS void LANGUAGE c AS '$module';
 	CREATE FUNCTION map_fail_at(int) RETURNS void LANGUAGE c AS '$module';
 	CREATE FUNCTION map_disturb_lookup(oid) RETURNS void LANGUAGE c AS '$module';
+	CREATE FUNCTION map_disturb_scan(oid) RETURNS void LANGUAGE c AS '$module';
 	CREATE FUNCTION map_server_version(int) RETURNS void LANGUAGE c AS '$module';
 	CREATE FUNCTION map_fill(int, int) RETURNS void LANGUAGE c AS '$module';
 	CREATE FUNCTION map_check(OUT entries bigint, OUT negative bigint, OUT relations bigint, OUT empty bigint)
@@ -229,6 +230,94 @@ else
 	sql('ROLLBACK; SELECT map_invalidate(0)');
 }
 is(sql(q{SELECT look_up('mine')}), '-', 'a temporary table is not found');
+
+# ---- reading ahead
+
+# A hundred tables with indexes and TOAST tables, made one after the other
+$node->safe_psql('postgres', join "\n", map { "CREATE TABLE row_$_ (a int PRIMARY KEY, b text);" } 1 .. 100);
+
+# Look up some of them in order; returns those that are not found.
+sub look_up_row
+{
+	my ($first, $last) = @_;
+	return sql("SELECT coalesce(string_agg(n::text, ' '), '') FROM generate_series($first, $last) n"
+		  . " WHERE look_up(('row_' || n)::regclass)::text <> 'row_' || n");
+}
+
+sub entries { return (split /\|/, check())[0]; }
+
+# The invalidations of the session's first use of a table are over and done with.
+sub new_row_session
+{
+	new_session();
+	look_up_row(1, 100);
+	sql('SELECT map_invalidate(0)');
+	return;
+}
+
+new_row_session();
+is(look_up_row(1, 4), '', 'a few tables in a row');
+is(entries(), 4, 'do not read ahead');
+is(look_up_row(5, 5), '', 'one more');
+my $ahead = entries();
+cmp_ok($ahead, '>', 20, 'reads ahead');
+is(look_up_row(6, 12), '', 'and those that follow are found');
+is(entries(), $ahead, 'in the map');
+is(look_up_row(13, 100), '', 'so are all');
+my $row_entries = q{SELECT count(*) FROM pg_class WHERE relkind IN ('r', 't') AND relfilenode <> 0
+	AND (relname LIKE 'row\_%' OR oid IN (SELECT reltoastrelid FROM pg_class WHERE relname LIKE 'row\_%'))};
+cmp_ok(entries(), '<=', sql($row_entries), 'no index is in the map');
+is(sql(q{SELECT count(*) FROM generate_series(1, 100) n,
+		  LATERAL (SELECT reltoastrelid AS toast FROM pg_class WHERE oid = ('row_' || n)::regclass) t
+		  WHERE map_lookup(0, pg_relation_filenode(toast)) = toast}),
+	100, 'TOAST tables are found');
+is(look_up_row(100 - $_, 100 - $_), '', "backwards: $_") foreach 1 .. 3;
+
+new_row_session();
+look_up_row(1, 5);
+sql(q{SELECT map_invalidate('row_7'::regclass)});
+is(entries(), $ahead - 1, 'what was read ahead is forgotten like anything else');
+sql('SELECT map_invalidate(0)');
+is(check(), '0|0|0|0', 'and reset');
+
+foreach my $relid (q{'row_9'::regclass}, q{'one'::regclass}, 0)
+{
+	new_row_session();
+	look_up_row(1, 4);
+	sql("SELECT map_disturb_scan($relid)");
+	is(look_up_row(5, 5), '', "during the reading something changes: $relid");
+	is(entries(), $relid eq '0' ? 1 : 5, 'nothing is read ahead');
+	is(look_up_row(1, 100), '', 'all tables are found');
+}
+
+# A table that gets the number of another: an error for that number alone
+new_row_session();
+sql(q{BEGIN; UPDATE pg_class SET relfilenode = pg_relation_filenode('row_8') WHERE relname = 'row_60'});
+sql('SELECT map_invalidate(0)');
+look_up_row(1, 5);
+my $twins = sql(q{SELECT relfilenode FROM pg_class WHERE relname = 'row_60'});
+like(error_of(qq{SELECT map_lookup(0, $twins)}), qr/^unexpected duplicate /, 'a duplicate is not read ahead');
+sql('ROLLBACK; SELECT map_invalidate(0)');
+
+# The memory that runs out, runs out at an entry that nobody has asked for.
+foreach my $allocation (1 .. 5)
+{
+	new_row_session();
+	look_up_row(1, 4);
+	sql("SELECT map_fail_at($allocation)");
+	is(error_of(q{SELECT look_up('row_5')}), 'out of memory', "out of memory: $allocation");
+	check();
+	is(look_up_row(1, 100), '', 'all tables are found');
+	check();
+}
+
+# Without the index there is no order to read ahead in.
+{
+	local $ENV{PGOPTIONS} = '-c ignore_system_indexes=on';
+	new_row_session();
+}
+is(look_up_row(1, 10), '', 'without system indexes');
+is(entries(), 10, 'nothing is read ahead');
 
 # ---- memory
 
