@@ -28,10 +28,15 @@
  *	THREAD		the program has a second thread
  *	BREAKPOINT	a debugger's breakpoint is on the function's page
  *	UPROBE		a uprobe is on the function's page
+ *	EMULATED	an emulator runs the program, as a process with threads of its
+ *				own; to be linked with -Wl,--wrap=readdir
+ *	NO_EXEC		memory may not become executable; for an emulator, which does
+ *				not survive deny.c; to be linked with -Wl,--wrap=mprotect
  *	CATALOGS	a folder with translations of the C library's messages
  *	BAD_PROBE	the probe says no: "first" or "second" time it is asked
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -235,6 +240,60 @@ pages_of_no_file(char *maps)
 	return pages;
 }
 
+#ifdef EMULATED
+/* The emulator's threads are those that the program has not started. */
+static char emulator_threads[16][32];
+
+struct dirent *__real_readdir(DIR *dir);
+struct dirent *__wrap_readdir(DIR *dir);
+
+static void
+find_emulator_threads(void)
+{
+	DIR		   *dir = opendir("/proc/self/task");
+	struct dirent *entry;
+	int			found = 0;
+
+	while (dir != NULL && (entry = __real_readdir(dir)) != NULL)
+	{
+		if (atoi(entry->d_name) != getpid() && entry->d_name[0] != '.' && found < 16)
+			snprintf(emulator_threads[found++], 32, "%.31s", entry->d_name);
+	}
+	closedir(dir);
+}
+
+/* Passes them over. */
+struct dirent *
+__wrap_readdir(DIR *dir)
+{
+	struct dirent *entry;
+	bool		emulator;
+
+	do
+	{
+		entry = __real_readdir(dir);
+		emulator = false;
+		for (int i = 0; i < 16 && entry != NULL; i++)
+			emulator = emulator || strcmp(entry->d_name, emulator_threads[i]) == 0;
+	} while (emulator);
+	return entry;
+}
+#endif
+
+#ifdef NO_EXEC
+int			__wrap_mprotect(void *pages, size_t length, int protection);
+
+int
+__wrap_mprotect(void *pages, size_t length, int protection)
+{
+	(void) pages;
+	(void) length;
+	(void) protection;
+	errno = EPERM;
+	return -1;
+}
+#endif
+
 #ifdef THREAD
 static void *
 sleep_forever(void *arg)
@@ -348,6 +407,9 @@ main(void)
 	int			(*volatile pointer) (int, int) = dlsym(RTLD_DEFAULT, "victim");
 	unsigned char pad[4];
 
+#ifdef EMULATED
+	find_emulator_threads();
+#endif
 #ifdef CATALOGS
 	require(setlocale(LC_ALL, "C.UTF-8") != NULL &&
 			setenv("LANGUAGE", "xx", 1) == 0 &&
@@ -396,7 +458,7 @@ main(void)
 #endif
 	printf("memory %s\n", writable_code ? "writable code" :
 		   strcmp(maps_before, maps_after) == 0 ? "unchanged" : "changed");
-	printf("pages %ld\n", pages_of_no_file(maps_after));
+	printf("pages %ld\n", pages_of_no_file(maps_after) - pages_of_no_file(maps_before));
 	printf("pad %s\n", memcmp(pad, (void *) pointer, sizeof(pad)) == 0 ? "kept" : "gone");
 	return 0;
 }

@@ -4,7 +4,7 @@
 # is refused must leave the program exactly as it was.
 #
 # All of it is done with each C library and CPU that there is a compiler for:
-# the machine's own, and musl.
+# the machine's own, musl, and on other machines aarch64, emulated.
 
 use strict;
 use warnings;
@@ -20,9 +20,18 @@ use Test::More;
 
 my $test = "$FindBin::RealBin/..";
 
+my $machine = (POSIX::uname())[4];
 my @toolchains = (
-	{ name => 'native', compiler => $ENV{CC} // 'cc', machine => (POSIX::uname())[4] },
-	{ name => 'musl', compiler => 'musl-gcc', machine => (POSIX::uname())[4] });
+	{ name => 'native', compiler => $ENV{CC} // 'cc', machine => $machine },
+	{ name => 'musl', compiler => 'musl-gcc', machine => $machine });
+push @toolchains,
+  {
+	name     => 'aarch64',
+	compiler => 'aarch64-linux-gnu-gcc',
+	machine  => 'aarch64',
+	emulator => [ 'qemu-aarch64', '-L', '/usr/aarch64-linux-gnu' ],
+	options  => [ '-DEMULATED', '-Wl,--wrap=readdir' ]
+  } if $machine ne 'aarch64';
 
 my $written = "the code at the function victim is not what the program's file has:"
   . ' there may be a uprobe, a breakpoint or a patch';
@@ -36,8 +45,11 @@ foreach (@toolchains)
 	$toolchain = $_;
   SKIP:
 	{
-		skip "$toolchain->{name}: there is no $toolchain->{compiler}", 1
-		  unless IPC::Run::run([ 'which', $toolchain->{compiler} ], '>', '/dev/null', '2>&1');
+		foreach my $program ($toolchain->{compiler}, ($toolchain->{emulator} // [])->[0] // ())
+		{
+			skip "$toolchain->{name}: there is no $program", 1
+			  unless IPC::Run::run([ 'which', $program ], '>', '/dev/null', '2>&1');
+		}
 		local $ENV{CC} = $toolchain->{compiler};
 		test_redirected();
 		test_refused();
@@ -58,13 +70,15 @@ done_testing();
 sub compile_test
 {
 	return compile('redirect_' . ++$number, "$test/redirect_test.c",
-		"$source/redirect.c", '-rdynamic', '-pthread', '-ldl', @_);
+		"$source/redirect.c", '-rdynamic', '-pthread', '-ldl', @{ $toolchain->{options} // [] }, @_);
 }
 
-# Run a program and return what it prints as a hash.
+# Run a program and return what it prints as a hash.  There may be a command
+# before it that runs it.
 sub run_test
 {
-	my @command = @_;
+	my $program = pop;
+	my @command = (@_, @{ $toolchain->{emulator} // [] }, $program);
 	my ($stdout, $stderr) = ('', '');
 	IPC::Run::run(\@command, '>', \$stdout, '2>', \$stderr)
 	  or die "@command failed: $stdout$stderr";
@@ -133,6 +147,9 @@ sub test_refused
 		return "the program calls the function victim in $_[0] places instead of 2, as after link-time optimization";
 	};
 
+	my @no_exec =
+	  $toolchain->{emulator} ? ([], '-DNO_EXEC', '-Wl,--wrap=mprotect') : ([ $deny, 'exec' ]);
+
 	# A library that has the function that is asked for
 	my $shared = compile("libvictim_$toolchain->{name}.so", '-shared', '-fPIC',
 		write_source('victim.c', "int victim(int a, int b) { return a * 0 + b * 0 + 1003; }\n"));
@@ -148,7 +165,7 @@ sub test_refused
 		[ 'a second thread', 'the process has 2 threads', [], '-DTHREAD' ],
 		[ "a debugger's breakpoint on the page", $written, [], '-DBREAKPOINT' ],
 		[ 'memory that may not become executable',
-			"could not make memory executable: $eperm", [ $deny, 'exec' ] ],
+			"could not make memory executable: $eperm", @no_exec ],
 		[ 'memory that may not be replaced',
 			"could not replace the memory of the function victim: $eperm", [ $deny, 'move' ] ],
 		[ 'a jump that does not work', 'the jump to the replacement does not work',
