@@ -93,7 +93,7 @@ static const char *
 activate(void)
 {
 	/*
-	 * The calls in PostgreSQL itself, 15 to 18: logical decoding, and the
+	 * The calls in PostgreSQL itself, 15 to 19: logical decoding, and the
 	 * function pg_filenode_relation().
 	 */
 	static const PinpointRedirection redirection = {
