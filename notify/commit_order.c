@@ -10,28 +10,30 @@
  *
  * The order of commits is the order of commit records in the WAL.
  *
- *	announce	before commit, under PinpointOrderLock: take space for the
- *				batch and append it to the in-flight list, with the current
- *				WAL insert position as its lower bound.  The commit record will
- *				be inserted behind that position.  Bounds are read under the
- *				lock and positions only grow, so the list is ordered by bound.
+ *	prepare		before commit: take space for the batch, and write it.  From
+ *				here on nothing can fail for lack of space.
+ *	announce	before commit, as late as possible, under PinpointOrderLock:
+ *				append the batch to the in-flight list, with the current WAL
+ *				insert position as its lower bound.  The commit record will be
+ *				inserted behind that position.  Bounds are read under the lock
+ *				and positions only grow, so the list is ordered by bound.
  *	stamp		after the commit record is written: its end position is the
  *				batch's place in the commit order.  A transaction without XID
  *				writes no commit record; its place is right behind the record
  *				that was inserted last.
  *	publish		after the locks of the transaction are released: move the batch
- *				from the in-flight list into the ready list, which is ordered
- *				by stamp; then publish from its front every batch whose stamp
- *				is not above the bound of the oldest batch in flight.
+ *				from the in-flight list into the ready heap, which is ordered
+ *				by stamp; then publish from there every batch whose stamp is
+ *				not above the bound of the oldest batch in flight.
  *	withdraw	the transaction aborts instead: leave the in-flight list, and
  *				publish those that waited for this one.
  *
  * Why nothing is published too early.  Let R be ready with stamp r, and X a
  * transaction whose commit record ends at x < r.  X inserted its record before
  * R did, as WAL positions are handed out in the order of insertion, and was
- * announced before that.  So when R gets to the ready list, X is either in
+ * announced before that.  So when R gets to the ready heap, X is either in
  * flight, with a bound below x and hence below r, and R is held back; or it is
- * in the ready list before R; or it is published.
+ * in the ready heap before R; or it is published.
  *
  * Positions are multiples of 8, so "right behind" is one byte further: behind
  * every record that ends there, before all others.  As a stamp cannot be less
@@ -40,15 +42,20 @@
  * ran side by side, and these are published in the order in which they became
  * ready.
  *
- * Why nothing waits.  A session moves its batch to the ready list and goes on,
+ * Why nothing waits.  A session moves its batch to the ready heap and goes on,
  * whether or not the batch was published.  A batch that is held back gets
- * published by whoever resolves the commit that holds it back.  So what lists
- * contain is batches, not sessions: a session may have many batches held back
- * and one in flight.
+ * published by whoever resolves the commit that holds it back.  So what is in
+ * list and heap is batches, not sessions: a session may have many batches held
+ * back and one in flight.
  *
  * Why a listener sees the rows.  A batch becomes ready only after its
  * transaction is visible to all new snapshots and its locks are released, and
  * is published after that, by whomever.
+ *
+ * The lock.  Whatever is done under PinpointOrderLock is bounded: a batch more or
+ * less in the heap takes steps in proportion to the logarithm of what it holds,
+ * the look-up of a batch's listeners that of MANY_CHANNELS channels (see
+ * wakeup.c), and after some batches the lock is let go of.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -60,11 +67,15 @@
 #include "access/xlog.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
-#include "storage/lwlock.h"
 #include "storage/shmem.h"
 
-#include "pinpoint.h"
+#include "channel_map.h"
+#include "commit_order.h"
+#include "locks.h"
+#include "message_log.h"
+#include "settings.h"
+#include "slow_listener.h"
+#include "wakeup.h"
 
 /*
  * How many batches are published without letting go of PinpointOrderLock, for
@@ -72,36 +83,52 @@
  */
 #define MAX_BATCHES_PER_ROUND	64
 
-/* All fields are protected by PinpointOrderLock. */
+/*
+ * All fields are protected by PinpointOrderLock.
+ *
+ * The ready heap is a leftist heap: a binary tree in which no batch comes before
+ * its parent, and the shortest way down from any batch is the one that goes right
+ * all the time.  The length of that way, heap_rank, is at most the logarithm of
+ * the number of batches below, and it is the only way that inserting and
+ * removing go.  (PostgreSQL's pairing heap is faster on average, but when the
+ * first of N batches is removed it may take N steps at once.)
+ */
 typedef struct CommitOrder
 {
 	dlist_head	in_flight;		/* batches of transactions that are
 								 * committing, ordered by lower bound */
-	dlist_head	ready;			/* batches of committed transactions that may
-								 * still be overtaken, ordered by stamp */
-	uint64		nin_flight;		/* lengths of the two */
+	PinpointBatch *ready;		/* heap of batches of committed transactions
+								 * that may still be overtaken, ordered by
+								 * stamp; NULL if empty */
+	uint64		nin_flight;		/* sizes of the two */
 	uint64		nready;
+	uint64		turn;			/* batches that ever became ready */
 	uint64		published;		/* batches published since start, */
 	uint64		unheard;		/* of those, dropped as nobody listened, */
 	uint64		published_by_others;	/* and published by another session
 										 * than the sender */
 } CommitOrder;
 
-LWLock	   *PinpointOrderLock = NULL;
-
 static CommitOrder *commit_order = NULL;
 
 /*
- * The batch of the current transaction, from announce until it is published,
- * held back or withdrawn; and its stamp, invalid until it has committed.
+ * The batch of the current transaction, from prepare until it is published,
+ * held back or withdrawn; whether it is in flight; and its stamp, once it has
+ * committed.
  */
 static PinpointBatch *my_batch = NULL;
+static bool announced = false;
 static XLogRecPtr my_stamp = InvalidXLogRecPtr;
 
 static XLogRecPtr behind_last_record(void);
+static int	oldest_sender(void);
 static void leave_in_flight(PinpointBatch *batch);
+static bool comes_before(PinpointBatch *a, PinpointBatch *b);
+static PinpointBatch *merge_heaps(PinpointBatch *a, PinpointBatch *b);
 static void insert_ready(PinpointBatch *batch);
+static void remove_first_ready(void);
 static bool may_publish(PinpointBatch *batch);
+static void publish(PinpointBatch *batch);
 static void publish_ready(void);
 
 Size
@@ -115,7 +142,6 @@ pinpoint_commit_order_shmem_init(void)
 {
 	bool		found;
 
-	PinpointOrderLock = &GetNamedLWLockTranche("PinpointOrder")->lock;
 	commit_order = ShmemInitStruct("pg_pinpoint commit order",
 								   pinpoint_commit_order_shmem_size(),
 								   &found);
@@ -123,7 +149,6 @@ pinpoint_commit_order_shmem_init(void)
 	{
 		memset(commit_order, 0, sizeof(CommitOrder));
 		dlist_init(&commit_order->in_flight);
-		dlist_init(&commit_order->ready);
 	}
 }
 
@@ -137,46 +162,64 @@ behind_last_record(void)
 }
 
 /*
- * Before commit: make the batch of this transaction, and enter it into the
- * list of commits in flight.  From here until the end of the transaction
- * nothing else can fail for lack of space.
+ * Before commit: make the batch of this transaction.
  *
  * notifications: PinpointNotification structs, at least one.
  *
- * Errors: out of memory, queue full (see pinpoint_message_log_reserve()).
+ * Errors: out of memory, queue full, disk full.
  */
 void
-pinpoint_commit_order_announce(List *notifications)
+pinpoint_commit_order_prepare(List *notifications)
 {
 	PinpointBatchLayout *layout;
+	int			error;
+	int			sender;
 
 	Assert(my_batch == NULL);
-
-	pinpoint_slow_listener_check();
-	if (pinpoint_message_log_kept() == 0)
-		pinpoint_message_log_give_back();
 
 	layout = pinpoint_batch_layout(notifications);
 	pinpoint_channel_map_attach();
 	pinpoint_wakeup_prepare();
+	pinpoint_wakeup_find_early(layout);
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	my_batch = pinpoint_message_log_reserve(layout);
-	my_stamp = InvalidXLogRecPtr;
+	my_batch = pinpoint_message_log_reserve(layout->size, &error);
+	sender = oldest_sender();
+	LWLockRelease(PinpointOrderLock);
+
+	if (my_batch == NULL && error == 0)
+		pinpoint_report_queue_full(layout->size, sender);
+	else if (my_batch == NULL)
+		pinpoint_report_no_disk_space(error);
+
+	announced = false;
+	pinpoint_batch_write(my_batch, layout);
+}
+
+/*
+ * Before commit, as the last thing: from now on batches that commit later are
+ * held back until this one is published or withdrawn.
+ */
+void
+pinpoint_commit_order_announce(void)
+{
+	if (my_batch == NULL)
+		return;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	my_batch->order = behind_last_record();
 	dlist_push_tail(&commit_order->in_flight, &my_batch->link);
 	commit_order->nin_flight++;
 	LWLockRelease(PinpointOrderLock);
-
-	pinpoint_batch_write(my_batch, layout);
+	announced = true;
 }
 
 /*
  * PID of the session whose commit has been under way for longest, 0 if there
  * is none.  The caller holds PinpointOrderLock.
  */
-int
-pinpoint_commit_order_oldest_sender(void)
+static int
+oldest_sender(void)
 {
 	if (dlist_is_empty(&commit_order->in_flight))
 		return 0;
@@ -223,7 +266,7 @@ pinpoint_commit_order_publish(void)
 }
 
 /*
- * The transaction aborted, or the session ends, after it announced a batch.
+ * The transaction aborts, or the session ends, after it made a batch.
  */
 void
 pinpoint_commit_order_withdraw(void)
@@ -235,7 +278,8 @@ pinpoint_commit_order_withdraw(void)
 	my_batch = NULL;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	leave_in_flight(batch);
+	if (announced)
+		leave_in_flight(batch);
 	pinpoint_message_log_free(batch);
 	publish_ready();
 }
@@ -248,37 +292,74 @@ leave_in_flight(PinpointBatch *batch)
 }
 
 /*
- * Stamps arrive nearly in order, so look for the place from the end.
+ * Is a to be published before b?
  */
+static bool
+comes_before(PinpointBatch *a, PinpointBatch *b)
+{
+	if (a->order != b->order && pinpoint_fault != PINPOINT_FAULT_ARRIVAL_ORDER)
+		return a->order < b->order;
+	return a->sequence < b->sequence;
+}
+
+/*
+ * Make one heap of two, each NULL if empty.
+ *
+ * On the way down the right sides of the two are merged as two ordered lists
+ * would be; on the way up sides are swapped where the right one has become the
+ * longer way.
+ */
+static PinpointBatch *
+merge_heaps(PinpointBatch *a, PinpointBatch *b)
+{
+	uint32		left_rank;
+	uint32		right_rank;
+
+	if (a == NULL)
+		return b;
+	if (b == NULL)
+		return a;
+
+	if (comes_before(b, a))
+	{
+		PinpointBatch *swap = a;
+
+		a = b;
+		b = swap;
+	}
+	a->heap.right = merge_heaps(a->heap.right, b);
+
+	left_rank = a->heap.left ? a->heap.left->heap_rank : 0;
+	right_rank = a->heap.right->heap_rank;
+	if (left_rank < right_rank)
+	{
+		PinpointBatch *swap = a->heap.left;
+
+		a->heap.left = a->heap.right;
+		a->heap.right = swap;
+	}
+	a->heap_rank = Min(left_rank, right_rank) + 1;
+	return a;
+}
+
 static void
 insert_ready(PinpointBatch *batch)
 {
-	dlist_node *place = NULL;
-
+	batch->sequence = ++commit_order->turn;
+	batch->heap.left = NULL;
+	batch->heap.right = NULL;
+	batch->heap_rank = 1;
+	commit_order->ready = merge_heaps(commit_order->ready, batch);
 	commit_order->nready++;
+}
 
-	if (pinpoint_fault != PINPOINT_FAULT_ARRIVAL_ORDER &&
-		!dlist_is_empty(&commit_order->ready))
-	{
-		place = dlist_tail_node(&commit_order->ready);
-		for (;;)
-		{
-			if (dlist_container(PinpointBatch, link, place)->order <=
-				batch->order)
-				break;
-			if (!dlist_has_prev(&commit_order->ready, place))
-			{
-				dlist_push_head(&commit_order->ready, &batch->link);
-				return;
-			}
-			place = dlist_prev_node(&commit_order->ready, place);
-		}
-	}
+static void
+remove_first_ready(void)
+{
+	PinpointBatch *first = commit_order->ready;
 
-	if (place != NULL)
-		dlist_insert_after(place, &batch->link);
-	else
-		dlist_push_tail(&commit_order->ready, &batch->link);
+	commit_order->ready = merge_heaps(first->heap.left, first->heap.right);
+	commit_order->nready--;
 }
 
 /*
@@ -299,65 +380,47 @@ may_publish(PinpointBatch *batch)
 }
 
 /*
+ * Publish a batch, and note who is to be woken.
+ */
+static void
+publish(PinpointBatch *batch)
+{
+	uint64		sequence = pinpoint_message_log_next_sequence();
+	int			nfound = pinpoint_wakeup_find(batch, sequence);
+
+	commit_order->published++;
+	if (batch->sender_pid != MyProcPid)
+		commit_order->published_by_others++;
+
+	if (nfound == 0)
+	{
+		commit_order->unheard++;
+		pinpoint_message_log_free(batch);
+	}
+	else
+	{
+		batch->sequence = sequence;
+		pinpoint_message_log_append(batch);
+		pinpoint_wakeup_collect(batch, nfound);
+	}
+}
+
+/*
  * Publish all ready batches that may be, then wake those who listen.
  *
- * The caller holds PinpointOrderLock; it is released.  Does not fail: when the
- * channel map cannot be read, every listener of the database is woken instead.
+ * The caller holds PinpointOrderLock; it is released.
  */
 static void
 publish_ready(void)
 {
 	int			in_round = 0;
 
-	/*
-	 * While the process exits, an error could not be caught, so do not do
-	 * what may fail.
-	 */
-	bool		everyone = proc_exit_inprogress;
-
-	while (!dlist_is_empty(&commit_order->ready))
+	while (commit_order->ready != NULL && may_publish(commit_order->ready))
 	{
-		PinpointBatch *batch;
-		uint64		sequence;
-		int			nfound;
+		PinpointBatch *batch = commit_order->ready;
 
-		batch = dlist_head_element(PinpointBatch, link, &commit_order->ready);
-		if (!may_publish(batch))
-			break;
-
-		sequence = pinpoint_message_log_next_sequence();
-		nfound = pinpoint_wakeup_find(batch, sequence, everyone);
-		if (nfound < 0)
-		{
-			/*
-			 * The error recovery has released the lock, so somebody else may
-			 * have published this batch meanwhile.  Start again, and ask the
-			 * map no more.  Send what there is to send first, as a listener
-			 * may read, and need another signal, while the lock is free.
-			 */
-			pinpoint_wakeup_send();
-			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-			everyone = true;
-			continue;
-		}
-
-		dlist_delete(&batch->link);
-		commit_order->nready--;
-		commit_order->published++;
-		if (batch->sender_pid != MyProcPid)
-			commit_order->published_by_others++;
-
-		if (nfound == 0)
-		{
-			commit_order->unheard++;
-			pinpoint_message_log_free(batch);
-		}
-		else
-		{
-			batch->sequence = sequence;
-			pinpoint_message_log_append(batch);
-			pinpoint_wakeup_collect(batch, nfound);
-		}
+		remove_first_ready();
+		publish(batch);
 
 		if (++in_round == MAX_BATCHES_PER_ROUND)
 		{
@@ -377,7 +440,7 @@ publish_ready(void)
  * The caller holds PinpointOrderLock.
  */
 void
-pinpoint_commit_order_stats(PinpointQueueStats *stats)
+pinpoint_commit_order_stats(PinpointOrderStats *stats)
 {
 	stats->in_flight = commit_order->nin_flight;
 	stats->held_back = commit_order->nready;

@@ -14,8 +14,16 @@
 #error "pg_pinpoint supports PostgreSQL 15 to 19"
 #endif
 
-#include "storage/latch.h"
+#if PG_VERSION_NUM >= 160000
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
+#endif
 #include "storage/procsignal.h"
+#if PG_VERSION_NUM >= 160000
+#include "storage/relfilelocator.h"
+#else
+#include "storage/relfilenode.h"
+#endif
 #include "utils/acl.h"
 
 #if PG_VERSION_NUM >= 170000
@@ -51,19 +59,28 @@
 #endif
 
 /*
- * What PostgreSQL waits with for its client, see libpq/libpq.h.  That header
- * needs those of GSSAPI, which no server package brings along.
+ * From libpq/libpq.h, which needs the headers of GSSAPI.  No server package
+ * brings those along.
  */
-extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
-#define PINPOINT_CLIENT_SOCKET_POS	0
+extern bool pq_is_reading_msg(void);
 
-/* What a planner_hook gets last, and hands on. */
-#if PG_VERSION_NUM >= 190000
-#define PINPOINT_PLANNER_PARAMETER	, ExplainState *es
-#define PINPOINT_PLANNER_ARGUMENT	, es
+/* The files of a relation that is not temporary. */
+#if PG_VERSION_NUM >= 160000
+typedef RelFileLocator PinpointRelFile;
+#define PINPOINT_REL_NUMBER(file)	((file).relNumber)
 #else
-#define PINPOINT_PLANNER_PARAMETER
-#define PINPOINT_PLANNER_ARGUMENT
+typedef RelFileNode PinpointRelFile;
+#define PINPOINT_REL_NUMBER(file)	((file).relNode)
+#endif
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_NOT_TEMPORARY		INVALID_PROC_NUMBER
+#else
+#define PINPOINT_NOT_TEMPORARY		InvalidBackendId
+#endif
+
+/* As PostgreSQL 18 spells it. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn					pg_attribute_noreturn()
 #endif
 
 /* May roleid execute the function funcid? */
@@ -73,6 +90,30 @@ extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
 #else
 #define PINPOINT_FUNCTION_ACLCHECK(funcid, roleid) \
 	pg_proc_aclcheck((funcid), (roleid), ACL_EXECUTE)
+#endif
+
+/* May roleid use names in a schema? */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_SCHEMA_ACLCHECK(nspid, roleid) \
+	object_aclcheck(NamespaceRelationId, (nspid), (roleid), ACL_USAGE)
+#else
+#define PINPOINT_SCHEMA_ACLCHECK(nspid, roleid) \
+	pg_namespace_aclcheck((nspid), (roleid), ACL_USAGE)
+#endif
+
+/* The parameters of planner_hook, and how they are handed on. */
+#if PG_VERSION_NUM >= 190000
+#define PINPOINT_PLANNER_PARAMETERS \
+	Query *parse, const char *query_string, int cursor_options, \
+	ParamListInfo bound_params, struct ExplainState *es
+#define PINPOINT_PLANNER_ARGUMENTS \
+	parse, query_string, cursor_options, bound_params, es
+#else
+#define PINPOINT_PLANNER_PARAMETERS \
+	Query *parse, const char *query_string, int cursor_options, \
+	ParamListInfo bound_params
+#define PINPOINT_PLANNER_ARGUMENTS \
+	parse, query_string, cursor_options, bound_params
 #endif
 
 #endif							/* PINPOINT_COMPAT_H */

@@ -16,13 +16,27 @@
  * A transaction of the client with something unread raises the interrupt
  * again, so that no mistake about it could ever leave a session asleep.
  *
- * What is left to be taken for it is a Parse message or a fast-path call that is
- * just over while our signal is still under way.  The client gets its
- * notifications right before ReadyForQuery then, as it would with the signal.
+ * What is left to be taken for it is a Parse or Describe message or a fast-path
+ * call that is just over while our signal is still under way.  The client gets
+ * its notifications right before ReadyForQuery then, as it would with the signal.
  *
- * An error while sending, for instance a payload that the client's encoding
- * cannot represent, ends the session, as in PostgreSQL: it cannot be told
- * which notification it missed in any other way.
+ * The small transaction may fail before it comes to us, for lack of memory for
+ * instance.  It is tried again then, since nobody else would; if that fails
+ * again and again, the session ends.  An error while sending, for instance a
+ * payload that the client's encoding cannot represent, ends the session at
+ * once, as in PostgreSQL: it cannot be told which notification it missed in any
+ * other way.
+ *
+ * pinpoint.latency_target.  A delivery that would come too soon after the last
+ * one is put off: a timeout raises the interrupt again when it is due.  The slot
+ * stays SIGNALLED meanwhile, so nobody signals this session again.  Nothing
+ * waits for it, and no transaction is open.  PostgreSQL forgets all timeouts
+ * when there is an error, and then the interrupt is raised at once; see
+ * session_end.c.  Between a command and its ReadyForQuery, when the client waits,
+ * nothing is put off.
+ *
+ * Sending may take as long as the client does not read.  So that this holds back
+ * nobody's VACUUM, nothing is sent while the transaction has a snapshot.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -32,45 +46,107 @@
 
 #include "commands/async.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
+#include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
-#include "utils/backend_status.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "pinpoint.h"
+#include "delivery.h"
+#include "listening.h"
+#include "message_log.h"
+#include "session_end.h"
+#include "settings.h"
+#include "wakeup.h"
 
 /*
  * After so many bytes of the log a reader lets go of what it has read.
  */
 #define ADVANCE_INTERVAL	(256 * 1024)
 
+/*
+ * So often in a row PostgreSQL's small transaction may fail before the session
+ * ends.
+ */
+#define MAX_FAILURES		3
+
+/*
+ * So often in a row a delivery is put off because PostgreSQL has taken a
+ * snapshot to read its own queue.
+ */
+#define MAX_SNAPSHOTS		100
+
+/*
+ * The transaction in which a statement of the client has run last.  (Local IDs
+ * are not reused within a session, and between transactions there is none, so
+ * nobody has to reset this.)
+ */
+static LocalTransactionId statement_lxid = InvalidLocalTransactionId;
+
 /* When this session was delivered to last. */
 static TimestampTz last_delivery = 0;
 
-static void collect(void);
+/* Transactions that have failed in a row, with no statement in between. */
+static int	failures = 0;
+
+/* Deliveries put off in a row because of a snapshot. */
+static int	snapshots = 0;
+
+static bool is_small_transaction(void);
+static bool put_off(void);
+static void deliver(void);
 static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last);
 static uint64 deliver_batch(PinpointBatch *batch);
+
+/*
+ * A statement is about to run.  What a client sends runs in a portal.  What
+ * other libraries run in their transaction callbacks does not, and does not
+ * count.
+ */
+void
+pinpoint_delivery_at_statement(void)
+{
+	if (ActivePortal != NULL)
+	{
+		statement_lxid = PINPOINT_MY_LXID;
+		failures = 0;
+	}
+}
+
+/*
+ * Is this the transaction that PostgreSQL runs for an interrupt?
+ */
+static bool
+is_small_transaction(void)
+{
+	return statement_lxid != PINPOINT_MY_LXID && ActivePortal == NULL &&
+		debug_query_string == NULL;
+}
 
 /*
  * Before the commit of a transaction that neither listens nor notifies: if it
  * is the one that PostgreSQL runs for an interrupt, deliver.
  */
 void
-pinpoint_deliver_if_woken(void)
+pinpoint_delivery_at_pre_commit(void)
 {
-	PinpointBatch *first;
-	PinpointBatch *last;
-	uint64		delivered;
-	bool		save_exit_on_any_error = ExitOnAnyError;
-
-	if (!pinpoint_wakeup_pending() || notifyInterruptPending)
+	if (!pinpoint_wakeup_pending())
 		return;
 
-	if (pinpoint_client_statement_ran() || ActivePortal != NULL ||
-		debug_query_string != NULL)
+	failures = 0;
+
+	/*
+	 * PostgreSQL runs no transaction for our signals if the session listens
+	 * on nothing by its own books.
+	 */
+	if (pinpoint_wakeup_reminded())
+		pinpoint_listening_reconcile();
+
+	if (notifyInterruptPending || !pinpoint_wakeup_pending())
+		return;
+	if (!is_small_transaction())
 	{
 		/*
 		 * A transaction of the client, and our signal is still under way.
@@ -80,18 +156,66 @@ pinpoint_deliver_if_woken(void)
 		return;
 	}
 
-	if (pinpoint_latency_target > 0)
-		collect();
+	if (!put_off())
+		deliver();
+}
 
+/*
+ * Is it too early to deliver?  Then it is seen to that this is asked again.
+ */
+static bool
+put_off(void)
+{
+	static TimeoutId timeout = MAX_TIMEOUTS;
+
+	if (pinpoint_latency_target > 0 && pq_is_reading_msg())
+	{
+		TimestampTz now = GetCurrentTimestamp();
+		TimestampTz due = TimestampTzPlusMilliseconds(last_delivery,
+													  pinpoint_latency_target);
+
+		/* A clock that was set back must not keep anything. */
+		if (now < due && now >= last_delivery)
+		{
+			if (timeout == MAX_TIMEOUTS)
+				timeout = RegisterTimeout(USER_TIMEOUT, HandleNotifyInterrupt);
+			enable_timeout_at(timeout, due);
+			return true;
+		}
+	}
+
+	/*
+	 * With a default isolation level above READ COMMITTED the snapshot that
+	 * PostgreSQL has taken to read its own queue lasts as long as the
+	 * transaction.  The next one needs none, once that queue is read.
+	 */
+	InvalidateCatalogSnapshot();
+	if (TransactionIdIsValid(MyProc->xmin) && ++snapshots < MAX_SNAPSHOTS)
+	{
+		notifyInterruptPending = true;
+		return true;
+	}
+	snapshots = 0;
+	return false;
+}
+
+static void
+deliver(void)
+{
+	bool		save_exit_on_any_error = ExitOnAnyError;
+	PinpointBatch *first;
+	PinpointBatch *last;
+
+	/* As PostgreSQL does it where it sends; it need not be put back then. */
 	ExitOnAnyError = true;
 
 	if (pinpoint_wakeup_begin_reading(&first, &last))
 	{
-		delivered = deliver_range(first, last);
+		uint64		delivered = deliver_range(first, last);
 
 		/*
-		 * Under a storm there is always more.  Let PostgreSQL flush first, and
-		 * then begin anew.
+		 * Under a storm there is always more.  Let PostgreSQL flush first,
+		 * and then begin anew.
 		 */
 		if (pinpoint_wakeup_end_reading(last, delivered))
 			notifyInterruptPending = true;
@@ -104,58 +228,21 @@ pinpoint_deliver_if_woken(void)
 }
 
 /*
- * Let notifications come in until pinpoint.latency_target has passed since the
- * last delivery, or the client wants something.
- *
- * Meanwhile the slot is SIGNALLED, so nobody signals this session again.  The
- * transaction that is open has neither a snapshot nor locks, and no statement
- * waits for it: between a command and its ReadyForQuery, when the client does
- * wait, there is no time to lose, and the session is not reported as idle yet.
+ * A transaction has aborted.  The interrupt for what is unread may have been
+ * consumed, and if it was the small transaction that failed nobody would raise
+ * it again.
  */
-static void
-collect(void)
+void
+pinpoint_delivery_at_abort(void)
 {
-	bool		latch_was_reset = false;
-
-	if (MyBEEntry->st_state != STATE_IDLE || FeBeWaitSet == NULL)
+	if (!pinpoint_wakeup_pending())
 		return;
 
-	/*
-	 * PostgreSQL comes here from waiting for the client, having reset the
-	 * latch, or from having just read something, which nobody would tell us of
-	 * again.  The interrupt has set the latch in either case.
-	 */
-	if (MyLatch->is_set)
-		return;
-
-	ModifyWaitEvent(FeBeWaitSet, PINPOINT_CLIENT_SOCKET_POS,
-					WL_SOCKET_READABLE, NULL);
-
-	for (;;)
-	{
-		TimestampTz now = GetCurrentTimestamp();
-		TimestampTz due = TimestampTzPlusMilliseconds(last_delivery,
-													  pinpoint_latency_target);
-		WaitEvent	event;
-
-		/* A clock that was set back must not keep anything. */
-		if (now >= due || now < last_delivery)
-			break;
-
-		if (WaitEventSetWait(FeBeWaitSet,
-							 TimestampDifferenceMilliseconds(now, due),
-							 &event, 1, WAIT_EVENT_CLIENT_READ) == 0)
-			continue;
-		if ((event.events & WL_LATCH_SET) == 0)
-			break;
-		ResetLatch(MyLatch);
-		latch_was_reset = true;
-		CHECK_FOR_INTERRUPTS();
-	}
-
-	/* What else the latch was set for is for PostgreSQL to find out. */
-	if (latch_was_reset)
-		SetLatch(MyLatch);
+	/* A procedure may roll back as often as it likes. */
+	if (ActivePortal == NULL && ++failures >= MAX_FAILURES)
+		pinpoint_session_end_unread();
+	else
+		notifyInterruptPending = true;
 }
 
 /*

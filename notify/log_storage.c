@@ -35,25 +35,26 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
-#include "pinpoint.h"
+#include "log_storage.h"
+#include "settings.h"
 
 /* The file grows in steps of so many bytes. */
 #define GROWTH_STEP			((Size) 16 * 1024 * 1024)
 
 /* Set up by the postmaster, inherited, constant. */
-static char *range = NULL;
-static Size range_size = 0;
-static Size memory_size = 0;	/* of its first part */
-static int	file = -1;			/* its second part, if there is one */
+static char *log_range = NULL;
+static Size log_range_size = 0;
+static Size log_memory_size = 0;	/* of its first part */
+static int	log_file = -1;		/* its second part, if there is one */
 
-static void *map(void *address, Size size, int protection, int flags, int fd);
+static void *map_range(void *address, Size size, int protection, int flags, int fd);
 static void empty_file(int code, Datum arg);
 
 /*
  * mmap(), which must succeed.
  */
 static void *
-map(void *address, Size size, int protection, int flags, int fd)
+map_range(void *address, Size size, int protection, int flags, int fd)
 {
 	void	   *result = mmap(address, size, protection, flags, fd, 0);
 
@@ -78,24 +79,24 @@ pinpoint_log_storage_create(void)
 	Size		new_size;
 
 	/* All processes that used the old range are gone. */
-	if (range != NULL)
-		munmap(range, range_size);
-	if (file >= 0)
-		close(file);
-	file = -1;
+	if (log_range != NULL)
+		munmap(log_range, log_range_size);
+	if (log_file >= 0)
+		close(log_file);
+	log_file = -1;
 
 	/* The file has to begin at the boundary of a page. */
 	new_size = TYPEALIGN(page, mul_size(pinpoint_queue_size, 1024));
-	memory_size = TYPEALIGN(page, mul_size(pinpoint_queue_memory, 1024));
-	memory_size = Min(memory_size, new_size);
+	log_memory_size = TYPEALIGN(page, mul_size(pinpoint_queue_memory, 1024));
+	log_memory_size = Min(log_memory_size, new_size);
 
-	range = map(NULL, new_size, PROT_NONE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-	range_size = new_size;
-	map(range, memory_size, PROT_READ | PROT_WRITE,
-		MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1);
+	log_range = map_range(NULL, new_size, PROT_NONE,
+						  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	log_range_size = new_size;
+	map_range(log_range, log_memory_size, PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1);
 
-	if (range_size > memory_size)
+	if (log_range_size > log_memory_size)
 	{
 		static bool callback_registered = false;
 
@@ -103,24 +104,24 @@ pinpoint_log_storage_create(void)
 			on_proc_exit(empty_file, (Datum) 0);
 		callback_registered = true;
 
-		file = BasicOpenFile(PINPOINT_LOG_FILE_NAME,
-							 O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
-		if (file < 0)
+		log_file = BasicOpenFile(PINPOINT_LOG_FILE_NAME,
+								 O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
+		if (log_file < 0)
 			ereport(FATAL,
 					(errcode_for_file_access(),
 					 errmsg("could not create file \"%s\": %m",
 							PINPOINT_LOG_FILE_NAME)));
-		(void) fcntl(file, F_SETFD, FD_CLOEXEC);
+		(void) fcntl(log_file, F_SETFD, FD_CLOEXEC);
 
 		/* Nobody touches what is mapped beyond the end of the file. */
-		map(range + memory_size, range_size - memory_size,
-			PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file);
+		map_range(log_range + log_memory_size, log_range_size - log_memory_size,
+				  PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, log_file);
 	}
 #ifdef MADV_DONTDUMP
-	(void) madvise(range, range_size, MADV_DONTDUMP);
+	(void) madvise(log_range, log_range_size, MADV_DONTDUMP);
 #endif
 
-	return range;
+	return log_range;
 }
 
 /*
@@ -138,13 +139,13 @@ empty_file(int code, Datum arg)
 Size
 pinpoint_log_storage_size(void)
 {
-	return range_size;
+	return log_range_size;
 }
 
 Size
 pinpoint_log_storage_memory_size(void)
 {
-	return memory_size;
+	return log_memory_size;
 }
 
 /*
@@ -162,22 +163,22 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 {
 	Size		new_usable = *usable;
 
-	Assert(*usable >= memory_size && wanted <= range_size);
+	Assert(*usable >= log_memory_size && wanted <= log_range_size);
 
 	while (new_usable < wanted)
 	{
-		Size		step = Min(GROWTH_STEP, range_size - new_usable);
+		Size		step = Min(GROWTH_STEP, log_range_size - new_usable);
 		int			rc;
 
 		do
-			rc = posix_fallocate(file, (off_t) (new_usable - memory_size),
+			rc = posix_fallocate(log_file, (off_t) (new_usable - log_memory_size),
 								 (off_t) step);
 		while (rc == EINTR);
 
 		if (rc != 0)
 		{
 			/* Take no space that nobody knows of. */
-			if (ftruncate(file, (off_t) (*usable - memory_size)) != 0)
+			if (ftruncate(log_file, (off_t) (*usable - log_memory_size)) != 0)
 				elog(LOG, "could not truncate file \"%s\": %m",
 					 PINPOINT_LOG_FILE_NAME);
 			return rc;
@@ -195,7 +196,7 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 void
 pinpoint_log_storage_shrink(void)
 {
-	if (ftruncate(file, 0) != 0)
+	if (ftruncate(log_file, 0) != 0)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not truncate file \"%s\": %m",

@@ -31,11 +31,7 @@
  * to one that was the last when they held PinpointOrderLock: nothing in
  * between can change or go away.
  *
- * Form of a batch, after the PinpointBatch itself:
- *
- *	nchannels times			uint32 hash, name, 0, padding to 4 bytes
- *	nnotifications times	uint32 number of the channel, payload, 0, padding
- *							to 4 bytes
+ * See batch.c for what a batch contains.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -44,12 +40,12 @@
 #include "postgres.h"
 
 #include "lib/ilist.h"
-#include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/shmem.h"
-#include "utils/memutils.h"
 
-#include "pinpoint.h"
+#include "locks.h"
+#include "log_storage.h"
+#include "message_log.h"
 
 /*
  * How many batches one call gives back at most, to bound the time for which
@@ -62,12 +58,6 @@
  * looked at under a lock.
  */
 #define MAX_SEGMENTS			8
-
-/*
- * A transaction with very many notifications may have as many channels, or a
- * few.  The table of channels begins with room for so many at most.
- */
-#define MAX_CHANNELS_EXPECTED	4096
 
 /* Batches one behind the other: bytes from start up to, not including, end. */
 typedef struct LogSegment
@@ -107,69 +97,13 @@ typedef struct MessageLog
 	pg_atomic_uint64 sequence;
 } MessageLog;
 
-LWLock	   *PinpointStorageLock = NULL;
-
 static MessageLog *message_log = NULL;
 
-/* A notification's channel, as counted within the batch. */
-typedef struct ChannelNumber
-{
-	const char *channel;		/* zero-terminated */
-	uint32		hash;
-	uint32		number;
-	char		status;
-} ChannelNumber;
-
-#define SH_PREFIX channel_numbers
-#define SH_ELEMENT_TYPE ChannelNumber
-#define SH_KEY_TYPE const char *
-#define SH_KEY channel
-#define SH_HASH_KEY(tb, key) pinpoint_channel_hash(key)
-#define SH_EQUAL(tb, a, b) (strcmp((a), (b)) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, a) ((a)->hash)
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
-/* What pinpoint_batch_write() has to write, and its size. */
-struct PinpointBatchLayout
-{
-	Size		size;			/* of the whole batch, MAXALIGNed */
-	List	   *notifications;	/* of PinpointNotification */
-	List	   *channels;		/* of const char *, each name once */
-	uint32	   *numbers;		/* channel of each notification; NULL if all
-								 * are on the first */
-};
-
-static Size record_size(Size len);
-static char *write_record(char *cursor, uint32 number, const char *string,
-						  Size len);
 static bool reserve_space(Size size, Size *offset);
 static Size size_to_fit(Size size);
 static Size top_of_segments(void);
-static void grow(Size wanted);
-static void report_full(PinpointBatchLayout *layout);
-static void report_no_disk_space(int error);
+static int	grow(Size wanted);
 static bool reclaim(uint64 max_batches);
-
-/*
- * Bytes that a string of len bytes takes within a batch.
- */
-static Size
-record_size(Size len)
-{
-	return TYPEALIGN(sizeof(uint32), sizeof(uint32) + len + 1);
-}
-
-static char *
-write_record(char *cursor, uint32 number, const char *string, Size len)
-{
-	memcpy(cursor, &number, sizeof(uint32));
-	memcpy(cursor + sizeof(uint32), string, len + 1);
-	return cursor + record_size(len);
-}
 
 Size
 pinpoint_message_log_shmem_size(void)
@@ -182,7 +116,6 @@ pinpoint_message_log_shmem_init(void)
 {
 	bool		found;
 
-	PinpointStorageLock = &GetNamedLWLockTranche("PinpointStorage")->lock;
 	message_log = ShmemInitStruct("pg_pinpoint message log",
 								  pinpoint_message_log_shmem_size(), &found);
 	if (!found)
@@ -195,74 +128,6 @@ pinpoint_message_log_shmem_init(void)
 		dlist_init(&message_log->published);
 		pg_atomic_init_u64(&message_log->sequence, 0);
 	}
-}
-
-/*
- * Work out the batch of a transaction: its channels, and its size.
- *
- * notifications: PinpointNotification structs, at least one.  The result is in
- * the current memory context.
- */
-PinpointBatchLayout *
-pinpoint_batch_layout(List *notifications)
-{
-	PinpointBatchLayout *layout = palloc(sizeof(PinpointBatchLayout));
-	Size		size = MAXALIGN(sizeof(PinpointBatch));
-	channel_numbers_hash *numbers = NULL;
-	ListCell   *lc;
-
-	layout->notifications = notifications;
-	layout->channels = NIL;
-	layout->numbers = NULL;
-
-	foreach(lc, notifications)
-	{
-		PinpointNotification *n = lfirst(lc);
-		ChannelNumber *entry;
-		bool		found;
-
-		size = add_size(size, record_size(n->payload_len));
-
-		/* The usual case, all on one channel, needs no hash table. */
-		if (layout->channels == NIL)
-		{
-			layout->channels = list_make1(n->data);
-			size += record_size(n->channel_len);
-			continue;
-		}
-		if (numbers == NULL)
-		{
-			if (strcmp(linitial(layout->channels), n->data) == 0)
-				continue;
-			numbers = channel_numbers_create(CurrentMemoryContext,
-											 Min(list_length(notifications),
-												 MAX_CHANNELS_EXPECTED),
-											 NULL);
-			entry = channel_numbers_insert(numbers,
-										   linitial(layout->channels), &found);
-			entry->number = 0;
-			layout->numbers =
-				MemoryContextAllocExtended(CurrentMemoryContext,
-										   list_length(notifications) *
-										   sizeof(uint32),
-										   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-		}
-
-		entry = channel_numbers_insert(numbers, n->data, &found);
-		if (!found)
-		{
-			entry->number = list_length(layout->channels);
-			layout->channels = lappend(layout->channels, n->data);
-			size = add_size(size, record_size(n->channel_len));
-		}
-		layout->numbers[foreach_current_index(lc)] = entry->number;
-	}
-
-	if (numbers != NULL)
-		channel_numbers_destroy(numbers);
-
-	layout->size = MAXALIGN(size);
-	return layout;
 }
 
 /*
@@ -348,11 +213,10 @@ size_to_fit(Size size)
 }
 
 /*
- * Make at least so many bytes usable.
- *
- * Errors: what the file system says.
+ * Make at least so many bytes usable.  Returns 0, or what the file system says,
+ * as in errno.
  */
-static void
+static int
 grow(Size wanted)
 {
 	int			error = 0;
@@ -369,9 +233,7 @@ grow(Size wanted)
 		LWLockRelease(PinpointOrderLock);
 	}
 	LWLockRelease(PinpointStorageLock);
-
-	if (error != 0)
-		report_no_disk_space(error);
+	return error;
 }
 
 /*
@@ -404,41 +266,48 @@ pinpoint_message_log_give_back(void)
 }
 
 /*
- * Take space for a batch.  The caller holds PinpointOrderLock, which may be
- * released and taken again meanwhile.
+ * Take space for a batch of size bytes, MAXALIGNed.
  *
- * Errors: ERRCODE_PROGRAM_LIMIT_EXCEEDED when there is no room, as PostgreSQL
- * does when its own queue is full; what the file system says, where the log
- * has to grow.  PinpointOrderLock is released then.
+ * The caller holds PinpointOrderLock, which may be released and taken again
+ * meanwhile.
+ *
+ * Returns NULL if there is none, with *error set to 0 if the log is full, or
+ * to what the file system says, as in errno, where the log has to grow.
  */
 PinpointBatch *
-pinpoint_message_log_reserve(PinpointBatchLayout *layout)
+pinpoint_message_log_reserve(Size size, int *error)
 {
 	PinpointBatch *batch;
 	Size		offset;
 
-	while (!reserve_space(layout->size, &offset))
+	while (!reserve_space(size, &offset))
 	{
 		Size		wanted;
 
 		/* Space may have come free that nobody has collected yet. */
-		while (pinpoint_message_log_trim())
-			 /* loop */ ;
-		if (reserve_space(layout->size, &offset))
+		if (pinpoint_message_log_trim())
+		{
+			/* let others in */
+			LWLockRelease(PinpointOrderLock);
+			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+			continue;
+		}
+		if (reserve_space(size, &offset))
 			break;
 
-		wanted = size_to_fit(layout->size);
+		*error = 0;
+		wanted = size_to_fit(size);
 		if (wanted == 0)
-			report_full(layout);
+			return NULL;
 		LWLockRelease(PinpointOrderLock);
-		grow(wanted);
+		*error = grow(wanted);
 		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		if (*error != 0)
+			return NULL;
 	}
 
 	batch = (PinpointBatch *) (message_log->start + offset);
-	batch->size = layout->size;
-	batch->dboid = MyDatabaseId;
-	batch->sender_pid = MyProcPid;
+	batch->size = size;
 	batch->is_free = false;
 	batch->pins = 0;
 	batch->sequence = 0;
@@ -446,142 +315,12 @@ pinpoint_message_log_reserve(PinpointBatchLayout *layout)
 }
 
 /*
- * Say what is to blame: the transaction, a listener, or a slow commit.
+ * Bytes that the log can hold.
  */
-static void
-report_full(PinpointBatchLayout *layout)
+Size
+pinpoint_message_log_capacity(void)
 {
-	int			listener = pinpoint_wakeup_furthest_behind();
-	int			sender = pinpoint_commit_order_oldest_sender();
-
-	LWLockRelease(PinpointOrderLock);
-	ereport(ERROR,
-			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 errmsg("too many notifications in the NOTIFY queue"),
-			 layout->size > message_log->capacity ?
-			 errhint("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\".",
-					 layout->size) :
-			 listener != 0 ?
-			 errhint("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
-					 listener) :
-			 sender != 0 ?
-			 errhint("The NOTIFY queue cannot be emptied until the server process with PID %d has committed.",
-					 sender) :
-			 errhint("Increase \"pinpoint.queue_size\".")));
-}
-
-/*
- * Say what failed, and who keeps what is on the disk already.
- */
-static void
-report_no_disk_space(int error)
-{
-	int			listener;
-
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_wakeup_furthest_behind();
-	LWLockRelease(PinpointOrderLock);
-
-	errno = error;
-	ereport(ERROR,
-			(errcode_for_file_access(),
-			 errmsg("could not extend file \"%s\": %m",
-					PINPOINT_LOG_FILE_NAME),
-			 listener != 0 ?
-			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
-					 listener) :
-			 errhint("Check free disk space.")));
-}
-
-/*
- * Fill in a reserved batch.  No lock is needed, as nobody else looks at the
- * contents of a batch before it is published.
- */
-void
-pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
-{
-	char	   *cursor = (char *) batch + MAXALIGN(sizeof(PinpointBatch));
-	ListCell   *lc;
-
-	batch->nchannels = list_length(layout->channels);
-	batch->nnotifications = list_length(layout->notifications);
-
-	foreach(lc, layout->channels)
-	{
-		const char *channel = lfirst(lc);
-
-		cursor = write_record(cursor, pinpoint_channel_hash(channel),
-							  channel, strlen(channel));
-	}
-	foreach(lc, layout->notifications)
-	{
-		PinpointNotification *n = lfirst(lc);
-		uint32		number = 0;
-
-		if (layout->numbers != NULL)
-			number = layout->numbers[foreach_current_index(lc)];
-		cursor = write_record(cursor, number, n->data + n->channel_len + 1,
-							  n->payload_len);
-	}
-
-	Assert(cursor <= (char *) batch + batch->size);
-}
-
-/*
- * The channels of a batch: the first, and the one behind another.  There are
- * nchannels of them; "the one behind the last" is where its notifications are.
- */
-const char *
-pinpoint_batch_first_channel(PinpointBatch *batch)
-{
-	return (char *) batch + MAXALIGN(sizeof(PinpointBatch)) + sizeof(uint32);
-}
-
-const char *
-pinpoint_batch_next_channel(const char *channel)
-{
-	return channel + record_size(strlen(channel));
-}
-
-/*
- * pinpoint_channel_hash() of a channel of a batch, without computing it.
- */
-uint32
-pinpoint_batch_channel_hash(const char *channel)
-{
-	uint32		hash;
-
-	memcpy(&hash, channel - sizeof(uint32), sizeof(uint32));
-	return hash;
-}
-
-/*
- * Begin to read the notifications of a batch, given what comes behind its last
- * channel.
- */
-void
-pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
-					PinpointBatchReader *reader)
-{
-	reader->remaining = batch->nnotifications;
-	reader->cursor = channels_end;
-}
-
-/*
- * The next payload, and the number of its channel, counted from 0; NULL at the
- * end.
- */
-const char *
-pinpoint_batch_read_next(PinpointBatchReader *reader, uint32 *channel)
-{
-	const char *payload = reader->cursor;
-
-	if (reader->remaining == 0)
-		return NULL;
-	reader->remaining--;
-	memcpy(channel, payload - sizeof(uint32), sizeof(uint32));
-	reader->cursor = payload + record_size(strlen(payload));
-	return payload;
+	return message_log->capacity;
 }
 
 /*
@@ -707,16 +446,13 @@ pinpoint_message_log_pin(PinpointBatch *batch)
 }
 
 /*
- * Stop keeping a batch.  Returns true if it is now up to the caller to call
- * pinpoint_message_log_trim().
+ * Stop keeping a batch.  The caller calls pinpoint_message_log_trim() then.
  */
-bool
+void
 pinpoint_message_log_unpin(PinpointBatch *batch)
 {
 	Assert(batch->pins > 0);
 	batch->pins--;
-	return batch->pins == 0 &&
-		&batch->link == dlist_head_node(&message_log->published);
 }
 
 /*
@@ -749,12 +485,12 @@ pinpoint_message_log_trim(void)
 }
 
 /*
- * Bytes published from a batch on.
+ * Bytes published since the server started.
  */
 uint64
-pinpoint_message_log_backlog(PinpointBatch *batch)
+pinpoint_message_log_bytes(void)
 {
-	return message_log->bytes - batch->position;
+	return message_log->bytes;
 }
 
 /*
@@ -768,7 +504,7 @@ pinpoint_message_log_kept(void)
 }
 
 void
-pinpoint_message_log_stats(PinpointQueueStats *stats)
+pinpoint_message_log_stats(PinpointLogStats *stats)
 {
 	MessageLog *log = message_log;
 

@@ -30,7 +30,7 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "pinpoint.h"
+#include "pending.h"
 
 /*
  * Below this number of notifications a linear search for duplicates is
@@ -74,6 +74,9 @@ typedef struct PendingLevel
 } PendingLevel;
 
 static PendingLevel *pending = NULL;
+
+/* Has the current transaction settled what it will do? */
+static bool sealed = false;
 
 static PendingLevel *current_level(void);
 static bool is_duplicate(PendingLevel *level, PinpointNotification *n);
@@ -186,6 +189,22 @@ pinpoint_pending_notifications(void)
 }
 
 /*
+ * The transaction is about to commit: what other libraries do in their own
+ * callbacks from now on is too late for us.
+ */
+void
+pinpoint_pending_seal(void)
+{
+	sealed = true;
+}
+
+bool
+pinpoint_pending_sealed(void)
+{
+	return sealed;
+}
+
+/*
  * The current subtransaction commits: what it collected is its parent's now.
  */
 void
@@ -275,6 +294,7 @@ void
 pinpoint_pending_reset(void)
 {
 	pending = NULL;
+	sealed = false;
 }
 
 static bool

@@ -15,10 +15,10 @@
  *	  (pinpoint.on_lag = disconnect), so that it connects and looks again
  *	  instead of failing the senders.
  *
- * A session is ended as pg_terminate_backend() does it: that works whatever the
- * session is about, be it idle in a transaction, within a query, or writing to
- * a client that does not read.  The session says itself what the reason is, in
- * a DETAIL of its last message.
+ * See session_end.c for how a session ends.
+ *
+ * A NOTIFY that finds no room fails, with PostgreSQL's own error, and a hint that
+ * names whom to blame.
  *
  * All of this happens before a commit: nothing here is urgent, and a sender may
  * still fail, be it only because a message does not fit into memory.
@@ -37,7 +37,12 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "pinpoint.h"
+#include "locks.h"
+#include "log_storage.h"
+#include "message_log.h"
+#include "settings.h"
+#include "slow_listener.h"
+#include "wakeup.h"
 
 /* Milliseconds between two warnings, as in PostgreSQL. */
 #define WARNING_INTERVAL		5000
@@ -55,13 +60,12 @@ typedef struct SlowListenerControl
 	TimestampTz last_disconnect;
 } SlowListenerControl;
 
-static SlowListenerControl *control = NULL;
+static SlowListenerControl *slow_listener_control = NULL;
 
 static bool is_time(TimestampTz *last, TimestampTz now, int interval);
 static void disconnect(Size limit);
 static void warn(Size limit);
 static void describe(int pid, StringInfo description);
-static void explain_disconnect(void *arg);
 
 Size
 pinpoint_slow_listener_shmem_size(void)
@@ -74,10 +78,11 @@ pinpoint_slow_listener_shmem_init(void)
 {
 	bool		found;
 
-	control = ShmemInitStruct("pg_pinpoint slow listeners",
-							  pinpoint_slow_listener_shmem_size(), &found);
+	slow_listener_control =
+		ShmemInitStruct("pg_pinpoint slow listeners",
+						pinpoint_slow_listener_shmem_size(), &found);
 	if (!found)
-		memset(control, 0, sizeof(SlowListenerControl));
+		memset(slow_listener_control, 0, sizeof(SlowListenerControl));
 }
 
 /*
@@ -89,7 +94,7 @@ void
 pinpoint_slow_listener_check(void)
 {
 	Size		kept = pinpoint_message_log_kept();
-	Size		half = pinpoint_log_storage_size() / 2;
+	Size		half = pinpoint_message_log_capacity() / 2;
 	Size		limit = half;
 	TimestampTz now;
 	bool		want_disconnect;
@@ -108,9 +113,9 @@ pinpoint_slow_listener_check(void)
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	want_disconnect = want_disconnect &&
-		is_time(&control->last_disconnect, now, DISCONNECT_INTERVAL);
+		is_time(&slow_listener_control->last_disconnect, now, DISCONNECT_INTERVAL);
 	want_warning = want_warning &&
-		is_time(&control->last_warning, now, WARNING_INTERVAL);
+		is_time(&slow_listener_control->last_warning, now, WARNING_INTERVAL);
 	LWLockRelease(PinpointOrderLock);
 
 	if (want_disconnect)
@@ -159,7 +164,7 @@ disconnect(Size limit)
 static void
 warn(Size limit)
 {
-	Size		size = pinpoint_log_storage_size();
+	Size		size = pinpoint_message_log_capacity();
 	Size		kept;
 	int			pid;
 	StringInfoData description;
@@ -231,29 +236,66 @@ describe(int pid, StringInfo description)
 }
 
 /*
- * A session that listens: be ready to say why it was ended.
+ * There is no room for a batch of size bytes.  Say what is to blame: the
+ * transaction, a listener, or a slow commit.
  *
- * The error context callback has to be the outermost one, and after an error
- * there is none at all, so this is called again at the end of transactions.
+ * sender: PID of the session whose commit has been under way for longest, 0 if
+ * there is none.
+ *
+ * Errors: ERRCODE_PROGRAM_LIMIT_EXCEEDED, as when PostgreSQL's own queue is full.
  */
 void
-pinpoint_slow_listener_prepare(void)
+pinpoint_report_queue_full(Size size, int sender)
 {
-	static ErrorContextCallback callback = {.callback = explain_disconnect};
+	int			listener;
+	char	   *hint;
 
-	if (error_context_stack == NULL)
-		error_context_stack = &callback;
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	listener = pinpoint_wakeup_furthest_behind();
+	LWLockRelease(PinpointOrderLock);
+
+	if (size > pinpoint_message_log_capacity())
+		hint = psprintf(_("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\"."),
+						size);
+	else if (listener != 0)
+		hint = psprintf(_("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction."),
+						listener);
+	else if (sender != 0)
+		hint = psprintf(_("The NOTIFY queue cannot be emptied until the server process with PID %d has committed."),
+						sender);
+	else
+		hint = pstrdup(_("Increase \"pinpoint.queue_size\"."));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("too many notifications in the NOTIFY queue"),
+			 errhint("%s", hint)));
 }
 
 /*
- * If this is the message by which a given-up session ends, say why.
+ * The file behind the queue cannot grow.  Say what failed, and who keeps what is
+ * on the disk already.
+ *
+ * error: as in errno.
+ *
+ * Errors: what the file system says, as of any file.
  */
-static void
-explain_disconnect(void *arg)
+void
+pinpoint_report_no_disk_space(int error)
 {
-	if (geterrcode() != ERRCODE_ADMIN_SHUTDOWN || !pinpoint_wakeup_given_up())
-		return;
+	int			listener;
 
-	errdetail("The session listens, and was further behind with its notifications than \"pinpoint.max_listener_lag\" allows.");
-	errhint("Connect and LISTEN again, and then look at what the missed notifications were about.");
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	listener = pinpoint_wakeup_furthest_behind();
+	LWLockRelease(PinpointOrderLock);
+
+	errno = error;
+	ereport(ERROR,
+			(errcode_for_file_access(),
+			 errmsg("could not extend file \"%s\": %m",
+					PINPOINT_LOG_FILE_NAME),
+			 listener != 0 ?
+			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
+					 listener) :
+			 errhint("Check free disk space.")));
 }

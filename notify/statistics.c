@@ -17,14 +17,27 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
-#include "pinpoint.h"
+#include "channel_map.h"
+#include "commit_order.h"
+#include "locks.h"
+#include "message_log.h"
+#include "wakeup.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_notification_queue_usage);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_queue);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_channels);
 
-static void get_queue_stats(PinpointQueueStats *stats);
+/* A snapshot of what the view pinpoint.stat_queue shows. */
+typedef struct QueueStats
+{
+	PinpointLogStats log;
+	PinpointOrderStats order;
+	uint64		wakeups;		/* signals sent since start */
+} QueueStats;
+
+static void check_preloaded(void);
+static void get_queue_stats(QueueStats *stats);
 static const char *state_name(PinpointWakeState state);
 
 /* A list of channels, being collected. */
@@ -43,12 +56,25 @@ typedef struct ChannelRows
 	Size		missed;			/* found no room */
 } ChannelRows;
 
+/*
+ * Shared memory is there only if the library was preloaded.
+ */
 static void
-get_queue_stats(PinpointQueueStats *stats)
+check_preloaded(void)
+{
+	if (PinpointOrderLock == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),
+				 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
+}
+
+static void
+get_queue_stats(QueueStats *stats)
 {
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	pinpoint_commit_order_stats(stats);
-	pinpoint_message_log_stats(stats);
+	pinpoint_commit_order_stats(&stats->order);
+	pinpoint_message_log_stats(&stats->log);
 	stats->wakeups = pinpoint_wakeup_total();
 	LWLockRelease(PinpointOrderLock);
 }
@@ -61,14 +87,15 @@ get_queue_stats(PinpointQueueStats *stats)
 Datum
 pinpoint_notification_queue_usage(PG_FUNCTION_ARGS)
 {
-	PinpointQueueStats stats;
-	double		own_usage;
+	QueueStats	stats;
+	double		own_usage = DatumGetFloat8(pg_notification_queue_usage(fcinfo));
 	double		usage;
 
-	get_queue_stats(&stats);
-	usage = (double) stats.used / (double) stats.size;
-	own_usage = DatumGetFloat8(pg_notification_queue_usage(fcinfo));
+	if (PinpointOrderLock == NULL)
+		PG_RETURN_FLOAT8(own_usage);
 
+	get_queue_stats(&stats);
+	usage = (double) stats.log.used / (double) stats.log.size;
 	PG_RETURN_FLOAT8(Max(usage, own_usage));
 }
 
@@ -97,11 +124,14 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 {
 #define LISTENER_COLUMNS 7
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	PinpointSlot *slots = palloc_array(PinpointSlot, MaxBackends);
-	uint64	   *backlog = palloc_array(uint64, MaxBackends);
+	PinpointSlot *slots;
+	uint64	   *backlog;
 	int			nslots;
 
+	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
+	slots = palloc_array(PinpointSlot, MaxBackends);
+	backlog = palloc_array(uint64, MaxBackends);
 
 	nslots = pinpoint_wakeup_slots(slots, backlog);
 	for (int i = 0; i < nslots; i++)
@@ -129,7 +159,7 @@ Datum
 pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 {
 #define QUEUE_COLUMNS 10
-	PinpointQueueStats stats;
+	QueueStats	stats;
 	TupleDesc	tupdesc;
 	Datum		values[QUEUE_COLUMNS];
 	bool		nulls[QUEUE_COLUMNS] = {false};
@@ -137,16 +167,17 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
+	check_preloaded();
 	get_queue_stats(&stats);
-	values[0] = Int64GetDatum((int64) stats.size);
-	values[1] = Int64GetDatum((int64) stats.used);
-	values[2] = Int64GetDatum((int64) stats.file);
-	values[3] = Int64GetDatum((int64) stats.batches);
-	values[4] = Int64GetDatum((int64) stats.in_flight);
-	values[5] = Int64GetDatum((int64) stats.held_back);
-	values[6] = Int64GetDatum((int64) stats.published);
-	values[7] = Int64GetDatum((int64) stats.unheard);
-	values[8] = Int64GetDatum((int64) stats.published_by_others);
+	values[0] = Int64GetDatum((int64) stats.log.size);
+	values[1] = Int64GetDatum((int64) stats.log.used);
+	values[2] = Int64GetDatum((int64) stats.log.file);
+	values[3] = Int64GetDatum((int64) stats.log.batches);
+	values[4] = Int64GetDatum((int64) stats.order.in_flight);
+	values[5] = Int64GetDatum((int64) stats.order.held_back);
+	values[6] = Int64GetDatum((int64) stats.order.published);
+	values[7] = Int64GetDatum((int64) stats.order.unheard);
+	values[8] = Int64GetDatum((int64) stats.order.published_by_others);
 	values[9] = Int64GetDatum((int64) stats.wakeups);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 													  values, nulls)));
@@ -184,6 +215,7 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	ChannelRows rows = {.length = 1024};
 
+	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
 
 	for (;;)

@@ -28,6 +28,33 @@
  * small transaction as soon as the session is idle, and delivery.c does its
  * work in there.
  *
+ * Reminders.  A signal can be spent for nothing: PostgreSQL may run out of
+ * memory before its small transaction has begun, or may know of no channel that
+ * the session listens on.  Nobody would signal the session again, and what it
+ * pins would stay.  So while anything is pinned, senders look once a second for
+ * slots that have been SIGNALLED for long, and signal those again, at intervals
+ * that grow.  A reminder comes with PROCSIG_CATCHUP_INTERRUPT, too, for which
+ * PostgreSQL runs a transaction in an idle session whatever else it thinks of
+ * it; see delivery.c for what the session does then.
+ *
+ * Many channels.  To look up the listeners of one channel after the other takes
+ * too long to do under a lock that all commits need, if there are very many.  A
+ * sender with many channels looks before its commit, without the lock, and its
+ * batch carries the slots that it found.  Listeners that came later are those
+ * whose last LISTEN has a higher number than the last one at that time:
+ *
+ *	LISTEN		enter the channels into the map, then take a number (under
+ *				PinpointOrderLock), then commit
+ *	sender		note the last number (under PinpointOrderLock), then look into
+ *				the map, then commit, then publish
+ *
+ * If the sender's look into the map came before the listener's entry, the number
+ * that it noted is lower than the one that the listener has taken.  And if the
+ * listener's commit came before the sender's, it has taken it before the sender
+ * publishes.  So at publication it is enough to look at the slots.  A slot
+ * may be found that is another session's by then, or that does not listen any
+ * more; then a session is woken in vain.
+ *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
@@ -39,20 +66,34 @@
 #include "storage/procsignal.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
+#include "channel_map.h"
 #include "compat.h"
-#include "pinpoint.h"
+#include "locks.h"
+#include "message_log.h"
+#include "wakeup.h"
 
 /*
- * From so many channels of a batch on, all slots are counted first, to stop
- * looking when there is nobody left to be found.
+ * A batch with more channels than this carries its listeners.  So this is also
+ * how many channels are looked up while PinpointOrderLock is held.
  */
-#define MANY_CHANNELS	64
+#define MANY_CHANNELS		64
 
+/*
+ * Milliseconds between two looks for slots that need a reminder, and until the
+ * first one.  The next ones come after 2, 4, 8 ... times this, up to 64.
+ */
+#define REMINDER_INTERVAL	1000
+#define REMINDER_MAX_SHIFT	6
+
+/* All fields are protected by PinpointOrderLock. */
 typedef struct WakeupControl
 {
-	uint64		wakeups;		/* signals sent since start; protected by
-								 * PinpointOrderLock */
+	uint64		wakeups;		/* signals sent since start */
+	uint64		joined;			/* number of the last LISTEN */
+	TimestampTz last_reminders; /* when somebody looked last; read without the
+								 * lock, too */
 	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
 } WakeupControl;
 
@@ -63,18 +104,29 @@ typedef struct Wakeup
 	int			pid;
 } Wakeup;
 
-/* What a look-up under pinpoint_guard() is to find, and what it found. */
+/* What a look-up is to find, and what it has found. */
 typedef struct ListenerSearch
 {
-	PinpointBatch *batch;
-	uint64		mark;
+	Oid			dboid;
+	uint64		mark;			/* number of the publication */
 	int			nfound;
 } ListenerSearch;
 
-static WakeupControl *control = NULL;
+/* The same for one before commit. */
+typedef struct EarlySearch
+{
+	bool	   *found;			/* by slot */
+	int			nfound;
+	int			limit;			/* there can be no more than this */
+} EarlySearch;
+
+static WakeupControl *wakeup_control = NULL;
 
 /* Does this session own its slot? */
 static bool registered = false;
+
+/* To how many reminders since it was woken has this session answered? */
+static uint32 answered = 0;
 
 /*
  * Room for what a publication finds, made before commit: the slots that listen
@@ -86,14 +138,16 @@ static Wakeup *wakeups = NULL;
 static int	nwakeups = 0;
 
 static PinpointSlot *my_slot(void);
-static void release_lock_and_trim(bool trim);
-static int	count_listeners(Oid dboid);
-static void search_listeners(void *arg);
+static void set_unread(PinpointSlot *slot, PinpointBatch *batch);
+static void trim_and_release_lock(void);
+static bool find_slot(int slotno, void *arg);
+static bool find_slot_early(int slotno, void *arg);
+static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
 
 static PinpointSlot *
 my_slot(void)
 {
-	return &control->slots[PINPOINT_MY_SLOT_NUMBER];
+	return &wakeup_control->slots[PINPOINT_MY_SLOT_NUMBER];
 }
 
 Size
@@ -108,14 +162,16 @@ pinpoint_wakeup_shmem_init(void)
 {
 	bool		found;
 
-	control = ShmemInitStruct("pg_pinpoint sessions",
-							  pinpoint_wakeup_shmem_size(), &found);
+	wakeup_control = ShmemInitStruct("pg_pinpoint sessions",
+									 pinpoint_wakeup_shmem_size(), &found);
 	if (!found)
-		memset(control, 0, pinpoint_wakeup_shmem_size());
+		memset(wakeup_control, 0, pinpoint_wakeup_shmem_size());
 }
 
 /*
- * Before commit: make the room that a publication needs.  May fail.
+ * Before commit: make the room that a publication needs.
+ *
+ * Errors: out of memory.
  */
 void
 pinpoint_wakeup_prepare(void)
@@ -145,6 +201,7 @@ pinpoint_wakeup_register(void)
 	slot->dboid = MyDatabaseId;
 	slot->state = PINPOINT_IDLE;
 	LWLockRelease(PinpointOrderLock);
+	answered = 0;
 	registered = true;
 }
 
@@ -162,18 +219,28 @@ pinpoint_wakeup_unregister(void)
 	registered = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (slot->unread != NULL)
-		(void) pinpoint_message_log_unpin(slot->unread);
-	slot->unread = NULL;
+	set_unread(slot, NULL);
 	slot->pid = 0;
 	slot->state = PINPOINT_IDLE;
-	release_lock_and_trim(true);
+	trim_and_release_lock();
 }
 
 bool
 pinpoint_wakeup_registered(void)
 {
 	return registered;
+}
+
+/*
+ * Before the commit of a LISTEN, and after its channels have been entered into
+ * the channel map: let those know who have looked there already.
+ */
+void
+pinpoint_wakeup_join(void)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	my_slot()->joined = ++wakeup_control->joined;
+	LWLockRelease(PinpointOrderLock);
 }
 
 /*
@@ -188,109 +255,160 @@ pinpoint_wakeup_set_channels(uint32 nchannels)
 }
 
 /*
- * Release PinpointOrderLock, and if a pin at the front of the log has gone, give
- * back what it kept: bit by bit, so that others get the lock in between.
+ * Pin the batch that a slot must read first, or none if NULL, instead of the
+ * one that it has pinned.  The caller holds PinpointOrderLock, and gives back
+ * what the old pin kept.
  */
 static void
-release_lock_and_trim(bool trim)
+set_unread(PinpointSlot *slot, PinpointBatch *batch)
 {
-	while (trim)
+	if (batch != NULL)
 	{
-		trim = pinpoint_message_log_trim();
-		if (trim)
-		{
-			LWLockRelease(PinpointOrderLock);
-			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-		}
+		pinpoint_message_log_pin(batch);
+		slot->unread_sequence = batch->sequence;
+		slot->unread_position = batch->position;
+	}
+	if (slot->unread != NULL)
+		pinpoint_message_log_unpin(slot->unread);
+	slot->unread = batch;
+}
+
+/*
+ * Give back what no pin keeps any more, bit by bit, so that others get
+ * PinpointOrderLock in between, and release it.
+ */
+static void
+trim_and_release_lock(void)
+{
+	while (pinpoint_message_log_trim())
+	{
+		LWLockRelease(PinpointOrderLock);
+		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	}
 	LWLockRelease(PinpointOrderLock);
 }
 
 /*
- * Find the slots that listen on any channel of a batch.
+ * Before commit: if the batch will have many channels, look now who listens.
  *
- * mark: number of the publication.  everyone: do not ask the channel map, take
- * all listeners of the database.
+ * Errors: out of memory.
+ */
+void
+pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
+{
+	EarlySearch search = {0};
+	uint64		joined;
+	int		   *slots;
+	uint32		nslots = 0;
+	ListCell   *lc;
+
+	if (list_length(layout->channels) <= MANY_CHANNELS)
+		return;
+
+	search.found = palloc0_array(bool, MaxBackends);
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	joined = wakeup_control->joined;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &wakeup_control->slots[i];
+
+		if (slot->pid != 0 && slot->dboid == MyDatabaseId)
+			search.limit++;
+	}
+	LWLockRelease(PinpointOrderLock);
+
+	foreach(lc, layout->channels)
+	{
+		const char *channel = lfirst(lc);
+
+		if (search.nfound >= search.limit ||
+			!pinpoint_channel_map_lookup(MyDatabaseId, channel,
+										 pinpoint_channel_hash(channel),
+										 find_slot_early, &search))
+			break;
+	}
+
+	slots = palloc_array(int, Max(search.nfound, 1));
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (search.found[i])
+			slots[nslots++] = i;
+	}
+	pfree(search.found);
+	pinpoint_batch_layout_add_listeners(layout, slots, nslots, joined);
+}
+
+static bool
+find_slot_early(int slotno, void *arg)
+{
+	EarlySearch *search = arg;
+
+	if (!search->found[slotno])
+	{
+		search->found[slotno] = true;
+		search->nfound++;
+	}
+	return search->nfound < search->limit;
+}
+
+/*
+ * Find the slots that listen on any channel of a batch.  Changes nothing but
+ * marks.
  *
- * Returns how many there are, or -1 if the channel map could not be read; then
- * PinpointOrderLock, which the caller holds, has been released.  Changes
- * nothing but marks.
+ * mark: number of the publication.
+ *
+ * Returns how many there are.  The caller holds PinpointOrderLock, and calls
+ * pinpoint_wakeup_collect() before the next batch.
  */
 int
-pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark, bool everyone)
+pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 {
-	ListenerSearch search = {batch, mark, 0};
+	ListenerSearch search = {batch->dboid, mark, 0};
 
-	if (!everyone)
+	if (batch->nchannels <= MANY_CHANNELS)
 	{
-		if (!pinpoint_guard(search_listeners, &search,
-							"every listener of the database is woken instead"))
-			return -1;
+		const char *channel = pinpoint_batch_first_channel(batch);
+
+		for (uint32 i = 0; i < batch->nchannels; i++)
+		{
+			(void) pinpoint_channel_map_lookup(batch->dboid, channel,
+											   pinpoint_batch_channel_hash(channel),
+											   find_slot, &search);
+			channel = pinpoint_batch_next_channel(channel);
+		}
 	}
 	else
 	{
+		const int  *slots = pinpoint_batch_listeners(batch);
+
+		for (uint32 i = 0; i < batch->nlisteners; i++)
+			(void) find_slot(slots[i], &search);
 		for (int i = 0; i < MaxBackends; i++)
 		{
-			if (pinpoint_wakeup_mark(i, batch->dboid, mark))
-				found_slots[search.nfound++] = i;
+			if (wakeup_control->slots[i].joined > batch->joined)
+				(void) find_slot(i, &search);
 		}
 	}
 	return search.nfound;
 }
 
 /*
- * How many sessions listen in a database.  The caller holds PinpointOrderLock.
+ * Note that a slot is found for a publication, unless it was before, or is not,
+ * or no longer, that of a listener in this database.
  */
-static int
-count_listeners(Oid dboid)
-{
-	int			n = 0;
-
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		if (control->slots[i].pid != 0 && control->slots[i].dboid == dboid)
-			n++;
-	}
-	return n;
-}
-
-static void
-search_listeners(void *arg)
+static bool
+find_slot(int slotno, void *arg)
 {
 	ListenerSearch *search = arg;
-	const char *channel = pinpoint_batch_first_channel(search->batch);
-	int			limit = MaxBackends;
+	PinpointSlot *slot = &wakeup_control->slots[slotno];
 
-	if (pinpoint_fault == PINPOINT_FAULT_LOOKUP)
-		elog(ERROR, "planted fault: the channel map cannot be read");
-
-	/* With many channels it is worth knowing when all are found. */
-	if (search->batch->nchannels >= MANY_CHANNELS)
-		limit = count_listeners(search->batch->dboid);
-
-	for (uint32 i = 0; i < search->batch->nchannels && search->nfound < limit; i++)
+	if (slot->pid != 0 && slot->dboid == search->dboid &&
+		slot->marked != search->mark)
 	{
-		search->nfound =
-			pinpoint_channel_map_lookup(search->batch->dboid, channel,
-										pinpoint_batch_channel_hash(channel),
-										search->mark, found_slots,
-										search->nfound);
-		channel = pinpoint_batch_next_channel(channel);
+		slot->marked = search->mark;
+		found_slots[search->nfound++] = slotno;
 	}
-}
-
-/*
- * Note that a slot is found for a publication.  False if it was before, or if
- * the slot is not, or no longer, that of a listener in this database.
- */
-bool
-pinpoint_wakeup_mark(int slotno, Oid dboid, uint64 mark)
-{
-	PinpointSlot *slot = &control->slots[slotno];
-
-	if (slot->pid == 0 || slot->dboid != dboid || slot->marked == mark)
-		return false;
-	slot->marked = mark;
 	return true;
 }
 
@@ -304,15 +422,16 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 {
 	for (int i = 0; i < nfound; i++)
 	{
-		PinpointSlot *slot = &control->slots[found_slots[i]];
+		PinpointSlot *slot = &wakeup_control->slots[found_slots[i]];
 
 		if (slot->state == PINPOINT_IDLE)
 		{
 			slot->state = PINPOINT_SIGNALLED;
-			slot->unread = batch;
-			pinpoint_message_log_pin(batch);
+			slot->signalled_at = 0;
+			slot->reminders = 0;
+			set_unread(slot, batch);
 			slot->wakeups++;
-			control->wakeups++;
+			wakeup_control->wakeups++;
 			wakeups[nwakeups].slotno = found_slots[i];
 			wakeups[nwakeups].pid = slot->pid;
 			nwakeups++;
@@ -344,6 +463,76 @@ pinpoint_wakeup_send(void)
 }
 
 /*
+ * Before commit, while something is pinned: signal sessions again that have
+ * been woken long ago and have not begun to read.  Most of them are in a
+ * transaction, and lose nothing by it.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_wakeup_remind(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz last = *(volatile TimestampTz *) &wakeup_control->last_reminders;
+	Wakeup	   *reminders;
+	int			nreminders = 0;
+
+	/* A clock that was set back must not silence us. */
+	if (last <= now && !TimestampDifferenceExceeds(last, now, REMINDER_INTERVAL))
+		return;
+
+	reminders = palloc_array(Wakeup, MaxBackends);
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	wakeup_control->last_reminders = now;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &wakeup_control->slots[i];
+
+		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
+			needs_reminder(slot, now))
+		{
+			slot->signalled_at = now;
+			slot->reminders++;
+			slot->wakeups++;
+			wakeup_control->wakeups++;
+			reminders[nreminders].slotno = i;
+			reminders[nreminders].pid = slot->pid;
+			nreminders++;
+		}
+	}
+	LWLockRelease(PinpointOrderLock);
+
+	/* As in pinpoint_wakeup_send(), it may have exited meanwhile. */
+	for (int i = 0; i < nreminders; i++)
+	{
+		(void) SendProcSignal(reminders[i].pid, PROCSIG_CATCHUP_INTERRUPT,
+							  PINPOINT_PROCSIGNAL_ID(reminders[i].slotno));
+		(void) SendProcSignal(reminders[i].pid, PROCSIG_NOTIFY_INTERRUPT,
+							  PINPOINT_PROCSIGNAL_ID(reminders[i].slotno));
+	}
+	pfree(reminders);
+}
+
+/*
+ * Was a slot signalled long enough ago?  The time of a signal is not noted when
+ * it is sent, as this would cost every notification, but at the first look.
+ */
+static bool
+needs_reminder(PinpointSlot *slot, TimestampTz now)
+{
+	int			interval = REMINDER_INTERVAL <<
+		Min(slot->reminders, REMINDER_MAX_SHIFT);
+
+	if (slot->signalled_at == 0 || slot->signalled_at > now)
+	{
+		slot->signalled_at = now;
+		return false;
+	}
+	return TimestampDifferenceExceeds(slot->signalled_at, now, interval);
+}
+
+/*
  * PID of the listener that keeps the oldest batch, 0 if there is none.  The
  * caller holds PinpointOrderLock.
  */
@@ -354,11 +543,11 @@ pinpoint_wakeup_furthest_behind(void)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &control->slots[i];
+		PinpointSlot *slot = &wakeup_control->slots[i];
 
 		if (slot->pid != 0 && slot->unread != NULL &&
 			(furthest == NULL ||
-			 slot->unread->sequence < furthest->unread->sequence))
+			 slot->unread_sequence < furthest->unread_sequence))
 			furthest = slot;
 	}
 	return furthest ? furthest->pid : 0;
@@ -377,10 +566,10 @@ pinpoint_wakeup_give_up(Size limit, int *pids)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &control->slots[i];
+		PinpointSlot *slot = &wakeup_control->slots[i];
 
 		if (slot->pid == 0 || slot->unread == NULL || slot->given_up ||
-			pinpoint_message_log_backlog(slot->unread) <= limit)
+			pinpoint_message_log_bytes() - slot->unread_position <= limit)
 			continue;
 		slot->given_up = true;
 		pids[n++] = slot->pid;
@@ -410,6 +599,23 @@ pinpoint_wakeup_pending(void)
 }
 
 /*
+ * Was this session reminded of it?  True once for each reminder.
+ */
+bool
+pinpoint_wakeup_reminded(void)
+{
+	uint32		reminders;
+
+	if (!registered)
+		return false;
+	reminders = *(volatile uint32 *) &my_slot()->reminders;
+	if (reminders <= answered)
+		return false;
+	answered = reminders;
+	return true;
+}
+
+/*
  * Begin to read: from *first, which stays pinned, to *last.  False if there is
  * nothing to read after all.
  */
@@ -423,6 +629,7 @@ pinpoint_wakeup_begin_reading(PinpointBatch **first, PinpointBatch **last)
 	if (slot->state == PINPOINT_SIGNALLED)
 	{
 		slot->state = PINPOINT_READING;
+		answered = 0;
 		*first = slot->unread;
 		*last = pinpoint_message_log_last();
 		result = true;
@@ -437,14 +644,9 @@ pinpoint_wakeup_begin_reading(PinpointBatch **first, PinpointBatch **last)
 void
 pinpoint_wakeup_advance(PinpointBatch *next)
 {
-	PinpointSlot *slot = my_slot();
-	bool		more;
-
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	pinpoint_message_log_pin(next);
-	more = pinpoint_message_log_unpin(slot->unread);
-	slot->unread = next;
-	release_lock_and_trim(more);
+	set_unread(my_slot(), next);
+	trim_and_release_lock();
 }
 
 /*
@@ -457,19 +659,16 @@ pinpoint_wakeup_end_reading(PinpointBatch *last, uint64 delivered)
 {
 	PinpointSlot *slot = my_slot();
 	PinpointBatch *next = NULL;
-	bool		more;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	slot->delivered += delivered;
 	if (slot->state == PINPOINT_READING_AGAIN)
-	{
 		next = pinpoint_message_log_after(last);
-		pinpoint_message_log_pin(next);
-	}
-	more = pinpoint_message_log_unpin(slot->unread);
-	slot->unread = next;
+	set_unread(slot, next);
 	slot->state = next ? PINPOINT_SIGNALLED : PINPOINT_IDLE;
-	release_lock_and_trim(more);
+	slot->signalled_at = 0;
+	slot->reminders = 0;
+	trim_and_release_lock();
 	return next != NULL;
 }
 
@@ -486,13 +685,13 @@ pinpoint_wakeup_slots(PinpointSlot *copy, uint64 *backlog)
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &control->slots[i];
+		PinpointSlot *slot = &wakeup_control->slots[i];
 
 		if (slot->pid == 0)
 			continue;
 		copy[n] = *slot;
 		backlog[n] = slot->unread ?
-			pinpoint_message_log_backlog(slot->unread) : 0;
+			pinpoint_message_log_bytes() - slot->unread_position : 0;
 		n++;
 	}
 	LWLockRelease(PinpointOrderLock);
@@ -505,5 +704,5 @@ pinpoint_wakeup_slots(PinpointSlot *copy, uint64 *backlog)
 uint64
 pinpoint_wakeup_total(void)
 {
-	return control->wakeups;
+	return wakeup_control->wakeups;
 }

@@ -17,16 +17,16 @@
  * touches it; what was in a batch that is gone is overwritten.
  *
  * The locks are looked at, too: which is held when the log grows or shrinks, and
- * that none is left after an error.
+ * when there is no room.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
+#include "batch.c"
 #include "message_log.c"
 
 #include <sanitizer/asan_interface.h>
-#include <setjmp.h>
 
 #undef printf
 
@@ -51,6 +51,7 @@ typedef struct ModelBatch
 	ModelState	state;
 	uint32		pins;
 	List	   *notifications;	/* of PinpointNotification */
+	uint32		nlisteners;		/* slots, numbered from 1000 on */
 } ModelBatch;
 
 /* In the order of publication, those that are not published last. */
@@ -68,9 +69,9 @@ static Size memory_size;
 static bool order_lock_held;
 static bool storage_lock_held;
 static bool disk_full;
-static jmp_buf on_error;
 
 LWLock	   *PinpointOrderLock;
+LWLock	   *PinpointStorageLock;
 static LWLockPadded order_lock;
 static LWLockPadded storage_lock;
 
@@ -81,12 +82,6 @@ ShmemInitStruct(const char *name, Size size, bool *found)
 {
 	*found = false;
 	return calloc(1, size);
-}
-
-LWLockPadded *
-GetNamedLWLockTranche(const char *name)
-{
-	return &storage_lock;
 }
 
 static bool *
@@ -118,34 +113,10 @@ LWLockRelease(LWLock *lock)
 	*held(lock) = false;
 }
 
-/* Every error is one that pinpoint_message_log_reserve() may report. */
-bool
-errstart(int elevel, const char *domain)
-{
-	longjmp(on_error, 1);
-}
-
-bool
-errstart_cold(int elevel, const char *domain)
-{
-	longjmp(on_error, 1);
-}
-
-int
-pinpoint_wakeup_furthest_behind(void)
-{
-	return 0;
-}
-
-int
-pinpoint_commit_order_oldest_sender(void)
-{
-	return 0;
-}
-
 uint32
-pinpoint_channel_hash(const char *channel)
+string_hash(const void *key, Size keysize)
 {
+	const char *channel = key;
 	uint32		hash = 5381;
 
 	while (*channel)
@@ -288,8 +259,15 @@ check_contents(ModelBatch *m)
 	}
 	if (pinpoint_batch_read_next(&reader, &number) != NULL)
 		FAIL("too many notifications");
-	if (reader.cursor - sizeof(uint32) > (char *) m->batch + m->size)
-		FAIL("read beyond the batch");
+	if (reader.cursor - sizeof(uint32) > (char *) pinpoint_batch_listeners(m->batch))
+		FAIL("read beyond the notifications");
+	if (m->batch->nlisteners != m->nlisteners)
+		FAIL("%u listeners", m->batch->nlisteners);
+	for (uint32 i = 0; i < m->nlisteners; i++)
+	{
+		if (pinpoint_batch_listeners(m->batch)[i] != 1000 + (int) i)
+			FAIL("a listener has changed");
+	}
 }
 
 static void
@@ -317,7 +295,7 @@ static void
 check_log(void)
 {
 	MessageLog *log = message_log;
-	PinpointQueueStats stats;
+	PinpointLogStats stats;
 	Size		live = 0;
 	int			i = 0;
 	dlist_iter	iter;
@@ -400,37 +378,43 @@ choose_batch(ModelState state)
 static void
 reserve(void)
 {
-	List	   *volatile notifications = NIL;
-	PinpointBatchLayout *volatile layout;
+	List	   *notifications = NIL;
+	PinpointBatchLayout *layout;
 	unsigned	count = 1 + choose(choose(4) == 0 ? 200 : 10);
+	int			slots[256];
+	unsigned	nslots = choose(4) == 0 ? choose(256) : 0;
 	PinpointBatch *batch;
+	int			error = -1;
 
 	if (nalive == MAX_ALIVE)
 		return;
 	for (unsigned i = 0; i < count; i++)
 		notifications = lappend(notifications, make_notification());
+	for (unsigned i = 0; i < nslots; i++)
+		slots[i] = 1000 + i;
 	layout = pinpoint_batch_layout(notifications);
+	if (nslots > 0)
+		pinpoint_batch_layout_add_listeners(layout, slots, nslots, 1);
 	disk_full = choose(16) == 0;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (setjmp(on_error) == 0)
-	{
-		batch = pinpoint_message_log_reserve(layout);
-		LWLockRelease(PinpointOrderLock);
+	batch = pinpoint_message_log_reserve(layout->size, &error);
+	LWLockRelease(PinpointOrderLock);
 
-		/* It may have collected what nobody had collected yet. */
-		model_trim();
+	/* It may have collected what nobody had collected yet. */
+	model_trim();
+	if (batch != NULL)
+	{
 		pinpoint_batch_write(batch, layout);
 		alive[nalive++] = (ModelBatch)
 		{
-			batch, layout->size, RESERVED, 0, notifications
+			batch, layout->size, RESERVED, 0, notifications, nslots
 		};
 	}
 	else
 	{
-		if (order_lock_held || storage_lock_held)
-			FAIL("an error leaves a lock behind");
-		model_trim();
+		if (error != (disk_full ? error : 0) || (error != 0 && error != ENOSPC))
+			FAIL("error %d", error);
 		if (nalive == 0 && layout->size <= range_size && !disk_full)
 			FAIL("an empty log is full");
 		free_notifications(notifications);
@@ -504,16 +488,13 @@ pin(void)
 static void
 unpin(int i)
 {
-	bool		trim;
-
 	if (i < 0 || alive[i].pins == 0)
 		return;
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	trim = pinpoint_message_log_unpin(alive[i].batch);
-	if (trim != (--alive[i].pins == 0 && i == 0))
-		FAIL("whose turn it is to trim");
-	while (trim)
-		trim = pinpoint_message_log_trim();
+	pinpoint_message_log_unpin(alive[i].batch);
+	alive[i].pins--;
+	while (pinpoint_message_log_trim())
+		 /* loop */ ;
 	LWLockRelease(PinpointOrderLock);
 	model_trim();
 }
@@ -551,6 +532,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	nchoices = size;
 	nalive = 0;
 	PinpointOrderLock = &order_lock.lock;
+	PinpointStorageLock = &storage_lock.lock;
 
 	range_size = (4 + choose(60)) * PAGE;
 	memory_size = (1 + choose(4)) * PAGE;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * postgres_stubs.c
- *		As much of PostgreSQL as message_log.c needs to run outside a server.
+ *		As much of PostgreSQL as batch.c and message_log.c need to run outside a server.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -31,6 +31,30 @@ ExceptionalCondition(const char *condition,
 	abort();
 }
 
+/* No error is expected. */
+bool
+errstart(int elevel, const char *domain)
+{
+	abort();
+}
+
+bool
+errstart_cold(int elevel, const char *domain)
+{
+	abort();
+}
+
+int
+errmsg_internal(const char *fmt,...)
+{
+	return 0;
+}
+
+void
+errfinish(const char *filename, int lineno, const char *funcname)
+{
+}
+
 static void *
 checked(void *memory)
 {
@@ -43,6 +67,18 @@ Size
 add_size(Size a, Size b)
 {
 	return a + b;
+}
+
+Size
+mul_size(Size a, Size b)
+{
+	return a * b;
+}
+
+void *
+palloc0(Size size)
+{
+	return checked(calloc(1, size));
 }
 
 void *

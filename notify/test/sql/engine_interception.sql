@@ -56,6 +56,17 @@ CREATE TABLE engine_deferred (i int);
 CREATE CONSTRAINT TRIGGER deferred AFTER INSERT ON engine_deferred DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW EXECUTE FUNCTION engine_trigger();
 PREPARE engine_prepared(text) AS SELECT pg_notify('engine', $1);
+PREPARE engine_given(text) AS SELECT $1 AS given;
+CREATE PROCEDURE engine_argument(p text) LANGUAGE plpgsql AS $$ BEGIN END $$;
+CREATE PROCEDURE engine_argument_default(p text DEFAULT pg_notify('engine', 'default')::text) LANGUAGE plpgsql AS $$ BEGIN END $$;
+CREATE OPERATOR @@> (FUNCTION = pg_notify, LEFTARG = text, RIGHTARG = text);
+CREATE FUNCTION engine_number(p text) RETURNS int LANGUAGE sql AS
+$$ SELECT length(coalesce(pg_notify('engine', p)::text, '')) $$;
+-- the planner evaluates this one, and has a subtransaction abort in its midst
+CREATE FUNCTION engine_folded(p int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
+$$ BEGIN RETURN p / 0; EXCEPTION WHEN division_by_zero THEN RETURN 0; END $$;
+CREATE TABLE engine_check_inlined (i int CHECK (engine_number('check') = 0));
+CREATE TABLE engine_default_inlined (i int, j int DEFAULT engine_number('default'));
 
 CREATE TABLE ways (id int GENERATED ALWAYS AS IDENTITY, way text, command text, published bigint);
 INSERT INTO ways (way, command) VALUES
@@ -165,6 +176,24 @@ INSERT INTO ways (way, command) VALUES
 	('SQL procedure, atomic', $$CALL engine_atomic_procedure()$$),
 	('trigger', $$INSERT INTO engine_triggered VALUES (1)$$),
 	('deferred constraint trigger', $$INSERT INTO engine_deferred VALUES (1)$$),
+	('call, argument', $$CALL engine_argument(pg_notify('engine', 'x')::text)$$),
+	('call, argument default', $$CALL engine_argument_default()$$),
+	('call, argument, SQL function', $$CALL engine_argument(engine_number('x')::text)$$),
+	('call, argument, PL/pgSQL', $$DO 'BEGIN CALL engine_argument(pg_notify(''engine'', ''x'')::text); END'$$),
+	('execute, argument', $$EXECUTE engine_given(pg_notify('engine', 'x')::text)$$),
+	('execute, argument, qualified name', $$EXECUTE engine_given(pg_catalog.pg_notify('engine', 'x')::text)$$),
+	('execute, argument, twice', $$EXECUTE engine_given(coalesce(pg_notify('engine', 'x')::text, '') || pg_notify('engine', 'y')::text)$$),
+	('execute, argument, SQL function', $$EXECUTE engine_given(engine_number('x')::text)$$),
+	('explain execute, argument', $$EXPLAIN ANALYZE EXECUTE engine_given(pg_notify('engine', 'x')::text)$$),
+	('create table as execute, argument', $$CREATE TEMP TABLE made4 AS EXECUTE engine_given(pg_notify('engine', 'x')::text)$$),
+	('copy from, where', $$COPY engine_target FROM PROGRAM 'echo 1,x' WITH (FORMAT csv) WHERE pg_notify('engine', 'x' || i)::text = ''$$),
+	('copy from, where, SQL function', $$COPY engine_target FROM PROGRAM 'echo 1,x' WITH (FORMAT csv) WHERE engine_number('x') = 1$$),
+	('copy from, default, SQL function', $$COPY engine_default_inlined (i) FROM PROGRAM 'echo 1'$$),
+	('check constraint, SQL function', $$INSERT INTO engine_check_inlined VALUES (1)$$),
+	('operator', $$SELECT 'engine' @@> 'x'$$),
+	('SQL function, window frame', $$SELECT count(*) OVER (ORDER BY i ROWS BETWEEN engine_number('x') PRECEDING AND engine_number('y') FOLLOWING) FROM engine_rows$$),
+	('SQL function, sample', $$SELECT count(*) FROM engine_rows TABLESAMPLE BERNOULLI (engine_number('x')) REPEATABLE (engine_number('y'))$$),
+	('SQL function, after a function that the planner evaluates', $$SELECT engine_folded(1), engine_inline('x')$$),
 	('read-only transaction', $$BEGIN READ ONLY; SELECT pg_notify('engine', 'x'); COMMIT$$);
 PREPARE engine_as AS SELECT pg_notify('engine', 'x')::text AS t;
 
@@ -202,18 +231,35 @@ SELECT pg_notify('engine', 'x') WHERE false;
 EXPLAIN (COSTS OFF) SELECT pg_notify('engine', 'x');
 SELECT published - :before AS published FROM pinpoint.stat_queue;
 
--- what is not planned goes by PostgreSQL's own queue; the spec
+-- a call that PostgreSQL evaluates by itself goes by its own queue; the spec
 -- pg-notify-outside-planner shows that it arrives
 CREATE TABLE engine_check (i int CHECK (pg_notify('engine', 'check')::text = ''));
-CREATE PROCEDURE engine_argument(p text) LANGUAGE plpgsql AS $$ BEGIN END $$;
 SELECT published AS before FROM pinpoint.stat_queue \gset
 INSERT INTO engine_check VALUES (1);
-CALL engine_argument(pg_notify('engine', 'argument')::text);
 SELECT published - :before AS published FROM pinpoint.stat_queue;
 :flush
 SELECT accesses > :accesses AS accessed FROM own_queue;
 
+-- errors in arguments are PostgreSQL's own, and another function of the name stays
+-- what it is
+EXECUTE engine_given(pg_notify(1, 2)::text);
+EXECUTE engine_given(pg_notify('engine', 'x')::text, 1);
+EXECUTE engine_given(pg_notify('engine', 'x'));
+EXECUTE engine_missing(pg_notify('engine', 'x')::text);
+EXECUTE engine_given(pg_notify('engine', max(1)::text)::text);
+COPY engine_target FROM PROGRAM 'echo 1,x' WITH (FORMAT csv) WHERE pg_notify('engine', missing)::text = '';
+COPY engine_missing FROM PROGRAM 'echo 1,x' WHERE pg_notify('engine', 'x')::text = '';
+CREATE FUNCTION pg_notify(text, int) RETURNS text LANGUAGE sql AS $$ SELECT 'another' $$;
+SELECT published AS before FROM pinpoint.stat_queue \gset
+EXECUTE engine_given(pg_notify('engine', 1));
+SELECT published - :before AS published FROM pinpoint.stat_queue;
+DROP FUNCTION pg_notify(text, int);
+
 DEALLOCATE ALL;
+DROP OPERATOR @@> (text, text);
+DROP TABLE engine_check_inlined, engine_default_inlined, made4;
+DROP FUNCTION engine_number(text), engine_folded(int);
+DROP PROCEDURE engine_argument_default(text);
 DROP TABLE ways, engine_target, engine_ruled, engine_triggered, engine_deferred, engine_check, made, made2, made3;
 DROP VIEW engine_view;
 DROP MATERIALIZED VIEW engine_stored;

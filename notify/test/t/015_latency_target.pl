@@ -59,7 +59,7 @@ is( $observer->value(
 
 # The client wants something.
 my $result = $listener->query('SELECT 1');
-is($result->types, ('A' x 100) . 'TDCZ', 'a command of the client ends the wait');
+is($result->types, 'TDC' . ('A' x 100) . 'Z', 'a command of the client ends the wait');
 is_deeply(all_as_text($listener->take_notifications),
 	[ map { "a/$_" } 2 .. 101 ], 'everything is there, in order');
 ok(wait_until_idle($observer, $listener->pid), 'nothing is left to read');
@@ -80,7 +80,7 @@ $listener->take_notifications;
 # Extended protocol.
 notify(11 .. 12);
 $listener->send_statement('SELECT 1')->send_sync;
-like($listener->result->types, qr/^AA1/, 'the extended protocol ends the wait, too');
+is($listener->result->types, '12DCAAZ', 'the extended protocol ends the wait, too');
 $listener->take_notifications;
 
 # A command and a notification come in the same moment.  PostgreSQL may have read
@@ -98,6 +98,102 @@ is_deeply(
 	[ map { "a/$_" } @together ],
 	'a command that comes with a notification does not wait either');
 $another->wait_for(scalar @together);
+
+# Describe and Sync run no statement, and do not wait either: the session would
+# answer after an hour.
+$listener->send_parse('described', 'SELECT 1')->send_sync;
+$listener->result;
+foreach my $payload (@together)
+{
+	$sender->send_query("NOTIFY a, '$payload'");
+	$listener->send('D', "Sdescribed\0")->send_sync;
+	$_->result for $listener, $sender;
+}
+$listener->run('SELECT 2');
+is_deeply(
+	all_as_text($listener->take_notifications),
+	[ map { "a/$_" } @together ],
+	'nor does Describe');
+$another->wait_for(scalar @together);
+
+# An error makes PostgreSQL forget all timeouts.
+$listener->run(q(SET pinpoint.latency_target = '500ms'));
+for my $error ('SELECT 1/0', 'SELEC', 'EXECUTE missing')
+{
+	notify("before $error");
+	$listener->wait_for(1);
+	notify("then $error");
+	$listener->query($error);
+	is(as_text($listener->wait_for(1)), "a/then $error", "$error does not leave it asleep");
+}
+$listener->run(q(SET pinpoint.latency_target = '200ms'));
+notify('before portal');
+$listener->wait_for(1);
+notify('then portal');
+$listener->send('E', "missing\0" . pack('N', 0))->send_sync;
+is($listener->result->error->{C}, '34000', 'an error outside of any transaction');
+is(as_text($listener->wait_for(1)), 'a/then portal', 'does not either');
+
+# A session that does not know of its activity collects, too.
+$listener->run(q(SET pinpoint.latency_target = '1h'));
+$observer->run(q(ALTER ROLE CURRENT_USER SET track_activities = off));
+my $untracked = connect_to($node);
+$untracked->run(q(SET pinpoint.latency_target = '1h'; LISTEN a));
+notify('to all');
+$untracked->wait_for(1);
+notify('collected');
+$untracked->receive_available;
+is_deeply([ $untracked->take_notifications ], [], 'with track_activities = off, too');
+is(stat_listener($observer, $untracked->pid)->{state}, 'signalled', 'it has something to read');
+$untracked->close;
+$observer->run(q(ALTER ROLE CURRENT_USER RESET track_activities));
+$listener->run('SELECT 1');
+$listener->take_notifications;
+
+# ---- collecting holds up nothing
+
+# Notifications of PostgreSQL's own way come at once, and leave no snapshot behind,
+# also where a transaction keeps its first one.
+my $repeatable = connect_to($node);
+$repeatable->run(q(SET default_transaction_isolation = 'repeatable read'));
+$repeatable->run(q(SET pinpoint.latency_target = '1h'; LISTEN a; LISTEN own));
+notify('to begin with');
+$repeatable->wait_for(1);
+notify('collected');
+$sender->run('SET pinpoint.enabled = off');
+for my $number (1 .. 3)
+{
+	$sender->run("NOTIFY own, '$number'");
+	is(as_text($repeatable->wait_for(1)), "own/$number", q(PostgreSQL's own way does not wait));
+}
+$sender->run('SET pinpoint.enabled = on');
+is(stat_listener($observer, $repeatable->pid)->{state}, 'signalled', 'and ours does');
+is( $observer->value(
+		'SELECT backend_xmin IS NULL AND backend_xid IS NULL AND xact_start IS NULL FROM pg_stat_activity WHERE pid = '
+		  . $repeatable->pid),
+	't', 'it holds no snapshot and is in no transaction');
+$repeatable->run('SELECT 1');
+is_deeply(all_as_text($repeatable->take_notifications), ['a/collected'], 'nothing is lost');
+$repeatable->close;
+$listener->run('SELECT 1');
+$listener->take_notifications;
+
+SKIP:
+{
+	skip 'transaction_timeout came with PostgreSQL 17', 1
+	  if $observer->value('SHOW server_version_num') < 170000;
+	my $short = connect_to($node);
+	$short->run(q(SET pinpoint.latency_target = '2s'; LISTEN a));
+	notify('at once');
+	$short->wait_for(1);
+	$short->run(q(SET transaction_timeout = '50ms'));
+	notify('after two seconds');
+	is(as_text($short->wait_for(1)), 'a/after two seconds',
+		'a transaction timeout has nothing to end');
+	$short->close;
+	$listener->run('SELECT 1');
+	$listener->take_notifications;
+}
 
 # ---- the interval passes
 

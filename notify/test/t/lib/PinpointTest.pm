@@ -18,6 +18,7 @@ use warnings;
 
 use Carp;
 use Exporter 'import';
+use FindBin;
 use POSIX ();
 use PgWire;
 use PostgreSQL::Test::Cluster;
@@ -39,6 +40,7 @@ our @EXPORT = qw(
   error_is
   server_is_clean
   allow_open_files
+  compile_interference
 );
 
 # Interrupted tests stop their servers too: die() runs the END blocks of
@@ -219,6 +221,24 @@ sub server_is_clean
 	ok($clean, $name)
 	  or diag('left: ' . join ', ', map { "$_ $left{$_}" } @parts);
 	return;
+}
+
+# Compiles interference.c, the library that gets in the way of transactions.
+# Returns a path for LOAD and CREATE FUNCTION.
+sub compile_interference
+{
+	my $path = "$PostgreSQL::Test::Utils::tmp_check/interference";
+	my ($include, $output);
+	IPC::Run::run([ 'pg_config', '--includedir-server' ], '>', \$include)
+	  or die "could not run pg_config\n";
+	chomp $include;
+	my @command = (
+		$ENV{CC} // 'cc', qw(-O2 -Wall -Wextra -Werror -Wno-unused-parameter),
+		qw(-shared -fPIC), "-I$include", "$FindBin::RealBin/../interference.c",
+		'-o', "$path.so");
+	IPC::Run::run(\@command, '>&', \$output)
+	  or die "could not compile: @command\n$output\n";
+	return $path;
 }
 
 # Makes sure that this process may open $count files, starting it again with a

@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.h
+ *		A batch: all notifications of one transaction.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_BATCH_H
+#define PINPOINT_BATCH_H
+
+#include "access/xlogdefs.h"
+#include "lib/ilist.h"
+#include "nodes/pg_list.h"
+
+/*
+ * The fixed part of a batch in the message log; see batch.c for what follows.
+ *
+ * The contents and the fields of the first group are written by the sending
+ * session before its commit and never change afterwards.  The other fields are
+ * protected by PinpointOrderLock.
+ */
+typedef struct PinpointBatch
+{
+	/* written once, by the sender */
+	Size		size;			/* bytes taken in the log, MAXALIGNed */
+	Oid			dboid;			/* database of the sender */
+	int32		sender_pid;		/* what the listener is told */
+	uint32		nchannels;		/* channel names that follow */
+	uint32		nnotifications; /* notifications that follow those */
+	uint32		nlisteners;		/* slots that follow those, of listeners that
+								 * were found before commit; see wakeup.c */
+	uint64		joined;			/* which listeners those can be */
+
+	/*
+	 * Protected by PinpointOrderLock.  A batch that is in flight or published
+	 * is in a list, one that is ready is in a heap.
+	 */
+	union
+	{
+		dlist_node	link;
+		struct
+		{
+			struct PinpointBatch *left;
+			struct PinpointBatch *right;
+		}			heap;
+	};
+	uint32		heap_rank;		/* see commit_order.c */
+	bool		is_free;		/* its space in the log can be used again */
+	XLogRecPtr	order;			/* in flight: lower bound of the commit
+								 * record; ready: its end */
+	uint64		sequence;		/* ready: number of its turn among equals;
+								 * published: number of publication */
+	uint64		position;		/* bytes published before this batch */
+	Size		previous;		/* place in the log of the batch before it in
+								 * its segment, if it is not the first */
+	uint32		pins;			/* listeners that must read this batch first */
+} PinpointBatch;
+
+/* What a batch is going to contain, worked out before there is room for it. */
+typedef struct PinpointBatchLayout
+{
+	Size		size;			/* of the whole batch, MAXALIGNed */
+	List	   *notifications;	/* of PinpointNotification */
+	List	   *channels;		/* of const char *, each name once */
+	uint32	   *numbers;		/* channel of each notification; NULL if all
+								 * are on the first */
+	int		   *listeners;		/* slots found before commit; NULL if nobody
+								 * has looked */
+	uint32		nlisteners;		/* their number */
+	uint64		joined;			/* see PinpointBatch */
+} PinpointBatchLayout;
+
+/* A place among the notifications of a batch. */
+typedef struct PinpointBatchReader
+{
+	uint32		remaining;		/* notifications still to come */
+	const char *cursor;			/* the next one */
+} PinpointBatchReader;
+
+extern PinpointBatchLayout *pinpoint_batch_layout(List *notifications);
+extern void pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout,
+												int *slots, uint32 nslots,
+												uint64 joined);
+extern void pinpoint_batch_write(PinpointBatch *batch,
+								 PinpointBatchLayout *layout);
+extern const char *pinpoint_batch_first_channel(PinpointBatch *batch);
+extern const char *pinpoint_batch_next_channel(const char *channel);
+extern uint32 pinpoint_batch_channel_hash(const char *channel);
+extern void pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
+								PinpointBatchReader *reader);
+extern const char *pinpoint_batch_read_next(PinpointBatchReader *reader,
+											uint32 *channel);
+extern const int *pinpoint_batch_listeners(PinpointBatch *batch);
+extern uint32 pinpoint_channel_hash(const char *channel);
+
+#endif							/* PINPOINT_BATCH_H */

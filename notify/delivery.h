@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * delivery.h
+ *		The listener: reads what was published for it, and tells its client.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_DELIVERY_H
+#define PINPOINT_DELIVERY_H
+
+extern void pinpoint_delivery_at_statement(void);
+extern void pinpoint_delivery_at_pre_commit(void);
+extern void pinpoint_delivery_at_abort(void);
+
+#endif							/* PINPOINT_DELIVERY_H */

@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * listening.h
+ *		The channels that this session listens on.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_LISTENING_H
+#define PINPOINT_LISTENING_H
+
+#include "nodes/pg_list.h"
+
+extern void pinpoint_listening_at_pre_commit(void);
+extern void pinpoint_listening_reconcile(void);
+extern void pinpoint_listening_prepare(List *actions, uint64 position);
+extern void pinpoint_listening_commit(List *actions);
+extern void pinpoint_listening_abort(List *actions);
+extern void pinpoint_listening_stop(void);
+extern bool pinpoint_listening_used(void);
+extern bool pinpoint_is_listening(const char *channel, uint32 hash,
+								  uint64 sequence);
+
+#endif							/* PINPOINT_LISTENING_H */

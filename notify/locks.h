@@ -1,0 +1,35 @@
+/*-------------------------------------------------------------------------
+ *
+ * locks.h
+ *		The locks of pg_pinpoint, and the order in which they are taken.
+ *
+ *	1. PinpointStorageLock protects the size of the file behind the message
+ *	   log.  It is held while that file grows or shrinks, which is rare, and
+ *	   never taken after commit.
+ *	2. PinpointOrderLock protects the in-flight list, the ready heap, the
+ *	   message log and all session slots.
+ *	3. A partition lock of the channel map (inside dshash) protects the map
+ *	   entries of that partition and their arrays of listeners.  Making and
+ *	   freeing entries takes locks of the memory allocator below it.
+ *
+ * Whoever takes more than one takes them in this order.  The last two are not
+ * held while signalling, sending to a client or doing I/O, and none is held
+ * across the write or flush of a commit record.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_LOCKS_H
+#define PINPOINT_LOCKS_H
+
+#include "storage/lwlock.h"
+
+extern LWLock *PinpointStorageLock;
+extern LWLock *PinpointOrderLock;
+
+extern void pinpoint_locks_request(void);
+extern void pinpoint_locks_init(void);
+extern int	pinpoint_channel_map_tranche(void);
+
+#endif							/* PINPOINT_LOCKS_H */

@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_storage.h
+ *		Where the message log lives.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_LOG_STORAGE_H
+#define PINPOINT_LOG_STORAGE_H
+
+#define PINPOINT_LOG_FILE_NAME	"pg_notify/pg_pinpoint"
+
+extern char *pinpoint_log_storage_create(void);
+extern Size pinpoint_log_storage_size(void);
+extern Size pinpoint_log_storage_memory_size(void);
+extern int	pinpoint_log_storage_grow(Size *usable, Size wanted);
+extern void pinpoint_log_storage_shrink(void);
+
+#endif							/* PINPOINT_LOG_STORAGE_H */

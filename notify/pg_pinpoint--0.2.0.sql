@@ -1,0 +1,105 @@
+/* notify/pg_pinpoint--0.2.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION pg_pinpoint" to load this file. \quit
+
+-- The schema belongs to the extension: nobody who made one of that name before
+-- can own what is in it, and it goes with the extension.
+CREATE SCHEMA pinpoint;
+
+-- pg_notify(text, text) and pg_notification_queue_usage() of PostgreSQL are
+-- replaced by these two when a query is planned.  They have the properties of
+-- the originals: see pg_proc.dat in PostgreSQL's source, and the chapter
+-- "NOTIFY" of its documentation for the rules they follow.
+
+CREATE FUNCTION pinpoint.notify(channel text, payload text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'pinpoint_notify'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.notify(text, text) IS
+'send a notification event; what pg_notify(text, text) becomes when it is planned';
+
+CREATE FUNCTION pinpoint.notification_queue_usage()
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'pinpoint_notification_queue_usage'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.notification_queue_usage() IS
+'get the fraction of the notification queue in use, the fuller one of pg_pinpoint''s and PostgreSQL''s own';
+
+CREATE FUNCTION pinpoint.stat_get_listeners(
+	OUT pid integer,
+	OUT datid oid,
+	OUT state text,
+	OUT channels integer,
+	OUT wakeups bigint,
+	OUT notifications bigint,
+	OUT backlog_bytes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_listeners'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_listeners() IS
+'the sessions of the whole server that listen; see the view pinpoint.stat_listeners';
+
+CREATE VIEW pinpoint.stat_listeners AS
+SELECT l.pid, l.datid, d.datname, l.state, l.channels, l.wakeups,
+	   l.notifications, l.backlog_bytes
+  FROM pinpoint.stat_get_listeners() AS l
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) l.datid;
+
+COMMENT ON VIEW pinpoint.stat_listeners IS
+'one row per listening session: its wake-up state, channels, signals sent to it, notifications delivered, unread bytes of the log that it keeps';
+
+CREATE FUNCTION pinpoint.stat_get_queue(
+	OUT size_bytes bigint,
+	OUT used_bytes bigint,
+	OUT file_bytes bigint,
+	OUT batches bigint,
+	OUT in_flight bigint,
+	OUT held_back bigint,
+	OUT published bigint,
+	OUT unheard bigint,
+	OUT published_by_others bigint,
+	OUT wakeups bigint)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_queue'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_queue() IS
+'the notification queue of the whole server; see the view pinpoint.stat_queue';
+
+CREATE VIEW pinpoint.stat_queue AS
+SELECT q.* FROM pinpoint.stat_get_queue() AS q;
+
+COMMENT ON VIEW pinpoint.stat_queue IS
+'one row: size and use of the notification queue, disk space taken for it, and what went through it since the server started';
+
+CREATE FUNCTION pinpoint.stat_get_channels(
+	OUT datid oid,
+	OUT channel text,
+	OUT listeners integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_channels'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_channels() IS
+'the channels of the whole server that somebody listens on; see the view pinpoint.stat_channels';
+
+CREATE VIEW pinpoint.stat_channels AS
+SELECT c.datid, d.datname, c.channel, c.listeners
+  FROM pinpoint.stat_get_channels() AS c
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) c.datid;
+
+COMMENT ON VIEW pinpoint.stat_channels IS
+'one row per channel that somebody listens on, with the number of its listeners';
+
+-- As in pg_stat_activity, who is connected is no secret and what he does is:
+-- the names of other people's channels are for those who may monitor.
+REVOKE ALL ON FUNCTION pinpoint.stat_get_channels() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pinpoint.stat_get_channels() TO pg_read_all_stats;
+
+GRANT USAGE ON SCHEMA pinpoint TO PUBLIC;
+GRANT SELECT ON pinpoint.stat_listeners, pinpoint.stat_queue TO PUBLIC;
+GRANT SELECT ON pinpoint.stat_channels TO pg_read_all_stats;

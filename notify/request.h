@@ -1,0 +1,34 @@
+/*-------------------------------------------------------------------------
+ *
+ * request.h
+ *		What a statement asks for: a LISTEN, an UNLISTEN, a notification.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_REQUEST_H
+#define PINPOINT_REQUEST_H
+
+typedef enum PinpointActionKind
+{
+	PINPOINT_LISTEN,
+	PINPOINT_UNLISTEN,
+	PINPOINT_UNLISTEN_ALL
+} PinpointActionKind;
+
+typedef struct PinpointAction
+{
+	PinpointActionKind kind;
+	char		channel[FLEXIBLE_ARRAY_MEMBER]; /* "" for UNLISTEN_ALL */
+} PinpointAction;
+
+typedef struct PinpointNotification
+{
+	uint32		hash;			/* of channel and payload */
+	uint16		channel_len;	/* bytes, without the terminating zero */
+	uint16		payload_len;	/* likewise */
+	char		data[FLEXIBLE_ARRAY_MEMBER];	/* channel, 0, payload, 0 */
+} PinpointNotification;
+
+#endif							/* PINPOINT_REQUEST_H */

@@ -1,0 +1,188 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *		The settings pinpoint.*; the README tells what each is for.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "settings.h"
+
+/* As much as PostgreSQL's own queue holds, in kB. */
+#define DEFAULT_QUEUE_SIZE	Min(8 * 1024 * 1024, MAX_KILOBYTES)
+
+/* In kB. */
+#define MIN_CHANNEL_MEMORY	1024
+
+bool		pinpoint_enabled = true;
+int			pinpoint_queue_size = DEFAULT_QUEUE_SIZE;
+int			pinpoint_queue_memory = 16 * 1024;
+int			pinpoint_channel_memory = -1;
+int			pinpoint_max_listener_lag = -1;
+int			pinpoint_on_lag = PINPOINT_ON_LAG_WARN;
+int			pinpoint_latency_target = 0;
+int			pinpoint_fault = PINPOINT_FAULT_NONE;
+
+/* Are all settings known?  Then one can be checked against another. */
+static bool all_settings_known = false;
+
+static const struct config_enum_entry on_lag_options[] = {
+	{"warn", PINPOINT_ON_LAG_WARN, false},
+	{"disconnect", PINPOINT_ON_LAG_DISCONNECT, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry fault_options[] = {
+	{"none", PINPOINT_FAULT_NONE, false},
+	{"arrival_order", PINPOINT_FAULT_ARRIVAL_ORDER, false},
+	{NULL, 0, false}
+};
+
+static bool check_channel_memory(int *newval, void **extra, GucSource source);
+static bool check_max_listener_lag(int *newval, void **extra,
+								   GucSource source);
+
+/*
+ * When the library is loaded.
+ */
+void
+pinpoint_settings_define(void)
+{
+	DefineCustomBoolVariable("pinpoint.enabled",
+							 "Sends notifications by pg_pinpoint.",
+							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue and wake every listener of the database.",
+							 &pinpoint_enabled,
+							 true,
+							 PGC_SUSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.queue_size",
+							"Sets the size of the queue of notifications that are not yet read.",
+							"What does not fit into pinpoint.queue_memory goes to a file in pg_notify.",
+							&pinpoint_queue_size,
+							DEFAULT_QUEUE_SIZE,
+							64,
+							MAX_KILOBYTES,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.queue_memory",
+							"Sets how much of the queue of notifications is kept in shared memory.",
+							NULL,
+							&pinpoint_queue_memory,
+							16 * 1024,
+							64,
+							MAX_KILOBYTES,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.channel_memory",
+							"Sets the shared memory for the channels that sessions listen on.",
+							"About 150 bytes for each channel, and 4 to 8 for each of its listeners. -1 chooses by the number of possible sessions.",
+							&pinpoint_channel_memory,
+							-1,
+							-1,
+							MAX_KILOBYTES,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							check_channel_memory, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.max_listener_lag",
+							"Sets how much a listener may leave unread before something is done about it.",
+							"What is done says pinpoint.on_lag. -1 means no limit.",
+							&pinpoint_max_listener_lag,
+							-1,
+							-1,
+							MAX_KILOBYTES,
+							PGC_SIGHUP,
+							GUC_UNIT_KB,
+							check_max_listener_lag, NULL, NULL);
+
+	DefineCustomEnumVariable("pinpoint.on_lag",
+							 "Sets what is done about a listener that is behind by more than pinpoint.max_listener_lag.",
+							 "\"warn\" writes a warning, \"disconnect\" ends the session that listens.",
+							 &pinpoint_on_lag,
+							 PINPOINT_ON_LAG_WARN,
+							 on_lag_options,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.latency_target",
+							"Sets the time to collect notifications before they are delivered to this session.",
+							"A session that waits for notifications gets them at most once in this time, and then all of them. Zero delivers each at once.",
+							&pinpoint_latency_target,
+							0,
+							0,
+							60 * 60 * 1000,
+							PGC_USERSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomEnumVariable("pinpoint.debug_fault",
+							 "Plants a fault, to see that the tests catch it.",
+							 "This is a developer option. Anything but \"none\" breaks the promises of LISTEN/NOTIFY.",
+							 &pinpoint_fault,
+							 PINPOINT_FAULT_NONE,
+							 fault_options,
+							 PGC_SUSET,
+							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
+							 NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("pinpoint");
+}
+
+/*
+ * When the server starts and all settings have their values: do they fit
+ * together?  The check hooks could not tell before.
+ */
+void
+pinpoint_settings_check(void)
+{
+	if (pinpoint_max_listener_lag > pinpoint_queue_size)
+		ereport(FATAL,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"pinpoint.max_listener_lag\" (%d kB) must not be greater than \"pinpoint.queue_size\" (%d kB)",
+						pinpoint_max_listener_lag, pinpoint_queue_size),
+				 errhint("Set \"pinpoint.max_listener_lag\" to less than half of \"pinpoint.queue_size\", or to -1 for no limit.")));
+	all_settings_known = true;
+}
+
+/*
+ * The memory allocator hands out 64 kB at a time for each size that it is asked
+ * for, so there has to be some more than a few channels take.
+ */
+static bool
+check_channel_memory(int *newval, void **extra, GucSource source)
+{
+	if (*newval == -1 || *newval >= MIN_CHANNEL_MEMORY)
+		return true;
+
+	GUC_check_errdetail("\"pinpoint.channel_memory\" must be at least %d kB, or -1.",
+						MIN_CHANNEL_MEMORY);
+	return false;
+}
+
+/*
+ * A limit that the queue can never reach would never do anything.
+ */
+static bool
+check_max_listener_lag(int *newval, void **extra, GucSource source)
+{
+	if (!all_settings_known || *newval <= pinpoint_queue_size)
+		return true;
+
+	GUC_check_errdetail("\"pinpoint.max_listener_lag\" must not be greater than \"pinpoint.queue_size\" (%d kB).",
+						pinpoint_queue_size);
+	return false;
+}

@@ -1,0 +1,39 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.h
+ *		The settings pinpoint.*
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_SETTINGS_H
+#define PINPOINT_SETTINGS_H
+
+/* Faults that can be planted to see the tests catch them (developers only). */
+typedef enum PinpointFault
+{
+	PINPOINT_FAULT_NONE,
+	PINPOINT_FAULT_ARRIVAL_ORDER	/* publish in order of arrival */
+} PinpointFault;
+
+/* What is done about a listener that is too far behind; see slow_listener.c. */
+typedef enum PinpointOnLag
+{
+	PINPOINT_ON_LAG_WARN,
+	PINPOINT_ON_LAG_DISCONNECT
+} PinpointOnLag;
+
+extern bool pinpoint_enabled;
+extern int	pinpoint_queue_size;	/* kB */
+extern int	pinpoint_queue_memory;	/* kB */
+extern int	pinpoint_channel_memory;	/* kB; chosen by us if negative */
+extern int	pinpoint_max_listener_lag;	/* kB; no limit if negative */
+extern int	pinpoint_on_lag;	/* a PinpointOnLag */
+extern int	pinpoint_latency_target;	/* ms */
+extern int	pinpoint_fault;		/* a PinpointFault */
+
+extern void pinpoint_settings_define(void);
+extern void pinpoint_settings_check(void);
+
+#endif							/* PINPOINT_SETTINGS_H */

@@ -1,0 +1,161 @@
+/*-------------------------------------------------------------------------
+ *
+ * interference.c
+ *		A library that gets in the way of transactions, for the tests.
+ *
+ * It is loaded by LOAD, so in a commit its callbacks run before those of
+ * pg_pinpoint, or preloaded before pg_pinpoint, and then they run after them.
+ *
+ *	interference.pause			where transactions of this session pause: in
+ *								"pre_commit", after the "commit" record, or when
+ *								they "drop" something
+ *	interference.gate			they do so while this file exists
+ *	interference.fail_idle		so many transactions without a statement fail in
+ *								pre-commit: those that PostgreSQL runs for an
+ *								interrupt
+ *	interference.lose_interrupts	so many of them have no effect
+ *
+ * A session that pauses waits for an event of type Extension.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "catalog/objectaccess.h"
+#include "commands/async.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+typedef enum PausePlace
+{
+	PAUSE_NOWHERE,
+	PAUSE_PRE_COMMIT,
+	PAUSE_COMMIT,
+	PAUSE_DROP
+} PausePlace;
+
+static const struct config_enum_entry pause_options[] = {
+	{"nowhere", PAUSE_NOWHERE, false},
+	{"pre_commit", PAUSE_PRE_COMMIT, false},
+	{"commit", PAUSE_COMMIT, false},
+	{"drop", PAUSE_DROP, false},
+	{NULL, 0, false}
+};
+
+static int	pause_place = PAUSE_NOWHERE;
+static char *gate = NULL;
+static int	fail_idle = 0;
+static int	lose_interrupts = 0;
+
+static object_access_hook_type prev_object_access = NULL;
+
+PG_FUNCTION_INFO_V1(interference_unlisten_all);
+
+/*
+ * As an extension in C may do it, past the SQL command.
+ */
+Datum
+interference_unlisten_all(PG_FUNCTION_ARGS)
+{
+	Async_UnlistenAll();
+	PG_RETURN_VOID();
+}
+
+static void
+pause_at(PausePlace place)
+{
+	if (pause_place != (int) place || gate == NULL || gate[0] == '\0')
+		return;
+
+	pgstat_report_wait_start(PG_WAIT_EXTENSION);
+	while (access(gate, F_OK) == 0)
+		pg_usleep(1000);
+	pgstat_report_wait_end();
+}
+
+static bool
+is_idle_transaction(void)
+{
+	return ActivePortal == NULL && debug_query_string == NULL;
+}
+
+static void
+at_transaction_event(XactEvent event, void *arg)
+{
+	static bool losing = false;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (is_idle_transaction() && fail_idle > 0)
+			{
+				fail_idle--;
+				ereport(ERROR, (errmsg("interference")));
+			}
+			if (is_idle_transaction() && lose_interrupts > 0)
+			{
+				/* pg_pinpoint leaves it to the next one, which never comes */
+				lose_interrupts--;
+				losing = true;
+				notifyInterruptPending = true;
+			}
+			pause_at(PAUSE_PRE_COMMIT);
+			break;
+		case XACT_EVENT_COMMIT:
+			if (losing)
+				notifyInterruptPending = false;
+			losing = false;
+			pause_at(PAUSE_COMMIT);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+			  int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+	if (access == OAT_DROP)
+		pause_at(PAUSE_DROP);
+}
+
+void
+_PG_init(void)
+{
+	DefineCustomEnumVariable("interference.pause",
+							 "Where transactions pause.", NULL,
+							 &pause_place, PAUSE_NOWHERE, pause_options,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("interference.gate",
+							   "They pause while this file exists.", NULL,
+							   &gate, "", PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("interference.fail_idle",
+							"So many transactions without a statement fail.",
+							NULL, &fail_idle, 0, 0, INT_MAX,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("interference.lose_interrupts",
+							"So many of them have no effect.", NULL,
+							&lose_interrupts, 0, 0, INT_MAX,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+
+	prev_object_access = object_access_hook;
+	object_access_hook = object_access;
+	RegisterXactCallback(at_transaction_event, NULL);
+}

@@ -1,0 +1,130 @@
+# LISTEN begins before its transaction commits: whoever can see its rows, or has
+# got a lock that it held, and notifies then, reaches it.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node     = new_node('main');
+my $library  = compile_interference();
+my $gate     = "$PostgreSQL::Test::Utils::tmp_check/gate";
+my $observer = connect_to($node);
+my $sender   = connect_to($node);
+$observer->run('CREATE TABLE workers (channel text)');
+
+# Starts a transaction of a session, which pauses right behind its commit record,
+# or right before it.  Waits until it is there.
+sub pause
+{
+	my ($session, $place, $sql) = @_;
+	$session->run("LOAD '$library'; SET interference.gate = '$gate'; SET interference.pause = '$place'");
+	append_to_file($gate, '');
+	$session->send_query($sql);
+	wait_until(
+		sub {
+			$observer->value(
+				q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = }
+				  . $session->pid);
+		}) or die 'the session does not pause';
+	return;
+}
+
+sub go_on
+{
+	my ($session) = @_;
+	unlink $gate or die "could not remove $gate: $!";
+	my $result = $session->result;
+	$session->run("SET interference.pause = 'nowhere'");
+	return $result;
+}
+
+foreach my $own (1, 0)
+{
+	my $way = $own ? 'the first LISTEN of a session' : 'another LISTEN';
+
+	# After the commit record, and after the row has become visible.
+	my $listener = connect_to($node);
+	$listener->run('LISTEN other') if !$own;
+	pause($listener, 'commit',
+		"BEGIN; INSERT INTO workers VALUES ('w'); LISTEN w; COMMIT");
+	is($sender->value('SELECT channel FROM workers'), 'w', "$way: its row is visible");
+	$sender->run("SELECT pg_notify(channel, 'seen') FROM workers");
+	$sender->run("BEGIN; INSERT INTO workers VALUES ('x'); NOTIFY w, 'with a row'; ROLLBACK");
+	$sender->run("BEGIN; DELETE FROM workers; NOTIFY w, 'deleted'; COMMIT");
+	go_on($listener);
+	is_deeply(
+		all_as_text($listener->wait_for(2)),
+		[ 'w/seen', 'w/deleted' ],
+		'what is sent by those who see it arrives');
+
+	# A channel that was left and is listened on again.
+	$listener->run('UNLISTEN w');
+	$sender->run("NOTIFY w, 'not listening'");
+	pause($listener, 'commit', 'BEGIN; LISTEN w; COMMIT');
+	$sender->run("NOTIFY w, 'again'");
+	go_on($listener);
+	is_deeply(all_as_text($listener->wait_for(1)), ['w/again'], 'once more');
+
+	# LISTEN and UNLISTEN of one transaction that changes nothing for a channel.
+	pause($listener, 'commit', 'BEGIN; UNLISTEN w; LISTEN w; LISTEN v; COMMIT');
+	$sender->run("NOTIFY w, 'still'; NOTIFY v, 'new'");
+	go_on($listener);
+	is_deeply(
+		all_as_text($listener->wait_for(2)),
+		[ 'w/still', 'v/new' ],
+		'a LISTEN that changes nothing');
+
+	# An own notification in the transaction of the LISTEN.
+	pause($listener, 'commit',
+		"BEGIN; INSERT INTO workers VALUES ('u'); LISTEN u; NOTIFY u, 'own'; COMMIT");
+	$sender->run("NOTIFY u, 'other'");
+	go_on($listener);
+	is_deeply(
+		all_as_text($listener->wait_for(2)),
+		[ 'u/own', 'u/other' ],
+		'the notification of its own transaction comes first');
+
+	# A LISTEN that fails at the end leaves nothing behind.
+	$listener->run(
+		'CREATE TABLE once (i int UNIQUE DEFERRABLE INITIALLY DEFERRED)') if $own;
+	is($listener->query(
+			'BEGIN; LISTEN failed; INSERT INTO once VALUES (1), (1); COMMIT')->error->{C},
+		'23505', 'a LISTEN whose commit fails');
+	$sender->run("NOTIFY failed, 'x'; NOTIFY w, 'fence'");
+	is_deeply(all_as_text($listener->notifications_until('w', 'fence')),
+		[], 'hears nothing');
+	$observer->run('TRUNCATE workers');
+	$listener->close;
+}
+
+# A lock that the transaction of the LISTEN held.
+my $listener = connect_to($node);
+pause($listener, 'commit', 'BEGIN; SELECT pg_advisory_xact_lock(1); LISTEN w; COMMIT');
+$sender->send_query("BEGIN; SELECT pg_advisory_xact_lock(1); NOTIFY w, 'got the lock'; COMMIT");
+wait_until(
+	sub {
+		$observer->value(
+			q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND pid = } . $sender->pid);
+	}) or die 'the sender does not wait';
+go_on($listener);
+$sender->result;
+is_deeply(all_as_text($listener->wait_for(1)), ['w/got the lock'], 'a lock handed on');
+
+# UNLISTEN, too, is at the end: what was committed before arrives.
+pause($listener, 'pre_commit', 'BEGIN; UNLISTEN w; LISTEN x; COMMIT');
+$sender->run("NOTIFY w, 'before the commit of UNLISTEN'");
+go_on($listener);
+$sender->run("NOTIFY w, 'after it'; NOTIFY x, 'fence'");
+my @told = @{ all_as_text($listener->notifications_until('x', 'fence')) };
+is_deeply([ grep { /after/ } @told ], [], 'nothing comes after UNLISTEN');
+
+$listener->close;
+server_is_clean($observer, 'nothing is left');
+
+done_testing();

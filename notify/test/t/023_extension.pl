@@ -1,0 +1,185 @@
+# The extension: what it owns, how it is upgraded, that nobody gets round it.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node  = new_node('main');
+my $admin = connect_to($node);
+$admin->run('CREATE ROLE other_admin SUPERUSER LOGIN; CREATE ROLE someone LOGIN');
+
+# Everything about the extension in a database, as text: its members with owners
+# and privileges, its place, and the definitions of its views and functions.
+my $contents = q{
+	SELECT m.line FROM pg_extension AS e, LATERAL (
+		SELECT format('extension in %s', e.extnamespace::regnamespace)
+		UNION ALL
+		SELECT format('%s depends on %s', pg_describe_object(classid, objid, objsubid),
+		              pg_describe_object(refclassid, refobjid, refobjsubid))
+		  FROM pg_depend WHERE classid = 'pg_extension'::regclass AND objid = e.oid
+		UNION ALL
+		SELECT format('member %s', pg_describe_object(d.classid, d.objid, d.objsubid))
+		  FROM pg_depend AS d
+		 WHERE d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+		UNION ALL
+		SELECT format('schema %s, owner %s, privileges %s', n.nspname, n.nspowner::regrole, n.nspacl)
+		  FROM pg_namespace AS n WHERE n.nspname = 'pinpoint'
+		UNION ALL
+		SELECT format('%s, owner %s, privileges %s, %s, %s', p.oid::regprocedure, p.proowner::regrole,
+		              p.proacl, pg_get_functiondef(p.oid), obj_description(p.oid, 'pg_proc'))
+		  FROM pg_proc AS p WHERE p.pronamespace = 'pinpoint'::regnamespace
+		UNION ALL
+		SELECT format('%s, owner %s, privileges %s, %s, %s', c.oid::regclass, c.relowner::regrole,
+		              c.relacl, pg_get_viewdef(c.oid), obj_description(c.oid, 'pg_class'))
+		  FROM pg_class AS c WHERE c.relnamespace = 'pinpoint'::regnamespace
+		UNION ALL
+		SELECT format('initially %s: %s', pg_describe_object(i.classoid, i.objoid, i.objsubid), i.initprivs)
+		  FROM pg_init_privs AS i JOIN pg_depend AS d
+		    ON (d.classid, d.objid, d.deptype) = (i.classoid, i.objoid, 'e')
+		 WHERE d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+	) AS m(line)
+	WHERE e.extname = 'pg_pinpoint' ORDER BY m.line COLLATE "C"};
+
+sub contents
+{
+	my ($dbname) = @_;
+	my $session = connect_to($node, dbname => $dbname);
+	my @lines = map { $_->[0] } @{ $session->run($contents)->rows };
+	$session->close;
+	return \@lines;
+}
+
+sub in_database
+{
+	my ($dbname, $sql, %params) = @_;
+	my $session = connect_to($node, dbname => $dbname, %params);
+	my $result = $session->query($sql);
+	$session->close;
+	return $result;
+}
+
+# ---- every version can be upgraded to the newest
+
+my $newest = $admin->value(
+	q{SELECT default_version FROM pg_available_extensions WHERE name = 'pg_pinpoint'});
+my @versions = map { $_->[0] } @{
+	$admin->run(q{SELECT version FROM pg_available_extension_versions WHERE name = 'pg_pinpoint' ORDER BY version})->rows };
+cmp_ok(scalar @versions, '>=', 2, "there are versions @versions");
+is($versions[-1], $newest, 'the newest is the default');
+
+$admin->run('CREATE DATABASE fresh');
+in_database('fresh', 'CREATE EXTENSION pg_pinpoint');
+my $fresh = contents('fresh');
+cmp_ok(scalar @$fresh, '>', 15, 'a fresh extension has contents');
+ok(scalar(grep { $_ eq 'member schema pinpoint' } @$fresh), 'its schema among them');
+
+foreach my $version (grep { $_ ne $newest } @versions)
+{
+	# With the new library and the old SQL version, everything goes on.
+	my $dbname = 'from_' . $version =~ tr/./_/r;
+	$admin->run("CREATE DATABASE $dbname");
+	is(in_database($dbname, "CREATE EXTENSION pg_pinpoint VERSION '$version'")->error,
+		undef, "version $version can be made");
+	my $session = connect_to($node, dbname => $dbname);
+	$session->run('LISTEN a');
+	my $published = stat_queue($session)->{published};
+	$session->run("NOTIFY a, 'statement'; SELECT pg_notify('a', 'function')");
+	is_deeply(
+		all_as_text($session->take_notifications),
+		[ 'a/statement', 'a/function' ],
+		'it works with the new library');
+	is(stat_queue($session)->{published} - $published, 1, 'its own way');
+	is(stat_listener($session, $session->pid)->{channels}, 1, 'its views work');
+	is($session->value('SELECT listeners FROM pinpoint.stat_channels'), 1, 'all of them');
+	is($session->value('SELECT pg_notification_queue_usage() >= 0'), 't', 'and its functions');
+
+	$session->run('CREATE FUNCTION pinpoint.mine() RETURNS int LANGUAGE sql AS $$ SELECT 1 $$')
+	  if $version eq '0.1.0';
+	is($session->query('ALTER EXTENSION pg_pinpoint UPDATE')->error, undef, 'it can be upgraded');
+	$session->run('DROP FUNCTION pinpoint.mine()') if $version eq '0.1.0';
+	is_deeply(contents($dbname), $fresh, 'to the same as a fresh one');
+	$session->run("NOTIFY a, 'upgraded'");
+	is_deeply(all_as_text($session->take_notifications), ['a/upgraded'], 'and goes on working');
+	$session->close;
+}
+
+# Made by one superuser, upgraded by another; in a schema that a third one made.
+$admin->run('CREATE DATABASE others OWNER someone');
+in_database('others', 'CREATE SCHEMA pinpoint', user => 'someone');
+in_database('others', q{CREATE EXTENSION pg_pinpoint VERSION '0.1.0'});
+in_database('others', 'ALTER EXTENSION pg_pinpoint UPDATE', user => 'other_admin');
+is_deeply(contents('others'), $fresh, 'whoever made the schema, and whoever upgrades');
+error_is(in_database('others', 'DROP SCHEMA pinpoint CASCADE', user => 'someone'),
+	'42501', 'must be owner of schema pinpoint', undef, 'its former owner has lost it');
+
+# ---- nobody has it from the start
+
+$admin->run('CREATE DATABASE early OWNER someone');
+in_database('early', 'CREATE SCHEMA pinpoint', user => 'someone');
+error_is(in_database('early', 'CREATE EXTENSION pg_pinpoint'),
+	'42P06', 'schema "pinpoint" already exists', undef,
+	'a schema that somebody has made before is not taken');
+error_is(in_database('fresh', 'DROP SCHEMA pinpoint'),
+	'2BP01', 'cannot drop schema pinpoint because extension pg_pinpoint requires it',
+	undef, 'the schema cannot be dropped by itself');
+in_database('fresh', 'DROP EXTENSION pg_pinpoint');
+is(in_database('fresh', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'pinpoint'})->rows->[0][0],
+	0, 'and goes with the extension');
+
+# ---- the privilege to execute pg_notify() is what counts, by whatever name
+
+$admin->run('REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM PUBLIC');
+my $someone = connect_to($node, user => 'someone');
+sub refused
+{
+	my ($sql, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return error_is($someone->query($sql),
+		'42501', 'permission denied for function pg_notify', undef, $name);
+}
+refused(q{SELECT pg_notify('a', 'x')},       'pg_notify() without the privilege');
+refused(q{SELECT pinpoint.notify('a', 'x')}, 'pinpoint.notify() without it');
+$admin->run('ALTER SCHEMA pinpoint RENAME TO elsewhere');
+refused(q{SELECT pg_notify('a', 'x')},        'pg_notify() when the schema has another name');
+refused(q{SELECT elsewhere.notify('a', 'x')}, 'and the other function');
+refused(q{SELECT elsewhere.notify('a', 'x') FROM generate_series(1, 2)}, 'for more than one row');
+$admin->run('LISTEN a');
+is($admin->query(q{NOTIFY a, 'statement'; SELECT pg_notify('a', 'function'), elsewhere.notify('a', 'other')})->error,
+	undef, 'those who have it');
+is_deeply(
+	[ sort @{ all_as_text($admin->take_notifications) } ],
+	[ 'a/function', 'a/other', 'a/statement' ],
+	'can notify');
+$admin->run('ALTER SCHEMA elsewhere RENAME TO pinpoint');
+$admin->run('GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO someone');
+is($someone->query(q{SELECT pinpoint.notify('a', 'granted')})->error, undef, 'once it is granted');
+
+# The user may change between two rows of one call.
+$admin->run('REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM someone');
+$admin->run(
+	q{CREATE FUNCTION become(text) RETURNS text LANGUAGE plpgsql AS
+	  $$ BEGIN PERFORM set_config('role', $1, true); RETURN $1; END $$;
+	  GRANT someone TO CURRENT_USER});
+error_is(
+	$admin->query(q{SELECT pinpoint.notify('a', become(r)) FROM (VALUES ('none'), ('someone')) AS v(r)}),
+	'42501', 'permission denied for function pg_notify', undef, 'checked for each of them');
+$someone->close;
+$admin->run('GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC');
+
+# ---- dump and restore
+
+my $dump = "$PostgreSQL::Test::Utils::tmp_check/dump.sql";
+$node->command_ok([ 'pg_dump', '-f', $dump, '-d', $node->connstr('postgres') ], 'pg_dump');
+unlike(slurp_file($dump), qr/CREATE SCHEMA pinpoint/, 'the schema is not in a dump');
+$admin->run('CREATE DATABASE restored');
+$node->command_ok([ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $node->connstr('restored') ],
+	'it can be restored');
+is_deeply(contents('restored'), contents('postgres'), 'to the same');
+
+done_testing();

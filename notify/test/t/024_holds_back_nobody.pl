@@ -1,0 +1,142 @@
+# What one session does before its commit, or does not read, holds back nobody:
+# no notifications of others, and no VACUUM.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node     = new_node('main', conf => "wal_level = minimal\nmax_wal_senders = 0");
+my $library  = compile_interference();
+my $gate     = "$PostgreSQL::Test::Utils::tmp_check/gate";
+my $observer = connect_to($node);
+my $sender   = connect_to($node);
+my $slow     = connect_to($node);
+my $listener = connect_to($node);
+$listener->run('LISTEN a');
+$slow->run("LOAD '$library'; SET interference.gate = '$gate'");
+
+# The slow session begins a commit and pauses there.
+sub pause
+{
+	my ($place, $sql) = @_;
+	$slow->run("SET interference.pause = '$place'");
+	append_to_file($gate, '');
+	$slow->send_query($sql);
+	wait_until(
+		sub {
+			$observer->value(
+				q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = }
+				  . $slow->pid);
+		}) or die 'the session does not pause';
+	return;
+}
+
+sub go_on
+{
+	unlink $gate or die "could not remove $gate: $!";
+	return $slow->result;
+}
+
+# ---- temporary tables
+
+# The session is about to drop one, which takes long if there are many.
+pause('drop',
+	q{BEGIN; CREATE TEMP TABLE dropped ON COMMIT DROP AS SELECT 1 AS i; NOTIFY a, 'slow'; COMMIT});
+is(stat_queue($observer)->{in_flight}, 0, 'a commit that still drops tables is not announced');
+$sender->run("NOTIFY a, 'quick'");
+$sender->run(q{BEGIN; CREATE TABLE kept (i int); NOTIFY a, 'quick, with a row'; COMMIT});
+is_deeply(
+	all_as_text($listener->wait_for(2)),
+	[ 'a/quick', 'a/quick, with a row' ],
+	'and holds back nobody');
+is(go_on()->error, undef, 'it commits in the end');
+is_deeply(all_as_text($listener->wait_for(1)), ['a/slow'], 'and its notification comes');
+$slow->run(q{SET interference.pause = 'nowhere'});
+is($slow->query('SELECT * FROM dropped')->error->{C}, '42P01', 'the table is gone');
+
+# What happens at commit happens as ever.
+$slow->run('CREATE TEMP TABLE emptied (i int PRIMARY KEY, t text) ON COMMIT DELETE ROWS');
+$slow->run('CREATE TEMP TABLE preserved (i int) ON COMMIT PRESERVE ROWS');
+$slow->run(
+	q{BEGIN; INSERT INTO emptied SELECT i, repeat('x', 3000) FROM generate_series(1, 100) AS i;
+	  INSERT INTO preserved VALUES (1); NOTIFY a, 'emptied'; COMMIT});
+is($slow->value('SELECT count(*) FROM emptied'), 0, 'ON COMMIT DELETE ROWS');
+is($slow->value('SELECT count(*) FROM preserved'), 1, 'ON COMMIT PRESERVE ROWS');
+is($slow->query(q{BEGIN; INSERT INTO emptied VALUES (1, ''); SELECT * FROM emptied; NOTIFY a, 'again'; COMMIT})->error,
+	undef, 'and again');
+is($slow->value('SELECT count(*) FROM emptied'), 0, 'it is empty once more');
+is( $slow->query(
+		q{BEGIN; CREATE TEMP TABLE once (i int UNIQUE DEFERRABLE INITIALLY DEFERRED) ON COMMIT DELETE ROWS;
+		  INSERT INTO once VALUES (1), (1); NOTIFY a, 'failed'; COMMIT})->error->{C},
+	'23505', 'a commit that fails');
+is($slow->query('SELECT * FROM once')->error->{C}, '42P01', 'takes back its tables');
+is_deeply(
+	all_as_text($listener->wait_for(2)),
+	[ 'a/emptied', 'a/again' ],
+	'and tells nobody');
+
+# ---- files that are synced instead of logged
+
+$slow->run(
+	q{BEGIN; CREATE TABLE large AS SELECT i, repeat('x', 500) AS t FROM generate_series(1, 20000) AS i;
+	  CREATE TABLE small AS SELECT 1 AS i; CREATE INDEX ON large (i);
+	  CREATE TABLE gone AS SELECT i FROM generate_series(1, 100000) AS i; DROP TABLE gone;
+	  NOTIFY a, 'synced'; COMMIT});
+is_deeply(all_as_text($listener->wait_for(1)), ['a/synced'], 'with wal_level = minimal');
+$_->close for $listener, $slow, $sender, $observer;
+$node->stop('immediate');
+$node->start;
+$observer = connect_to($node);
+is( $observer->value(
+		'SELECT (SELECT count(*) FROM large) || \' \' || (SELECT count(*) FROM small)'),
+	'20000 1', 'what was committed outlives a crash');
+is($observer->value('SET enable_seqscan = off; SELECT t IS NOT NULL FROM large WHERE i = 7'),
+	't', 'indexes, too');
+
+# ---- a client that does not read
+
+$sender = connect_to($node);
+$observer->run('CREATE TABLE vacuumed (i int)');
+
+# Some of PostgreSQL's own way come first, for which it takes a snapshot.
+foreach my $isolation ('read committed', 'repeatable read')
+{
+	my $stuck = connect_to($node);
+	$stuck->run("SET default_transaction_isolation = '$isolation'; LISTEN a");
+	$sender->run("SET pinpoint.enabled = off; NOTIFY a, 'own way'; SET pinpoint.enabled = on");
+	$stuck->wait_for(1);
+	$stuck->run('BEGIN');
+	$sender->run("SET pinpoint.enabled = off; NOTIFY a, 'own way'; SET pinpoint.enabled = on");
+	$sender->run(
+		q{DO $$ BEGIN FOR i IN 1 .. 200 LOOP PERFORM pg_notify('a', i || repeat('x', 7000)); COMMIT; END LOOP; END $$})
+	  for 1 .. 10;
+	$stuck->send_query('COMMIT');
+	ok( wait_until(
+			sub {
+				$observer->value(
+					q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND pid = }
+					  . $stuck->pid);
+			}),
+		"$isolation: a listener waits for its client to read");
+	is($observer->value('SELECT backend_xmin IS NULL FROM pg_stat_activity WHERE pid = ' . $stuck->pid),
+		't', 'and holds no snapshot');
+	$observer->run('INSERT INTO vacuumed SELECT generate_series(1, 1000); DELETE FROM vacuumed');
+	$observer->run('VACUUM vacuumed');
+	is($observer->value(q{SELECT pg_relation_size('vacuumed')}), 0, 'VACUUM removes what is dead');
+	$stuck->result;
+	is_deeply(
+		[ map { $_->{payload} =~ s/x+$//r } $stuck->wait_for(2001) ],
+		[ 'own way', (1 .. 200) x 10 ],
+		'it gets everything when it reads');
+	$stuck->close;
+}
+
+server_is_clean($observer, 'nothing is left');
+
+done_testing();
