@@ -10,7 +10,8 @@
  *	nnotifications times	uint32 number of the channel, payload, 0, padding
  *							to 4 bytes
  *
- * and at its end, MAXALIGNed, nlisteners slot numbers.
+ * and at its end, each MAXALIGNed, ngiven_max PinpointGivens and nlisteners slot
+ * numbers.
  *
  * A batch is laid out first, so that its size is known, and written once there
  * is room for it.  Both are done by the sender before its commit.  Nobody else
@@ -63,6 +64,7 @@ static Size record_size(Size len);
 static char *write_record(char *cursor, uint32 number, const char *string,
 						  Size len);
 static Size listeners_size(uint32 nlisteners);
+static Size given_size(uint16 ngiven_max);
 
 /*
  * Hash of a channel name, as stored in batches and used by the tables of
@@ -98,6 +100,15 @@ static Size
 listeners_size(uint32 nlisteners)
 {
 	return MAXALIGN(mul_size(nlisteners, sizeof(int)));
+}
+
+/*
+ * Bytes that PinpointGivens take before them.
+ */
+static Size
+given_size(uint16 ngiven_max)
+{
+	return MAXALIGN(ngiven_max * sizeof(PinpointGiven));
 }
 
 /*
@@ -185,6 +196,18 @@ pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
 }
 
 /*
+ * Let the batch have room for so many PinpointGivens.
+ */
+void
+pinpoint_batch_layout_add_given(PinpointBatchLayout *layout, uint16 ngiven_max)
+{
+	Assert(layout->ngiven_max == 0);
+
+	layout->ngiven_max = ngiven_max;
+	layout->size = add_size(layout->size, given_size(ngiven_max));
+}
+
+/*
  * Fill in a batch, for which there is as much room as its layout says.
  */
 void
@@ -199,6 +222,9 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	batch->nnotifications = list_length(layout->notifications);
 	batch->nlisteners = layout->nlisteners;
 	batch->joined = layout->joined;
+	batch->ngiven_max = layout->ngiven_max;
+	batch->ngiven = 0;
+	batch->shared_with_all = false;
 
 	foreach(lc, layout->channels)
 	{
@@ -221,8 +247,7 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 		memcpy(unconstify(int *, pinpoint_batch_listeners(batch)),
 			   layout->listeners, layout->nlisteners * sizeof(int));
 
-	Assert(cursor + listeners_size(layout->nlisteners) <=
-		   (char *) batch + batch->size);
+	Assert(cursor <= (char *) pinpoint_batch_given(batch));
 }
 
 /*
@@ -290,4 +315,15 @@ pinpoint_batch_listeners(PinpointBatch *batch)
 {
 	return (const int *) ((char *) batch + batch->size -
 						  listeners_size(batch->nlisteners));
+}
+
+/*
+ * The ngiven_max PinpointGivens of a batch, of which ngiven are in use.
+ */
+PinpointGiven *
+pinpoint_batch_given(PinpointBatch *batch)
+{
+	return (PinpointGiven *) ((char *) batch + batch->size -
+							  listeners_size(batch->nlisteners) -
+							  given_size(batch->ngiven_max));
 }

@@ -13,6 +13,7 @@
 #include "access/xlogdefs.h"
 #include "lib/ilist.h"
 #include "nodes/pg_list.h"
+#include "port/atomics.h"
 
 /*
  * The fixed part of a batch in the message log; see batch.c for what follows.
@@ -32,6 +33,7 @@ typedef struct PinpointBatch
 	uint32		nlisteners;		/* slots that follow those, of listeners that
 								 * were found before commit; see wakeup.c */
 	uint64		joined;			/* which listeners those can be */
+	uint16		ngiven_max;		/* PinpointGivens that follow, see sharing.c */
 
 	/*
 	 * Protected by PinpointOrderLock.  A batch that is in flight or published
@@ -55,8 +57,29 @@ typedef struct PinpointBatch
 	uint64		position;		/* bytes published before this batch */
 	Size		previous;		/* place in the log of the batch before it in
 								 * its segment, if it is not the first */
-	uint32		pins;			/* listeners that must read this batch first */
+	uint16		ngiven;			/* in use of ngiven_max, see sharing.c */
+	bool		shared_with_all;	/* all who share a channel of it get it */
+
+	/*
+	 * Listeners that must read this batch first.  Changed with
+	 * PinpointOrderLock held at least in shared mode, looked at with it held
+	 * exclusively.
+	 */
+	pg_atomic_uint32 pins;
 } PinpointBatch;
+
+/*
+ * Who gets the notifications of a batch on a channel that sessions share.
+ *
+ * The channel is written with PinpointOrderLock held, before the batch is
+ * published.  The receiver is a slot number and flags; it is read without a lock,
+ * and changed by the session that it says, or before publication.
+ */
+typedef struct PinpointGiven
+{
+	uint32		channel;		/* number of the channel within the batch */
+	pg_atomic_uint32 receiver;
+} PinpointGiven;
 
 /* What a batch is going to contain, worked out before there is room for it. */
 typedef struct PinpointBatchLayout
@@ -70,6 +93,7 @@ typedef struct PinpointBatchLayout
 								 * has looked */
 	uint32		nlisteners;		/* their number */
 	uint64		joined;			/* see PinpointBatch */
+	uint16		ngiven_max;		/* likewise */
 } PinpointBatchLayout;
 
 /* A place among the notifications of a batch. */
@@ -83,6 +107,8 @@ extern PinpointBatchLayout *pinpoint_batch_layout(List *notifications);
 extern void pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout,
 												int *slots, uint32 nslots,
 												uint64 joined);
+extern void pinpoint_batch_layout_add_given(PinpointBatchLayout *layout,
+											uint16 ngiven_max);
 extern void pinpoint_batch_write(PinpointBatch *batch,
 								 PinpointBatchLayout *layout);
 extern const char *pinpoint_batch_first_channel(PinpointBatch *batch);
@@ -93,6 +119,7 @@ extern void pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
 extern const char *pinpoint_batch_read_next(PinpointBatchReader *reader,
 											uint32 *channel);
 extern const int *pinpoint_batch_listeners(PinpointBatch *batch);
+extern PinpointGiven *pinpoint_batch_given(PinpointBatch *batch);
 extern uint32 pinpoint_channel_hash(const char *channel);
 
 #endif							/* PINPOINT_BATCH_H */

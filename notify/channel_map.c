@@ -60,8 +60,9 @@ typedef struct ChannelKey
 } ChannelKey;
 
 /*
- * Entry of the map.  Protected by the lock of its partition; so is the array of
- * slot numbers that it may point to.  The numbers are in no order.
+ * Entry of the map.  Protected by the lock of its partition, but for turn; so is
+ * the array of slot numbers that it may point to.  Those who share the channel
+ * are the last nsharers of them.  They are in no order otherwise.
  */
 typedef struct ChannelEntry
 {
@@ -70,6 +71,9 @@ typedef struct ChannelEntry
 	int			length;			/* elements that fit where they are now */
 	int			few[LISTENERS_INLINE];	/* while length is LISTENERS_INLINE */
 	dsa_pointer many;			/* array of int, when length is more */
+	int			nsharers;
+	int			share_limit;	/* of the one who began to share it last */
+	uint32		turn;			/* see PinpointListeners */
 } ChannelEntry;
 
 /* Counters of entries; a power of two. */
@@ -83,10 +87,13 @@ typedef struct ChannelEntry
  * must find a listener sees its entry counted: the listener has counted it
  * before its commit, with a full barrier, and the sender has taken
  * PinpointOrderLock after that commit.
+ *
+ * nsharing: how often a session shares a channel, likewise.
  */
 typedef struct ChannelMapControl
 {
 	dshash_table_handle handle;
+	pg_atomic_uint32 nsharing;
 	pg_atomic_uint32 nentries[FILTER_SIZE];
 } ChannelMapControl;
 
@@ -102,6 +109,7 @@ static uint32 key_hash(const void *key, size_t size, void *arg);
 static int	key_compare(const void *a, const void *b, size_t size, void *arg);
 static void make_key(ChannelKey *key, Oid dboid, const char *channel);
 static int *listeners_of(ChannelEntry *entry);
+static void remove_listener(ChannelEntry *entry, int slotno);
 static void resize_listeners(ChannelEntry *entry, int length, int flags);
 static void explain_full(void *arg);
 
@@ -210,6 +218,7 @@ pinpoint_channel_map_shmem_init(void)
 		new_map = dshash_create(new_area, &map_parameters, NULL);
 
 		map_control->handle = dshash_get_hash_table_handle(new_map);
+		pg_atomic_init_u32(&map_control->nsharing, 0);
 		for (int i = 0; i < FILTER_SIZE; i++)
 			pg_atomic_init_u32(&map_control->nentries[i], 0);
 
@@ -247,6 +256,9 @@ pinpoint_channel_map_attach(void)
  * Add a slot to the listeners on a channel of this database, where it is not
  * yet.
  *
+ * share_limit: how many of those who share the channel get each notification, if
+ * this one is to share it; 0 if not.
+ *
  * The array of listeners grows by doubling, and shrinks here as well when it
  * has become far too large: removal comes after commit, where nothing may be
  * allocated.
@@ -255,11 +267,12 @@ pinpoint_channel_map_attach(void)
  * as it was then, and a lock of it may be held, as after every error.
  */
 void
-pinpoint_channel_map_add(const char *channel, int slotno)
+pinpoint_channel_map_add(const char *channel, int slotno, int share_limit)
 {
 	ErrorContextCallback context;
 	ChannelKey	key;
 	ChannelEntry *entry;
+	int		   *listeners;
 	bool		found;
 
 	context.callback = explain_full;
@@ -274,6 +287,9 @@ pinpoint_channel_map_add(const char *channel, int slotno)
 		entry->nlisteners = 0;
 		entry->length = LISTENERS_INLINE;
 		entry->many = InvalidDsaPointer;
+		entry->nsharers = 0;
+		entry->share_limit = 0;
+		entry->turn = 0;
 		pg_atomic_fetch_add_u32(entry_counter(MyDatabaseId,
 											  pinpoint_channel_hash(channel)),
 								1);
@@ -285,7 +301,23 @@ pinpoint_channel_map_add(const char *channel, int slotno)
 			 entry->nlisteners < entry->length / 4)
 		resize_listeners(entry, entry->length / 2, DSA_ALLOC_NO_OOM);
 
-	listeners_of(entry)[entry->nlisteners++] = slotno;
+	listeners = listeners_of(entry);
+	if (share_limit > 0)
+	{
+		listeners[entry->nlisteners] = slotno;
+		entry->nsharers++;
+		entry->share_limit = share_limit;
+		pg_atomic_fetch_add_u32(&map_control->nsharing, 1);
+	}
+	else
+	{
+		/* the first of those who share it makes way */
+		int			place = entry->nlisteners - entry->nsharers;
+
+		listeners[entry->nlisteners] = listeners[place];
+		listeners[place] = slotno;
+	}
+	entry->nlisteners++;
 	dshash_release_lock(channel_map, entry);
 
 	error_context_stack = context.previous;
@@ -300,23 +332,13 @@ pinpoint_channel_map_remove(const char *channel, int slotno)
 {
 	ChannelKey	key;
 	ChannelEntry *entry;
-	int		   *listeners;
 
 	make_key(&key, MyDatabaseId, channel);
 	entry = dshash_find(channel_map, &key, true);
 	if (entry == NULL)
 		return;
 
-	listeners = listeners_of(entry);
-	for (int i = 0; i < entry->nlisteners; i++)
-	{
-		if (listeners[i] == slotno)
-		{
-			listeners[i] = listeners[--entry->nlisteners];
-			break;
-		}
-	}
-
+	remove_listener(entry, slotno);
 	if (entry->nlisteners > 0)
 	{
 		dshash_release_lock(channel_map, entry);
@@ -331,36 +353,75 @@ pinpoint_channel_map_remove(const char *channel, int slotno)
 							1);
 }
 
+static void
+remove_listener(ChannelEntry *entry, int slotno)
+{
+	int		   *listeners = listeners_of(entry);
+	int			first_sharer = entry->nlisteners - entry->nsharers;
+	int			last = entry->nlisteners - 1;
+
+	for (int i = 0; i <= last; i++)
+	{
+		if (listeners[i] != slotno)
+			continue;
+
+		if (i >= first_sharer)
+		{
+			entry->nsharers--;
+			pg_atomic_fetch_sub_u32(&map_control->nsharing, 1);
+		}
+		else
+		{
+			/* one of its kind takes its place, and leaves a gap */
+			listeners[i] = listeners[first_sharer - 1];
+			i = first_sharer - 1;
+		}
+		listeners[i] = listeners[last];
+		entry->nlisteners--;
+		return;
+	}
+}
+
 /*
- * Call visitor for every listener on a channel, until it says that it has seen
- * enough.  Returns false then.  Does not fail.
+ * Does any session share a channel?  Needs no lock.
+ */
+bool
+pinpoint_channel_map_is_shared(void)
+{
+	return pg_atomic_read_u32(&map_control->nsharing) > 0;
+}
+
+/*
+ * Call visitor with the listeners on a channel, if there are any.  Does not
+ * fail.
  *
  * hash: pinpoint_channel_hash() of the channel.  The visitor is called with the
  * lock of a partition held.
  */
-bool
+void
 pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
-							PinpointListenerVisitor visitor, void *arg)
+							PinpointListenersVisitor visitor, void *arg)
 {
 	ChannelKey	key;
 	ChannelEntry *entry;
-	int		   *listeners;
-	bool		more = true;
+	PinpointListeners listeners;
 
 	if (pg_atomic_read_u32(entry_counter(dboid, hash)) == 0)
-		return true;
+		return;
 
 	make_key(&key, dboid, channel);
 	entry = dshash_find(channel_map, &key, false);
 	if (entry == NULL)
-		return true;
+		return;
 
-	listeners = listeners_of(entry);
-	for (int i = 0; i < entry->nlisteners && more; i++)
-		more = visitor(listeners[i], arg);
+	listeners.slots = listeners_of(entry);
+	listeners.nslots = entry->nlisteners - entry->nsharers;
+	listeners.sharers = listeners.slots + listeners.nslots;
+	listeners.nsharers = entry->nsharers;
+	listeners.share_limit = entry->share_limit;
+	listeners.turn = &entry->turn;
+	visitor(&listeners, arg);
 	dshash_release_lock(channel_map, entry);
-
-	return more;
 }
 
 /*
@@ -377,7 +438,8 @@ pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 
 	dshash_seq_init(&seq, channel_map, false);
 	while ((entry = dshash_seq_next(&seq)) != NULL)
-		visitor(entry->key.dboid, entry->key.channel, entry->nlisteners, arg);
+		visitor(entry->key.dboid, entry->key.channel, entry->nlisteners,
+				entry->nsharers, arg);
 	dshash_seq_term(&seq);
 }
 

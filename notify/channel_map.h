@@ -10,21 +10,37 @@
 #ifndef PINPOINT_CHANNEL_MAP_H
 #define PINPOINT_CHANNEL_MAP_H
 
-/* What is done with each listener on a channel; false to stop. */
-typedef bool (*PinpointListenerVisitor) (int slotno, void *arg);
+/* Who listens on a channel, by slot number. */
+typedef struct PinpointListeners
+{
+	const int  *slots;			/* those who get every notification */
+	int			nslots;
+	const int  *sharers;		/* those of whom some get it; see sharing.c */
+	int			nsharers;
+	int			share_limit;	/* how many of them */
+	uint32	   *turn;			/* whose turn it is; protected by
+								 * PinpointOrderLock */
+} PinpointListeners;
+
+/* What is done with them. */
+typedef void (*PinpointListenersVisitor) (const PinpointListeners *listeners,
+										  void *arg);
 
 /* What is done with each channel. */
 typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
-										int nlisteners, void *arg);
+										int nlisteners, int nsharers,
+										void *arg);
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);
 extern void pinpoint_channel_map_attach(void);
-extern void pinpoint_channel_map_add(const char *channel, int slotno);
+extern void pinpoint_channel_map_add(const char *channel, int slotno,
+									 int share_limit);
 extern void pinpoint_channel_map_remove(const char *channel, int slotno);
-extern bool pinpoint_channel_map_lookup(Oid dboid, const char *channel,
+extern bool pinpoint_channel_map_is_shared(void);
+extern void pinpoint_channel_map_lookup(Oid dboid, const char *channel,
 										uint32 hash,
-										PinpointListenerVisitor visitor,
+										PinpointListenersVisitor visitor,
 										void *arg);
 extern void pinpoint_channel_map_visit(PinpointChannelVisitor visitor,
 									   void *arg);

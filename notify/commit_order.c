@@ -425,12 +425,14 @@ publish_ready(void)
 		if (++in_round == MAX_BATCHES_PER_ROUND)
 		{
 			/* let others in */
+			pinpoint_wakeup_before_release();
 			LWLockRelease(PinpointOrderLock);
 			pinpoint_wakeup_send();
 			in_round = 0;
 			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 		}
 	}
+	pinpoint_wakeup_before_release();
 	LWLockRelease(PinpointOrderLock);
 
 	pinpoint_wakeup_send();

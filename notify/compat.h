@@ -44,12 +44,13 @@
 #define PINPOINT_PROCSIGNAL_ID(n)	((BackendId) ((n) + 1))
 #endif
 
-/* Local ID of the current transaction. */
+/* Local ID of a process's transaction. */
 #if PG_VERSION_NUM >= 170000
-#define PINPOINT_MY_LXID			(MyProc->vxid.lxid)
+#define PINPOINT_PROC_LXID(proc)	((proc)->vxid.lxid)
 #else
-#define PINPOINT_MY_LXID			(MyProc->lxid)
+#define PINPOINT_PROC_LXID(proc)	((proc)->lxid)
 #endif
+#define PINPOINT_MY_LXID			PINPOINT_PROC_LXID(MyProc)
 
 /* What pg_stat_activity knows of the nth session, n counted from 1. */
 #if PG_VERSION_NUM >= 160000
@@ -76,6 +77,13 @@ typedef RelFileNode PinpointRelFile;
 #define PINPOINT_NOT_TEMPORARY		INVALID_PROC_NUMBER
 #else
 #define PINPOINT_NOT_TEMPORARY		InvalidBackendId
+#endif
+
+/* An event to wait for, as pg_stat_activity shows it: before 17, "Extension". */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_WAIT_EVENT(name)	WaitEventExtensionNew(name)
+#else
+#define PINPOINT_WAIT_EVENT(name)	PG_WAIT_EXTENSION
 #endif
 
 /* As PostgreSQL 18 spells it. */

@@ -55,11 +55,13 @@
 
 #include "compat.h"
 #include "delivery.h"
+#include "fold.h"
 #include "listening.h"
 #include "message_log.h"
 #include "session_end.h"
 #include "settings.h"
-#include "wakeup.h"
+#include "sharing.h"
+#include "slots.h"
 
 /*
  * After so many bytes of the log a reader lets go of what it has read.
@@ -97,8 +99,11 @@ static int	snapshots = 0;
 static bool is_small_transaction(void);
 static bool put_off(void);
 static void deliver(void);
-static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last);
-static uint64 deliver_batch(PinpointBatch *batch);
+static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last,
+							uint64 read_before);
+static uint64 deliver_batch(PinpointBatch *batch, uint64 read_before);
+static bool is_for_me(PinpointBatch *batch, uint32 number,
+					  const char *channel, uint64 read_before);
 
 /*
  * A statement is about to run.  What a client sends runs in a portal.  What
@@ -132,7 +137,7 @@ is_small_transaction(void)
 void
 pinpoint_delivery_at_pre_commit(void)
 {
-	if (!pinpoint_wakeup_pending())
+	if (!pinpoint_slot_pending())
 		return;
 
 	failures = 0;
@@ -141,10 +146,10 @@ pinpoint_delivery_at_pre_commit(void)
 	 * PostgreSQL runs no transaction for our signals if the session listens
 	 * on nothing by its own books.
 	 */
-	if (pinpoint_wakeup_reminded())
+	if (pinpoint_slot_reminded())
 		pinpoint_listening_reconcile();
 
-	if (notifyInterruptPending || !pinpoint_wakeup_pending())
+	if (notifyInterruptPending || !pinpoint_slot_pending())
 		return;
 	if (!is_small_transaction())
 	{
@@ -205,19 +210,20 @@ deliver(void)
 	bool		save_exit_on_any_error = ExitOnAnyError;
 	PinpointBatch *first;
 	PinpointBatch *last;
+	uint64		read_before;
 
 	/* As PostgreSQL does it where it sends; it need not be put back then. */
 	ExitOnAnyError = true;
 
-	if (pinpoint_wakeup_begin_reading(&first, &last))
+	if (pinpoint_slot_begin_reading(&first, &last, &read_before))
 	{
-		uint64		delivered = deliver_range(first, last);
+		uint64		delivered = deliver_range(first, last, read_before);
 
 		/*
 		 * Under a storm there is always more.  Let PostgreSQL flush first,
 		 * and then begin anew.
 		 */
-		if (pinpoint_wakeup_end_reading(last, delivered))
+		if (pinpoint_slot_end_reading(last, delivered))
 			notifyInterruptPending = true;
 		pinpoint_message_log_give_back();
 		if (pinpoint_latency_target > 0)
@@ -235,7 +241,7 @@ deliver(void)
 void
 pinpoint_delivery_at_abort(void)
 {
-	if (!pinpoint_wakeup_pending())
+	if (!pinpoint_slot_pending())
 		return;
 
 	/* A procedure may roll back as often as it likes. */
@@ -246,11 +252,12 @@ pinpoint_delivery_at_abort(void)
 }
 
 /*
- * Deliver the batches from first to last.  Returns the number of notifications
- * that were for this session.
+ * Deliver the batches from first to last.  Those with a number up to read_before
+ * have been read, and are read again for something that came late.  Returns the
+ * number of notifications that were for this session.
  */
 static uint64
-deliver_range(PinpointBatch *first, PinpointBatch *last)
+deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
 {
 	PinpointBatch *batch = first;
 	uint64		delivered = 0;
@@ -259,14 +266,14 @@ deliver_range(PinpointBatch *first, PinpointBatch *last)
 	for (;;)
 	{
 		since_advance += batch->size;
-		delivered += deliver_batch(batch);
+		delivered += deliver_batch(batch, read_before);
 		if (batch == last)
 			break;
 
 		batch = pinpoint_message_log_after(batch);
 		if (since_advance >= ADVANCE_INTERVAL)
 		{
-			pinpoint_wakeup_advance(batch);
+			pinpoint_slot_advance(batch);
 			since_advance = 0;
 		}
 
@@ -278,6 +285,7 @@ deliver_range(PinpointBatch *first, PinpointBatch *last)
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
 	}
+	pinpoint_fold_tell();
 	return delivered;
 }
 
@@ -285,12 +293,12 @@ deliver_range(PinpointBatch *first, PinpointBatch *last)
  * Send those notifications of a batch that are for this session.
  */
 static uint64
-deliver_batch(PinpointBatch *batch)
+deliver_batch(PinpointBatch *batch, uint64 read_before)
 {
 	const char *channel;
 	const char *payload;
 	const char *only;			/* the channel, if there is just one */
-	const char **channels = &only;	/* NULL where not listening */
+	const char **channels = &only;	/* NULL where not for us */
 	bool		any = false;
 	PinpointBatchReader reader;
 	uint32		number;
@@ -307,9 +315,7 @@ deliver_batch(PinpointBatch *batch)
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
 		channels[i] = NULL;
-		if (pinpoint_is_listening(channel,
-								  pinpoint_batch_channel_hash(channel),
-								  batch->sequence))
+		if (is_for_me(batch, i, channel, read_before))
 		{
 			channels[i] = channel;
 			any = true;
@@ -324,7 +330,12 @@ deliver_batch(PinpointBatch *batch)
 		{
 			if (channels[number] == NULL)
 				continue;
-			NotifyMyFrontEnd(channels[number], payload, batch->sender_pid);
+			if (pinpoint_fold)
+				pinpoint_fold_add(channels[number], payload,
+								  batch->sender_pid);
+			else
+				NotifyMyFrontEnd(channels[number], payload,
+								 batch->sender_pid);
 			delivered++;
 		}
 	}
@@ -332,4 +343,40 @@ deliver_batch(PinpointBatch *batch)
 	if (channels != &only)
 		pfree(channels);
 	return delivered;
+}
+
+/*
+ * Is what a batch has on a channel, the one with this number, for this session?
+ */
+static bool
+is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
+		  uint64 read_before)
+{
+	bool		is_new = batch->sequence > read_before;
+	uint64		since;
+	bool		shared;
+
+	if (!pinpoint_is_listening(channel, pinpoint_batch_channel_hash(channel),
+							   &since, &shared))
+		return false;
+	if (!shared || batch->shared_with_all)
+		return is_new && batch->sequence > since;
+
+	/*
+	 * What has been handed on to us may be older than our LISTEN, or have
+	 * come after we had read the batch.
+	 */
+	switch (pinpoint_sharing_share(batch, number))
+	{
+		case PINPOINT_SHARE_NONE:
+			break;
+		case PINPOINT_SHARE_GIVEN:
+			return is_new;
+		case PINPOINT_SHARE_LATE:
+			if (is_new)
+				break;
+			pinpoint_sharing_late_delivered(batch, number);
+			return true;
+	}
+	return false;
 }

@@ -46,8 +46,10 @@
 
 #include "channel_map.h"
 #include "compat.h"
+#include "hand_on.h"
 #include "listening.h"
 #include "request.h"
+#include "slots.h"
 #include "wakeup.h"
 
 /* Entry of the local table. */
@@ -58,6 +60,7 @@ typedef struct LocalChannel
 	bool		wanted;			/* as the current transaction will have it;
 								 * the same as listening between two */
 	bool		mapped;			/* in the channel map */
+	bool		shared;			/* with other sessions; see sharing.c */
 	uint64		since;			/* deliver batches with a higher sequence */
 } LocalChannel;
 
@@ -68,6 +71,9 @@ static bool prepared = false;	/* between prepare and commit or abort */
 /* Was the last thing that happened the commit of a LISTEN or UNLISTEN? */
 static bool just_committed = false;
 
+/* Was a channel left that this session shared? */
+static bool left_shared_channel = false;
+
 /* May PostgreSQL's own list differ from the local table? */
 static bool in_doubt = false;
 
@@ -76,6 +82,8 @@ static void want(List *actions);
 static void forget_channel(LocalChannel *local);
 static void reset_wanted(LocalChannel *local);
 static void forget_unwanted(void);
+static void hand_on_left(void);
+static bool still_shares(const char *channel);
 static void update_slot(void);
 
 static void
@@ -108,6 +116,7 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 	if (local_channels == NULL)
 		make_local_channels();
 	pinpoint_channel_map_attach();
+	pinpoint_wakeup_prepare();
 	prepared = true;
 
 	/* First the net effect, ... */
@@ -125,14 +134,16 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 		if (!local->wanted || local->listening || local->mapped)
 			continue;
 
-		pinpoint_wakeup_register();
+		pinpoint_slot_register();
 		local->since = position;
-		pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER);
+		local->shared = action->share_limit > 0;
+		pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
+								 action->share_limit);
 		local->mapped = true;
 		added = true;
 	}
 	if (added)
-		pinpoint_wakeup_join();
+		pinpoint_slot_join();
 }
 
 /*
@@ -193,6 +204,7 @@ pinpoint_listening_reconcile(void)
 			local->wanted = true;
 	}
 	forget_unwanted();
+	hand_on_left();
 	update_slot();
 	list_free_deep(channels);
 }
@@ -271,6 +283,7 @@ pinpoint_listening_commit(List *actions)
 
 	prepared = false;
 	just_committed = true;
+	hand_on_left();
 	update_slot();
 }
 
@@ -281,9 +294,9 @@ static void
 update_slot(void)
 {
 	if (nlistening == 0)
-		pinpoint_wakeup_unregister();
+		pinpoint_slot_unregister();
 	else
-		pinpoint_wakeup_set_channels(nlistening);
+		pinpoint_slot_set_channels(nlistening);
 }
 
 /*
@@ -325,8 +338,9 @@ pinpoint_listening_abort(List *actions)
 	}
 
 	prepared = false;
+	hand_on_left();
 	if (nlistening == 0)
-		pinpoint_wakeup_unregister();
+		pinpoint_slot_unregister();
 }
 
 /*
@@ -338,15 +352,17 @@ pinpoint_listening_stop(void)
 	HASH_SEQ_STATUS seq;
 	LocalChannel *local;
 
-	/* From here on nobody keeps or wakes anything for this session. */
-	pinpoint_wakeup_unregister();
+	if (local_channels != NULL)
+	{
+		hash_seq_init(&seq, local_channels);
+		while ((local = hash_seq_search(&seq)) != NULL)
+			local->wanted = false;
+		forget_unwanted();
+		hand_on_left();
+	}
 
-	if (local_channels == NULL)
-		return;
-	hash_seq_init(&seq, local_channels);
-	while ((local = hash_seq_search(&seq)) != NULL)
-		local->wanted = false;
-	forget_unwanted();
+	/* From here on nobody keeps or wakes anything for this session. */
+	pinpoint_slot_unregister();
 }
 
 /*
@@ -360,11 +376,14 @@ pinpoint_listening_used(void)
 }
 
 /*
- * Is a notification on this channel, published under this number, for this
- * session?  hash: pinpoint_channel_hash() of the channel.
+ * Does this session listen on a channel?  If so, which batches are for it: those
+ * with a higher number than *since; and does it share the channel?
+ *
+ * hash: pinpoint_channel_hash() of the channel.
  */
 bool
-pinpoint_is_listening(const char *channel, uint32 hash, uint64 sequence)
+pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
+					  bool *shared)
 {
 	LocalChannel *local;
 
@@ -373,11 +392,16 @@ pinpoint_is_listening(const char *channel, uint32 hash, uint64 sequence)
 
 	local = hash_search_with_hash_value(local_channels, channel, hash,
 										HASH_FIND, NULL);
-	return local != NULL && local->listening && sequence > local->since;
+	if (local == NULL || !local->listening)
+		return false;
+	*since = local->since;
+	*shared = local->shared;
+	return true;
 }
 
 /*
- * Stop listening on a channel, in both tables.
+ * Stop listening on a channel, in both tables.  When all are left that are to be,
+ * hand_on_left() follows.
  */
 static void
 forget_channel(LocalChannel *local)
@@ -388,7 +412,10 @@ forget_channel(LocalChannel *local)
 		nlistening--;
 	}
 	if (local->mapped)
+	{
 		pinpoint_channel_map_remove(local->channel, PINPOINT_MY_SLOT_NUMBER);
+		left_shared_channel = left_shared_channel || local->shared;
+	}
 	(void) hash_search(local_channels, local->channel, HASH_REMOVE, NULL);
 }
 
@@ -404,6 +431,26 @@ forget_unwanted(void)
 		if (!local->wanted)
 			forget_channel(local);
 	}
+}
+
+/*
+ * If a channel was left that this session shared, somebody else is to get what was
+ * given to it.
+ */
+static void
+hand_on_left(void)
+{
+	if (left_shared_channel)
+		pinpoint_hand_on(still_shares);
+	left_shared_channel = false;
+}
+
+static bool
+still_shares(const char *channel)
+{
+	LocalChannel *local = hash_search(local_channels, channel, HASH_FIND, NULL);
+
+	return local != NULL && local->shared;
 }
 
 static void

@@ -20,6 +20,6 @@ extern void pinpoint_listening_abort(List *actions);
 extern void pinpoint_listening_stop(void);
 extern bool pinpoint_listening_used(void);
 extern bool pinpoint_is_listening(const char *channel, uint32 hash,
-								  uint64 sequence);
+								  uint64 *since, bool *shared);
 
 #endif							/* PINPOINT_LISTENING_H */

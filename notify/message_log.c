@@ -309,7 +309,7 @@ pinpoint_message_log_reserve(Size size, int *error)
 	batch = (PinpointBatch *) (message_log->start + offset);
 	batch->size = size;
 	batch->is_free = false;
-	batch->pins = 0;
+	pg_atomic_init_u32(&batch->pins, 0);
 	batch->sequence = 0;
 	return batch;
 }
@@ -437,22 +437,28 @@ pinpoint_message_log_after(PinpointBatch *batch)
 }
 
 /*
- * Keep a batch, and all that are published after it.
+ * Keep a batch, and all that are published after it.  The caller holds
+ * PinpointOrderLock, in shared mode if the batch is kept by somebody.
  */
 void
 pinpoint_message_log_pin(PinpointBatch *batch)
 {
-	batch->pins++;
+	pg_atomic_fetch_add_u32(&batch->pins, 1);
 }
 
 /*
- * Stop keeping a batch.  The caller calls pinpoint_message_log_trim() then.
+ * Stop keeping a batch.  The caller holds PinpointOrderLock, in shared mode at
+ * least.  Returns true if nothing keeps the oldest batch any more: then it is up
+ * to the caller to call pinpoint_message_log_trim().
  */
-void
+bool
 pinpoint_message_log_unpin(PinpointBatch *batch)
 {
-	Assert(batch->pins > 0);
-	batch->pins--;
+	uint32		pins = pg_atomic_sub_fetch_u32(&batch->pins, 1);
+
+	Assert(pins != PG_UINT32_MAX);
+	return pins == 0 &&
+		&batch->link == dlist_head_node(&message_log->published);
 }
 
 /*
@@ -471,7 +477,7 @@ pinpoint_message_log_trim(void)
 		PinpointBatch *batch;
 
 		batch = dlist_head_element(PinpointBatch, link, &log->published);
-		if (batch->pins > 0)
+		if (pg_atomic_read_u32(&batch->pins) > 0)
 			break;
 		if (trimmed++ == MAX_BATCHES_PER_TRIM)
 			return true;

@@ -32,7 +32,7 @@ extern void pinpoint_message_log_free(PinpointBatch *batch);
 extern PinpointBatch *pinpoint_message_log_last(void);
 extern PinpointBatch *pinpoint_message_log_after(PinpointBatch *batch);
 extern void pinpoint_message_log_pin(PinpointBatch *batch);
-extern void pinpoint_message_log_unpin(PinpointBatch *batch);
+extern bool pinpoint_message_log_unpin(PinpointBatch *batch);
 extern bool pinpoint_message_log_trim(void);
 extern uint64 pinpoint_message_log_bytes(void);
 extern Size pinpoint_message_log_kept(void);

@@ -139,12 +139,14 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 /*
  * Remember a LISTEN, UNLISTEN or UNLISTEN * to carry out at commit.
  *
- * channel: name of less than NAMEDATALEN bytes, "" for UNLISTEN *.
+ * channel: name of less than NAMEDATALEN bytes, "" for UNLISTEN *.  share_limit:
+ * see PinpointAction.
  *
  * Actions are not folded: their order matters, and nobody repeats them often.
  */
 void
-pinpoint_pending_action(PinpointActionKind kind, const char *channel)
+pinpoint_pending_action(PinpointActionKind kind, const char *channel,
+						int share_limit)
 {
 	PendingLevel *level = current_level();
 	size_t		len = strlen(channel);
@@ -155,6 +157,7 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel)
 
 	action = palloc(offsetof(PinpointAction, channel) + len + 1);
 	action->kind = kind;
+	action->share_limit = share_limit;
 	memcpy(action->channel, channel, len + 1);
 	level->actions = lappend(level->actions, action);
 

@@ -15,7 +15,8 @@
 
 extern void pinpoint_pending_notify(const char *channel, const char *payload);
 extern void pinpoint_pending_action(PinpointActionKind kind,
-									const char *channel);
+									const char *channel,
+									int share_limit);
 extern bool pinpoint_pending_exists(void);
 extern List *pinpoint_pending_actions(void);
 extern List *pinpoint_pending_notifications(void);

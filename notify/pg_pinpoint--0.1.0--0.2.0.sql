@@ -30,3 +30,31 @@ END
 $$;
 
 ALTER EXTENSION pg_pinpoint ADD SCHEMA pinpoint;
+
+-- Who shares a channel.
+DROP VIEW pinpoint.stat_channels;
+DROP FUNCTION pinpoint.stat_get_channels();
+
+CREATE FUNCTION pinpoint.stat_get_channels(
+	OUT datid oid,
+	OUT channel text,
+	OUT listeners integer,
+	OUT sharers integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_channels'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_channels() IS
+'the channels of the whole server that somebody listens on; see the view pinpoint.stat_channels';
+
+CREATE VIEW pinpoint.stat_channels AS
+SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers
+  FROM pinpoint.stat_get_channels() AS c
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) c.datid;
+
+COMMENT ON VIEW pinpoint.stat_channels IS
+'one row per channel that somebody listens on, with the number of its listeners, and of those among them who share it';
+
+REVOKE ALL ON FUNCTION pinpoint.stat_get_channels() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pinpoint.stat_get_channels() TO pg_read_all_stats;
+GRANT SELECT ON pinpoint.stat_channels TO pg_read_all_stats;

@@ -42,7 +42,9 @@
 #include "session_end.h"
 #include "settings.h"
 #include "slow_listener.h"
+#include "slots.h"
 #include "statement.h"
+#include "waker.h"
 #include "wakeup.h"
 
 PG_MODULE_MAGIC;
@@ -94,6 +96,7 @@ _PG_init(void)
 	pinpoint_statement_init();
 	pinpoint_function_calls_init();
 	pinpoint_replacement_init();
+	pinpoint_waker_register();
 
 	RegisterXactCallback(at_transaction_event, NULL);
 	RegisterSubXactCallback(at_subtransaction_event, NULL);
@@ -109,7 +112,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(pinpoint_channel_map_shmem_size());
 	RequestAddinShmemSpace(pinpoint_commit_order_shmem_size());
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
-	RequestAddinShmemSpace(pinpoint_wakeup_shmem_size());
+	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
 	pinpoint_locks_request();
 }
@@ -127,7 +130,7 @@ startup_shmem(void)
 	pinpoint_channel_map_shmem_init();
 	pinpoint_commit_order_shmem_init();
 	pinpoint_message_log_shmem_init();
-	pinpoint_wakeup_shmem_init();
+	pinpoint_slots_shmem_init();
 	pinpoint_slow_listener_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -253,7 +256,7 @@ end_transaction(void)
 {
 	pinpoint_pending_reset();
 	committed = false;
-	if (pinpoint_wakeup_registered())
+	if (pinpoint_slot_registered())
 		pinpoint_session_end_prepare();
 }
 

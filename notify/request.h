@@ -20,6 +20,7 @@ typedef enum PinpointActionKind
 typedef struct PinpointAction
 {
 	PinpointActionKind kind;
+	int			share_limit;	/* of LISTEN: 0 if the channel is not shared */
 	char		channel[FLEXIBLE_ARRAY_MEMBER]; /* "" for UNLISTEN_ALL */
 } PinpointAction;
 

@@ -30,7 +30,7 @@
 #include "miscadmin.h"
 
 #include "session_end.h"
-#include "wakeup.h"
+#include "slots.h"
 
 static bool cannot_read = false;
 
@@ -75,13 +75,13 @@ at_report(void *arg)
 	bool		is_error = category != ERRCODE_SUCCESSFUL_COMPLETION &&
 		category != ERRCODE_WARNING;
 
-	if (is_error && !cannot_read && pinpoint_wakeup_pending())
+	if (is_error && !cannot_read && pinpoint_slot_pending())
 		notifyInterruptPending = true;
 
 	if (geterrcode() != ERRCODE_ADMIN_SHUTDOWN)
 		return;
 
-	if (pinpoint_wakeup_given_up())
+	if (pinpoint_slot_given_up())
 		errdetail("The session listens, and was further behind with its notifications than \"pinpoint.max_listener_lag\" allows.");
 	else if (cannot_read)
 		errdetail("The session listens, and could not read its notifications.");

@@ -12,6 +12,7 @@
 #include <limits.h>
 
 #include "utils/guc.h"
+#include "utils/varlena.h"
 
 #include "settings.h"
 
@@ -28,6 +29,10 @@ int			pinpoint_channel_memory = -1;
 int			pinpoint_max_listener_lag = -1;
 int			pinpoint_on_lag = PINPOINT_ON_LAG_WARN;
 int			pinpoint_latency_target = 0;
+bool		pinpoint_waker = true;
+char	   *pinpoint_shared_channels = NULL;
+int			pinpoint_share_limit = 2;
+bool		pinpoint_fold = false;
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
 /* Are all settings known?  Then one can be checked against another. */
@@ -42,9 +47,12 @@ static const struct config_enum_entry on_lag_options[] = {
 static const struct config_enum_entry fault_options[] = {
 	{"none", PINPOINT_FAULT_NONE, false},
 	{"arrival_order", PINPOINT_FAULT_ARRIVAL_ORDER, false},
+	{"hand_over", PINPOINT_FAULT_HAND_OVER, false},
 	{NULL, 0, false}
 };
 
+static bool check_shared_channels(char **newval, void **extra,
+								  GucSource source);
 static bool check_channel_memory(int *newval, void **extra, GucSource source);
 static bool check_max_listener_lag(int *newval, void **extra,
 								   GucSource source);
@@ -129,6 +137,44 @@ pinpoint_settings_define(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
+	DefineCustomBoolVariable("pinpoint.fold",
+							 "Delivers identical notifications that wait for this session once.",
+							 "Those on the same channel with the same payload that have come since the last delivery.",
+							 &pinpoint_fold,
+							 false,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomStringVariable("pinpoint.shared_channels",
+							   "Lists the channels that this session shares with others when it listens on them.",
+							   "Of all sessions that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN; an asterisk at the end stands for anything.",
+							   &pinpoint_shared_channels,
+							   "",
+							   PGC_USERSET,
+							   GUC_LIST_INPUT,
+							   check_shared_channels, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.share_limit",
+							"Sets how many of the sessions that share a channel get each notification.",
+							"For a channel, what counts is the setting of the session that began to share it last.",
+							&pinpoint_share_limit,
+							2,
+							1,
+							PINPOINT_MAX_SHARE_LIMIT,
+							PGC_USERSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pinpoint.waker",
+							 "Starts a background worker that wakes listeners when there are many.",
+							 "If off, senders wake all of them.",
+							 &pinpoint_waker,
+							 true,
+							 PGC_POSTMASTER,
+							 0,
+							 NULL, NULL, NULL);
+
 	DefineCustomEnumVariable("pinpoint.debug_fault",
 							 "Plants a fault, to see that the tests catch it.",
 							 "This is a developer option. Anything but \"none\" breaks the promises of LISTEN/NOTIFY.",
@@ -185,4 +231,71 @@ check_max_listener_lag(int *newval, void **extra, GucSource source)
 	GUC_check_errdetail("\"pinpoint.max_listener_lag\" must not be greater than \"pinpoint.queue_size\" (%d kB).",
 						pinpoint_queue_size);
 	return false;
+}
+
+/*
+ * A list of names, with an asterisk nowhere but at an end.
+ */
+static bool
+check_shared_channels(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	ListCell   *lc;
+	bool		ok = SplitIdentifierString(copy, ',', &names);
+
+	if (!ok)
+		GUC_check_errdetail("List syntax is invalid.");
+	foreach(lc, ok ? names : NIL)
+	{
+		const char *asterisk = strchr(lfirst(lc), '*');
+
+		if (asterisk != NULL && asterisk[1] != '\0')
+		{
+			GUC_check_errdetail("In \"%s\", the asterisk is not at the end.",
+								(char *) lfirst(lc));
+			ok = false;
+			break;
+		}
+	}
+
+	list_free(names);
+	pfree(copy);
+	return ok;
+}
+
+/*
+ * Does this session share a channel if it listens on it now?
+ *
+ * Errors: out of memory.
+ */
+bool
+pinpoint_shares_channel(const char *channel)
+{
+	char	   *copy;
+	List	   *names;
+	ListCell   *lc;
+	bool		result = false;
+
+	if (pinpoint_shared_channels[0] == '\0')
+		return false;
+
+	copy = pstrdup(pinpoint_shared_channels);
+	if (!SplitIdentifierString(copy, ',', &names))
+		elog(ERROR, "invalid list syntax in \"pinpoint.shared_channels\"");
+	foreach(lc, names)
+	{
+		const char *name = lfirst(lc);
+		size_t		len = strlen(name);
+
+		if (len > 0 && name[len - 1] == '*')
+			result = strncmp(channel, name, len - 1) == 0;
+		else
+			result = strcmp(channel, name) == 0;
+		if (result)
+			break;
+	}
+	list_free(names);
+	pfree(copy);
+	return result;
 }

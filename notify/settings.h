@@ -14,8 +14,13 @@
 typedef enum PinpointFault
 {
 	PINPOINT_FAULT_NONE,
-	PINPOINT_FAULT_ARRIVAL_ORDER	/* publish in order of arrival */
+	PINPOINT_FAULT_ARRIVAL_ORDER,	/* publish in order of arrival */
+	PINPOINT_FAULT_HAND_OVER	/* what is handed over to the waker, and every
+								 * reminder, is dropped */
 } PinpointFault;
+
+/* Most that pinpoint.share_limit can be. */
+#define PINPOINT_MAX_SHARE_LIMIT	64
 
 /* What is done about a listener that is too far behind; see slow_listener.c. */
 typedef enum PinpointOnLag
@@ -31,9 +36,14 @@ extern int	pinpoint_channel_memory;	/* kB; chosen by us if negative */
 extern int	pinpoint_max_listener_lag;	/* kB; no limit if negative */
 extern int	pinpoint_on_lag;	/* a PinpointOnLag */
 extern int	pinpoint_latency_target;	/* ms */
+extern bool pinpoint_waker;
+extern char *pinpoint_shared_channels;
+extern int	pinpoint_share_limit;
+extern bool pinpoint_fold;
 extern int	pinpoint_fault;		/* a PinpointFault */
 
 extern void pinpoint_settings_define(void);
 extern void pinpoint_settings_check(void);
+extern bool pinpoint_shares_channel(const char *channel);
 
 #endif							/* PINPOINT_SETTINGS_H */

@@ -42,7 +42,7 @@
 #include "message_log.h"
 #include "settings.h"
 #include "slow_listener.h"
-#include "wakeup.h"
+#include "slots.h"
 
 /* Milliseconds between two warnings, as in PostgreSQL. */
 #define WARNING_INTERVAL		5000
@@ -144,7 +144,7 @@ static void
 disconnect(Size limit)
 {
 	int		   *pids = palloc(MaxBackends * sizeof(int));
-	int			npids = pinpoint_wakeup_give_up(limit, pids);
+	int			npids = pinpoint_slots_give_up(limit, pids);
 
 	for (int i = 0; i < npids; i++)
 	{
@@ -170,7 +170,7 @@ warn(Size limit)
 	StringInfoData description;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	pid = pinpoint_wakeup_furthest_behind();
+	pid = pinpoint_slots_furthest_behind();
 	kept = pinpoint_message_log_kept();
 	LWLockRelease(PinpointOrderLock);
 
@@ -251,7 +251,7 @@ pinpoint_report_queue_full(Size size, int sender)
 	char	   *hint;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_wakeup_furthest_behind();
+	listener = pinpoint_slots_furthest_behind();
 	LWLockRelease(PinpointOrderLock);
 
 	if (size > pinpoint_message_log_capacity())
@@ -286,7 +286,7 @@ pinpoint_report_no_disk_space(int error)
 	int			listener;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_wakeup_furthest_behind();
+	listener = pinpoint_slots_furthest_behind();
 	LWLockRelease(PinpointOrderLock);
 
 	errno = error;

@@ -174,10 +174,15 @@ get_action(Node *stmt, PinpointActionKind *kind, const char **channel)
 static void
 record_action(PinpointActionKind kind, const char *channel)
 {
+	int			share_limit = 0;
+
 	if (kind != PINPOINT_LISTEN &&
 		!pinpoint_listening_used() && !pinpoint_pending_exists())
 		return;
-	pinpoint_pending_action(kind, channel);
+
+	if (kind == PINPOINT_LISTEN && pinpoint_shares_channel(channel))
+		share_limit = pinpoint_share_limit;
+	pinpoint_pending_action(kind, channel, share_limit);
 }
 
 /*

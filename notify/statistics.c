@@ -21,6 +21,7 @@
 #include "commit_order.h"
 #include "locks.h"
 #include "message_log.h"
+#include "slots.h"
 #include "wakeup.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_notification_queue_usage);
@@ -45,6 +46,7 @@ typedef struct ChannelRow
 {
 	Oid			dboid;
 	int			nlisteners;
+	int			nsharers;
 	char		channel[NAMEDATALEN];
 } ChannelRow;
 
@@ -133,7 +135,7 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 	slots = palloc_array(PinpointSlot, MaxBackends);
 	backlog = palloc_array(uint64, MaxBackends);
 
-	nslots = pinpoint_wakeup_slots(slots, backlog);
+	nslots = pinpoint_slots_copy(slots, backlog);
 	for (int i = 0; i < nslots; i++)
 	{
 		Datum		values[LISTENER_COLUMNS];
@@ -187,7 +189,8 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
  * Called with a lock held: must neither fail nor allocate.
  */
 static void
-collect_channel(Oid dboid, const char *channel, int nlisteners, void *arg)
+collect_channel(Oid dboid, const char *channel, int nlisteners, int nsharers,
+				void *arg)
 {
 	ChannelRows *rows = arg;
 	ChannelRow *row;
@@ -200,6 +203,7 @@ collect_channel(Oid dboid, const char *channel, int nlisteners, void *arg)
 	row = &rows->rows[rows->nrows++];
 	row->dboid = dboid;
 	row->nlisteners = nlisteners;
+	row->nsharers = nsharers;
 	strlcpy(row->channel, channel, NAMEDATALEN);
 }
 
@@ -211,7 +215,7 @@ collect_channel(Oid dboid, const char *channel, int nlisteners, void *arg)
 Datum
 pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 {
-#define CHANNEL_COLUMNS 3
+#define CHANNEL_COLUMNS 4		/* version 0.1.0 has no sharers */
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	ChannelRows rows = {.length = 1024};
 
@@ -243,6 +247,7 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 		else
 			nulls[1] = true;
 		values[2] = Int32GetDatum(row->nlisteners);
+		values[3] = Int32GetDatum(row->nsharers);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
 	}

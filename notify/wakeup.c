@@ -1,32 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.c
- *		Whom to wake, and how often.
+ *		Whom to wake, and how.
  *
- * Every session that listens has a slot, which is in one of four states:
+ * When a batch is published, the slots of all who listen on any of its channels
+ * are found, and those that are IDLE become SIGNALLED; see slots.c.  Signals are
+ * collected under PinpointOrderLock and sent after it is released.  They are
+ * PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT: PostgreSQL then runs a small
+ * transaction as soon as the session is idle, and delivery.c does its work in there.
  *
- *	IDLE			nothing unread.  The slot has no position in the log.
- *	SIGNALLED		a batch for this session was published; it is pinned, and
- *					a signal is under way.
- *	READING			the session reads from the pinned batch on, up to the one
- *					that was the last when it began.
- *	READING_AGAIN	more has been published for it since then.
- *
- *					publish			session
- *	IDLE			SIGNALLED		-
- *	SIGNALLED		SIGNALLED		READING when it begins to read
- *	READING			READING_AGAIN	IDLE when it is done
- *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
- *
- * Only the step from IDLE to SIGNALLED sends a signal, so at most one is ever
- * under way to a session, however many batches are published.  What is
- * published after the pinned batch stays as long as the pin does, so the other
- * steps need no pin of their own.
- *
- * Signals are collected under PinpointOrderLock and sent after it is released.
- * They are PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT: PostgreSQL then runs a
- * small transaction as soon as the session is idle, and delivery.c does its
- * work in there.
+ * The waker.  A sender that signals very many sessions spends its time with it, and
+ * those that it has woken take the processor from it.  If there are more than
+ * MAX_SIGNALS, it hands them over to a background worker, the waker, by putting the
+ * slots into a list; see waker.c.  A slot is in the list once at most, so the list is
+ * made of the slots themselves and is never full.  When the waker gets to a slot
+ * that is not SIGNALLED any more, it passes over it.  While it works through the
+ * list more may be published, and needs no signal of its own.  If there is no waker,
+ * senders send all signals, and also those that they find in the list.
  *
  * Reminders.  A signal can be spent for nothing: PostgreSQL may run out of
  * memory before its small transaction has begun, or may know of no channel that
@@ -63,8 +53,8 @@
 
 #include "commands/async.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/procsignal.h"
-#include "storage/shmem.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -72,6 +62,9 @@
 #include "compat.h"
 #include "locks.h"
 #include "message_log.h"
+#include "settings.h"
+#include "sharing.h"
+#include "slots.h"
 #include "wakeup.h"
 
 /*
@@ -81,33 +74,22 @@
 #define MANY_CHANNELS		64
 
 /*
+ * More signals than this are left to the waker.
+ */
+#define MAX_SIGNALS			8
+
+/*
  * Milliseconds between two looks for slots that need a reminder, and until the
  * first one.  The next ones come after 2, 4, 8 ... times this, up to 64.
  */
 #define REMINDER_INTERVAL	1000
 #define REMINDER_MAX_SHIFT	6
 
-/* All fields are protected by PinpointOrderLock. */
-typedef struct WakeupControl
-{
-	uint64		wakeups;		/* signals sent since start */
-	uint64		joined;			/* number of the last LISTEN */
-	TimestampTz last_reminders; /* when somebody looked last; read without the
-								 * lock, too */
-	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
-} WakeupControl;
-
-/* A signal to be sent. */
-typedef struct Wakeup
-{
-	int			slotno;
-	int			pid;
-} Wakeup;
-
 /* What a look-up is to find, and what it has found. */
 typedef struct ListenerSearch
 {
-	Oid			dboid;
+	PinpointBatch *batch;
+	uint32		channel;		/* number of the channel within the batch */
 	uint64		mark;			/* number of the publication */
 	int			nfound;
 } ListenerSearch;
@@ -120,53 +102,25 @@ typedef struct EarlySearch
 	int			limit;			/* there can be no more than this */
 } EarlySearch;
 
-static WakeupControl *wakeup_control = NULL;
-
-/* Does this session own its slot? */
-static bool registered = false;
-
-/* To how many reminders since it was woken has this session answered? */
-static uint32 answered = 0;
-
 /*
  * Room for what a publication finds, made before commit: the slots that listen
  * on a batch, and the signals to send.  MaxBackends elements each, as no slot
  * is found twice for one batch, or signalled twice without reading in between.
  */
 static int *found_slots = NULL;
-static Wakeup *wakeups = NULL;
-static int	nwakeups = 0;
+static PinpointWakeup *noted = NULL;
+static int	nnoted = 0;
 
-static PinpointSlot *my_slot(void);
-static void set_unread(PinpointSlot *slot, PinpointBatch *batch);
-static void trim_and_release_lock(void);
-static bool find_slot(int slotno, void *arg);
-static bool find_slot_early(int slotno, void *arg);
+/* Is the waker to be told that there is something in its list? */
+static struct Latch *waker_to_tell = NULL;
+
+static void find_listeners(const PinpointListeners *listeners, void *arg);
+static void find_listeners_early(const PinpointListeners *listeners,
+								 void *arg);
+static void find_slot(int slotno, void *arg);
+static void hand_over(int slotno);
+static int	take(PinpointWakeup *wakeups, int max);
 static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
-
-static PinpointSlot *
-my_slot(void)
-{
-	return &wakeup_control->slots[PINPOINT_MY_SLOT_NUMBER];
-}
-
-Size
-pinpoint_wakeup_shmem_size(void)
-{
-	return add_size(offsetof(WakeupControl, slots),
-					mul_size(MaxBackends, sizeof(PinpointSlot)));
-}
-
-void
-pinpoint_wakeup_shmem_init(void)
-{
-	bool		found;
-
-	wakeup_control = ShmemInitStruct("pg_pinpoint sessions",
-									 pinpoint_wakeup_shmem_size(), &found);
-	if (!found)
-		memset(wakeup_control, 0, pinpoint_wakeup_shmem_size());
-}
 
 /*
  * Before commit: make the room that a publication needs.
@@ -179,113 +133,9 @@ pinpoint_wakeup_prepare(void)
 	if (found_slots == NULL)
 		found_slots = MemoryContextAlloc(TopMemoryContext,
 										 MaxBackends * sizeof(int));
-	if (wakeups == NULL)
-		wakeups = MemoryContextAlloc(TopMemoryContext,
-									 MaxBackends * sizeof(Wakeup));
-}
-
-/*
- * This session begins to listen, unless it does already.
- */
-void
-pinpoint_wakeup_register(void)
-{
-	PinpointSlot *slot = my_slot();
-
-	if (registered)
-		return;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	memset(slot, 0, sizeof(PinpointSlot));
-	slot->pid = MyProcPid;
-	slot->dboid = MyDatabaseId;
-	slot->state = PINPOINT_IDLE;
-	LWLockRelease(PinpointOrderLock);
-	answered = 0;
-	registered = true;
-}
-
-/*
- * This session listens no more, or ends: what is unread is none of its
- * business.
- */
-void
-pinpoint_wakeup_unregister(void)
-{
-	PinpointSlot *slot = my_slot();
-
-	if (!registered)
-		return;
-	registered = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	set_unread(slot, NULL);
-	slot->pid = 0;
-	slot->state = PINPOINT_IDLE;
-	trim_and_release_lock();
-}
-
-bool
-pinpoint_wakeup_registered(void)
-{
-	return registered;
-}
-
-/*
- * Before the commit of a LISTEN, and after its channels have been entered into
- * the channel map: let those know who have looked there already.
- */
-void
-pinpoint_wakeup_join(void)
-{
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	my_slot()->joined = ++wakeup_control->joined;
-	LWLockRelease(PinpointOrderLock);
-}
-
-/*
- * Tell the views how many channels this session listens on.
- */
-void
-pinpoint_wakeup_set_channels(uint32 nchannels)
-{
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	my_slot()->nchannels = nchannels;
-	LWLockRelease(PinpointOrderLock);
-}
-
-/*
- * Pin the batch that a slot must read first, or none if NULL, instead of the
- * one that it has pinned.  The caller holds PinpointOrderLock, and gives back
- * what the old pin kept.
- */
-static void
-set_unread(PinpointSlot *slot, PinpointBatch *batch)
-{
-	if (batch != NULL)
-	{
-		pinpoint_message_log_pin(batch);
-		slot->unread_sequence = batch->sequence;
-		slot->unread_position = batch->position;
-	}
-	if (slot->unread != NULL)
-		pinpoint_message_log_unpin(slot->unread);
-	slot->unread = batch;
-}
-
-/*
- * Give back what no pin keeps any more, bit by bit, so that others get
- * PinpointOrderLock in between, and release it.
- */
-static void
-trim_and_release_lock(void)
-{
-	while (pinpoint_message_log_trim())
-	{
-		LWLockRelease(PinpointOrderLock);
-		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	}
-	LWLockRelease(PinpointOrderLock);
+	if (noted == NULL)
+		noted = MemoryContextAlloc(TopMemoryContext,
+								   MaxBackends * sizeof(PinpointWakeup));
 }
 
 /*
@@ -303,15 +153,18 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	ListCell   *lc;
 
 	if (list_length(layout->channels) <= MANY_CHANNELS)
+	{
+		pinpoint_sharing_reserve(layout);
 		return;
+	}
 
 	search.found = palloc0_array(bool, MaxBackends);
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	joined = wakeup_control->joined;
+	joined = PinpointSlotArray->joined;
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &wakeup_control->slots[i];
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
 		if (slot->pid != 0 && slot->dboid == MyDatabaseId)
 			search.limit++;
@@ -322,11 +175,11 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	{
 		const char *channel = lfirst(lc);
 
-		if (search.nfound >= search.limit ||
-			!pinpoint_channel_map_lookup(MyDatabaseId, channel,
-										 pinpoint_channel_hash(channel),
-										 find_slot_early, &search))
+		if (search.nfound >= search.limit)
 			break;
+		pinpoint_channel_map_lookup(MyDatabaseId, channel,
+									pinpoint_channel_hash(channel),
+									find_listeners_early, &search);
 	}
 
 	slots = palloc_array(int, Max(search.nfound, 1));
@@ -339,22 +192,28 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	pinpoint_batch_layout_add_listeners(layout, slots, nslots, joined);
 }
 
-static bool
-find_slot_early(int slotno, void *arg)
+static void
+find_listeners_early(const PinpointListeners *listeners, void *arg)
 {
 	EarlySearch *search = arg;
+	int			n = listeners->nslots + listeners->nsharers;
 
-	if (!search->found[slotno])
+	/* Those who share the channel come right behind the others. */
+	for (int i = 0; i < n; i++)
 	{
-		search->found[slotno] = true;
-		search->nfound++;
+		int			slotno = listeners->slots[i];
+
+		if (!search->found[slotno])
+		{
+			search->found[slotno] = true;
+			search->nfound++;
+		}
 	}
-	return search->nfound < search->limit;
 }
 
 /*
- * Find the slots that listen on any channel of a batch.  Changes nothing but
- * marks.
+ * Find the slots that are to get anything of a batch, and write into the batch who
+ * of those who share a channel they are.  Changes nothing else but marks.
  *
  * mark: number of the publication.
  *
@@ -364,17 +223,18 @@ find_slot_early(int slotno, void *arg)
 int
 pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 {
-	ListenerSearch search = {batch->dboid, mark, 0};
+	ListenerSearch search = {batch, 0, mark, 0};
 
 	if (batch->nchannels <= MANY_CHANNELS)
 	{
 		const char *channel = pinpoint_batch_first_channel(batch);
 
-		for (uint32 i = 0; i < batch->nchannels; i++)
+		for (search.channel = 0; search.channel < batch->nchannels;
+			 search.channel++)
 		{
-			(void) pinpoint_channel_map_lookup(batch->dboid, channel,
-											   pinpoint_batch_channel_hash(channel),
-											   find_slot, &search);
+			pinpoint_channel_map_lookup(batch->dboid, channel,
+										pinpoint_batch_channel_hash(channel),
+										find_listeners, &search);
 			channel = pinpoint_batch_next_channel(channel);
 		}
 	}
@@ -382,34 +242,45 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 	{
 		const int  *slots = pinpoint_batch_listeners(batch);
 
+		batch->shared_with_all = true;
 		for (uint32 i = 0; i < batch->nlisteners; i++)
-			(void) find_slot(slots[i], &search);
+			find_slot(slots[i], &search);
 		for (int i = 0; i < MaxBackends; i++)
 		{
-			if (wakeup_control->slots[i].joined > batch->joined)
-				(void) find_slot(i, &search);
+			if (PinpointSlotArray->slots[i].joined > batch->joined)
+				find_slot(i, &search);
 		}
 	}
 	return search.nfound;
+}
+
+static void
+find_listeners(const PinpointListeners *listeners, void *arg)
+{
+	ListenerSearch *search = arg;
+
+	for (int i = 0; i < listeners->nslots; i++)
+		find_slot(listeners->slots[i], arg);
+	pinpoint_sharing_give(search->batch, search->channel, listeners,
+						  find_slot, arg);
 }
 
 /*
  * Note that a slot is found for a publication, unless it was before, or is not,
  * or no longer, that of a listener in this database.
  */
-static bool
+static void
 find_slot(int slotno, void *arg)
 {
 	ListenerSearch *search = arg;
-	PinpointSlot *slot = &wakeup_control->slots[slotno];
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 
-	if (slot->pid != 0 && slot->dboid == search->dboid &&
+	if (slot->pid != 0 && slot->dboid == search->batch->dboid &&
 		slot->marked != search->mark)
 	{
 		slot->marked = search->mark;
 		found_slots[search->nfound++] = slotno;
 	}
-	return true;
 }
 
 /*
@@ -422,32 +293,168 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 {
 	for (int i = 0; i < nfound; i++)
 	{
-		PinpointSlot *slot = &wakeup_control->slots[found_slots[i]];
+		PinpointSlot *slot = &PinpointSlotArray->slots[found_slots[i]];
 
 		if (slot->state == PINPOINT_IDLE)
-		{
-			slot->state = PINPOINT_SIGNALLED;
-			slot->signalled_at = 0;
-			slot->reminders = 0;
-			set_unread(slot, batch);
-			slot->wakeups++;
-			wakeup_control->wakeups++;
-			wakeups[nwakeups].slotno = found_slots[i];
-			wakeups[nwakeups].pid = slot->pid;
-			nwakeups++;
-		}
+			pinpoint_wakeup_note(found_slots[i], batch);
 		else if (slot->state == PINPOINT_READING)
 			slot->state = PINPOINT_READING_AGAIN;
 	}
 }
 
 /*
- * Send the signals that were collected.  The caller holds no lock.
+ * A batch is the first that an IDLE slot has to read: it needs a signal.  The
+ * caller holds PinpointOrderLock, and calls pinpoint_wakeup_before_release() and
+ * pinpoint_wakeup_send() later.
+ */
+void
+pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
+{
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+	Assert(slot->state == PINPOINT_IDLE);
+	slot->state = PINPOINT_SIGNALLED;
+	slot->signalled_at = 0;
+	slot->reminders = 0;
+	(void) pinpoint_slot_set_unread(slot, batch);
+	slot->wakeups++;
+	PinpointSlotArray->wakeups++;
+	noted[nnoted].slotno = slotno;
+	noted[nnoted].pid = slot->pid;
+	nnoted++;
+}
+
+/*
+ * Decide who sends the signals that were noted.  The caller holds
+ * PinpointOrderLock, and is going to release it.
+ */
+void
+pinpoint_wakeup_before_release(void)
+{
+	PinpointHandOver *list = &PinpointSlotArray->hand_over;
+
+	if (list->waker == NULL)
+	{
+		/* Send what a waker has left behind. */
+		if (unlikely(list->first >= 0))
+			nnoted += take(noted + nnoted,
+						   MaxBackends - nnoted);
+		return;
+	}
+	if (nnoted <= MAX_SIGNALS)
+		return;
+
+	for (int i = 0; i < nnoted; i++)
+	{
+		/* Nobody else can raise one's own interrupt without a signal. */
+		if (noted[i].pid == MyProcPid)
+			notifyInterruptPending = true;
+		else
+			hand_over(noted[i].slotno);
+	}
+	nnoted = 0;
+	waker_to_tell = list->waker;
+}
+
+/*
+ * Put a slot into the list of the waker, unless it is there already.
+ */
+static void
+hand_over(int slotno)
+{
+	PinpointHandOver *list = &PinpointSlotArray->hand_over;
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+	if (slot->handed_over)
+		return;
+	slot->handed_over = true;
+	slot->next = -1;
+	if (list->first < 0)
+		list->first = slotno;
+	else
+		PinpointSlotArray->slots[list->last].next = slotno;
+	list->last = slotno;
+}
+
+/*
+ * Take slots out of the list of the waker, at most max; those among them that
+ * still need a signal are stored in wakeups[].  Returns their number, or -1 if the
+ * list was empty.
+ */
+int
+pinpoint_wakeup_take(PinpointWakeup *wakeups, int max)
+{
+	PinpointHandOver *list = &PinpointSlotArray->hand_over;
+	int			n = -1;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (list->first >= 0)
+		n = take(wakeups, max);
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}
+
+/*
+ * The same, with PinpointOrderLock held.
+ */
+static int
+take(PinpointWakeup *wakeups, int max)
+{
+	PinpointHandOver *list = &PinpointSlotArray->hand_over;
+	int			n = 0;
+
+	for (int i = 0; i < max && list->first >= 0; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[list->first];
+
+		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
+			pinpoint_fault != PINPOINT_FAULT_HAND_OVER)
+		{
+			wakeups[n].slotno = list->first;
+			wakeups[n].pid = slot->pid;
+			n++;
+		}
+		slot->handed_over = false;
+		list->first = slot->next;
+	}
+	return n;
+}
+
+/*
+ * This process is the waker, or is the waker no longer if NULL.
+ */
+void
+pinpoint_wakeup_set_waker(struct Latch *waker)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	PinpointSlotArray->hand_over.waker = waker;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * Send the signals that were noted, or let the waker do it.  The caller holds no
+ * lock.
  */
 void
 pinpoint_wakeup_send(void)
 {
-	for (int i = 0; i < nwakeups; i++)
+	if (nnoted > 0)
+		pinpoint_wakeup_signal(noted, nnoted);
+	nnoted = 0;
+
+	/* It may have gone meanwhile, but then its latch does no harm. */
+	if (waker_to_tell != NULL)
+		SetLatch(waker_to_tell);
+	waker_to_tell = NULL;
+}
+
+/*
+ * Signal sessions.
+ */
+void
+pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
+{
+	for (int i = 0; i < n; i++)
 	{
 		if (wakeups[i].pid == MyProcPid)
 			notifyInterruptPending = true;
@@ -459,7 +466,6 @@ pinpoint_wakeup_send(void)
 				 wakeups[i].pid);
 		}
 	}
-	nwakeups = 0;
 }
 
 /*
@@ -473,21 +479,23 @@ void
 pinpoint_wakeup_remind(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz last = *(volatile TimestampTz *) &wakeup_control->last_reminders;
-	Wakeup	   *reminders;
+	TimestampTz last = *(volatile TimestampTz *) &PinpointSlotArray->last_reminders;
+	PinpointWakeup *reminders;
 	int			nreminders = 0;
 
 	/* A clock that was set back must not silence us. */
 	if (last <= now && !TimestampDifferenceExceeds(last, now, REMINDER_INTERVAL))
 		return;
+	if (pinpoint_fault == PINPOINT_FAULT_HAND_OVER)
+		return;
 
-	reminders = palloc_array(Wakeup, MaxBackends);
+	reminders = palloc_array(PinpointWakeup, MaxBackends);
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	wakeup_control->last_reminders = now;
+	PinpointSlotArray->last_reminders = now;
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &wakeup_control->slots[i];
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
 		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
 			needs_reminder(slot, now))
@@ -495,7 +503,7 @@ pinpoint_wakeup_remind(void)
 			slot->signalled_at = now;
 			slot->reminders++;
 			slot->wakeups++;
-			wakeup_control->wakeups++;
+			PinpointSlotArray->wakeups++;
 			reminders[nreminders].slotno = i;
 			reminders[nreminders].pid = slot->pid;
 			nreminders++;
@@ -533,176 +541,10 @@ needs_reminder(PinpointSlot *slot, TimestampTz now)
 }
 
 /*
- * PID of the listener that keeps the oldest batch, 0 if there is none.  The
- * caller holds PinpointOrderLock.
- */
-int
-pinpoint_wakeup_furthest_behind(void)
-{
-	PinpointSlot *furthest = NULL;
-
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &wakeup_control->slots[i];
-
-		if (slot->pid != 0 && slot->unread != NULL &&
-			(furthest == NULL ||
-			 slot->unread_sequence < furthest->unread_sequence))
-			furthest = slot;
-	}
-	return furthest ? furthest->pid : 0;
-}
-
-/*
- * Give up all listeners that have more than limit bytes to read: mark them, and
- * store their PIDs in pids, which has room for MaxBackends elements.  Returns
- * how many there are; each is found once only.
- */
-int
-pinpoint_wakeup_give_up(Size limit, int *pids)
-{
-	int			n = 0;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &wakeup_control->slots[i];
-
-		if (slot->pid == 0 || slot->unread == NULL || slot->given_up ||
-			pinpoint_message_log_bytes() - slot->unread_position <= limit)
-			continue;
-		slot->given_up = true;
-		pids[n++] = slot->pid;
-	}
-	LWLockRelease(PinpointOrderLock);
-	return n;
-}
-
-/*
- * Was this session given up?
- */
-bool
-pinpoint_wakeup_given_up(void)
-{
-	return registered && *(volatile bool *) &my_slot()->given_up;
-}
-
-/*
- * Is there something to read?  Asked at every commit of a session that
- * listens, so it looks without a lock: a signal follows if it looks too early.
- */
-bool
-pinpoint_wakeup_pending(void)
-{
-	return registered &&
-		*(volatile PinpointWakeState *) &my_slot()->state == PINPOINT_SIGNALLED;
-}
-
-/*
- * Was this session reminded of it?  True once for each reminder.
- */
-bool
-pinpoint_wakeup_reminded(void)
-{
-	uint32		reminders;
-
-	if (!registered)
-		return false;
-	reminders = *(volatile uint32 *) &my_slot()->reminders;
-	if (reminders <= answered)
-		return false;
-	answered = reminders;
-	return true;
-}
-
-/*
- * Begin to read: from *first, which stays pinned, to *last.  False if there is
- * nothing to read after all.
- */
-bool
-pinpoint_wakeup_begin_reading(PinpointBatch **first, PinpointBatch **last)
-{
-	PinpointSlot *slot = my_slot();
-	bool		result = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (slot->state == PINPOINT_SIGNALLED)
-	{
-		slot->state = PINPOINT_READING;
-		answered = 0;
-		*first = slot->unread;
-		*last = pinpoint_message_log_last();
-		result = true;
-	}
-	LWLockRelease(PinpointOrderLock);
-	return result;
-}
-
-/*
- * All before next has been read: let the log have it back.
- */
-void
-pinpoint_wakeup_advance(PinpointBatch *next)
-{
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	set_unread(my_slot(), next);
-	trim_and_release_lock();
-}
-
-/*
- * All up to last has been read, with so many notifications for this session
- * delivered.  Returns true if more has come: then the session is to begin to
- * read again, without a signal.
- */
-bool
-pinpoint_wakeup_end_reading(PinpointBatch *last, uint64 delivered)
-{
-	PinpointSlot *slot = my_slot();
-	PinpointBatch *next = NULL;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	slot->delivered += delivered;
-	if (slot->state == PINPOINT_READING_AGAIN)
-		next = pinpoint_message_log_after(last);
-	set_unread(slot, next);
-	slot->state = next ? PINPOINT_SIGNALLED : PINPOINT_IDLE;
-	slot->signalled_at = 0;
-	slot->reminders = 0;
-	trim_and_release_lock();
-	return next != NULL;
-}
-
-/*
- * Copy the slots of all listeners to copy[], and the bytes of the log that
- * each has not read to backlog[].  Both have room for MaxBackends elements.
- * Returns their number.
- */
-int
-pinpoint_wakeup_slots(PinpointSlot *copy, uint64 *backlog)
-{
-	int			n = 0;
-
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &wakeup_control->slots[i];
-
-		if (slot->pid == 0)
-			continue;
-		copy[n] = *slot;
-		backlog[n] = slot->unread ?
-			pinpoint_message_log_bytes() - slot->unread_position : 0;
-		n++;
-	}
-	LWLockRelease(PinpointOrderLock);
-	return n;
-}
-
-/*
  * Signals sent since the server started.  The caller holds PinpointOrderLock.
  */
 uint64
 pinpoint_wakeup_total(void)
 {
-	return wakeup_control->wakeups;
+	return PinpointSlotArray->wakeups;
 }

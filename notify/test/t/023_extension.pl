@@ -109,14 +109,23 @@ foreach my $version (grep { $_ ne $newest } @versions)
 	$session->close;
 }
 
-# Made by one superuser, upgraded by another; in a schema that a third one made.
+# In a schema that somebody else has made.
 $admin->run('CREATE DATABASE others OWNER someone');
 in_database('others', 'CREATE SCHEMA pinpoint', user => 'someone');
 in_database('others', q{CREATE EXTENSION pg_pinpoint VERSION '0.1.0'});
-in_database('others', 'ALTER EXTENSION pg_pinpoint UPDATE', user => 'other_admin');
-is_deeply(contents('others'), $fresh, 'whoever made the schema, and whoever upgrades');
+in_database('others', 'ALTER EXTENSION pg_pinpoint UPDATE');
+is_deeply(contents('others'), $fresh, 'whoever made the schema before');
 error_is(in_database('others', 'DROP SCHEMA pinpoint CASCADE', user => 'someone'),
 	'42501', 'must be owner of schema pinpoint', undef, 'its former owner has lost it');
+
+# Upgraded by another superuser.  What is new is his, as PostgreSQL has it; what was
+# there stays its owner's, and the schema with it.
+$admin->run('CREATE DATABASE another');
+in_database('another', q{CREATE EXTENSION pg_pinpoint VERSION '0.1.0'});
+in_database('another', 'ALTER EXTENSION pg_pinpoint UPDATE', user => 'other_admin');
+my $owner = q{SELECT nspowner = extowner FROM pg_namespace, pg_extension
+  WHERE nspname = 'pinpoint' AND extname = 'pg_pinpoint'};
+is(in_database('another', $owner)->rows->[0][0], 't', 'the schema has the owner of the extension');
 
 # ---- nobody has it from the start
 

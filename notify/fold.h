@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * fold.h
+ *		Identical notifications of one delivery, told once.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_FOLD_H
+#define PINPOINT_FOLD_H
+
+extern void pinpoint_fold_add(const char *channel, const char *payload,
+							  int32 sender_pid);
+extern void pinpoint_fold_tell(void);
+
+#endif							/* PINPOINT_FOLD_H */

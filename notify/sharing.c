@@ -1,0 +1,271 @@
+/*-------------------------------------------------------------------------
+ *
+ * sharing.c
+ *		Who of those who share a channel gets a notification.
+ *
+ * Where many sessions wait for work on one channel, one notification wakes all of
+ * them for what one can do.  Sessions may therefore say that they share a channel
+ * (pinpoint.shared_channels).  A notification goes to everybody who listens on
+ * its channel without sharing it, and to a few of those who share it: to those
+ * first who have nothing to do, and in turn.
+ *
+ * They are chosen when the batch is published.  The batch remembers them, as
+ * PinpointGivens, since a session may read past it for another reason and must
+ * know that it is not for it.  The room for that is reserved with the batch, by
+ * looking up how many there will be at most.  If there is not enough after all,
+ * because a channel has come to be shared between, or because the batch has more
+ * channels than are looked up one by one, all of them get it.  At least one gets
+ * every notification, and more do no harm.
+ *
+ * If a session leaves before it has read what was given to it, that is handed on to
+ * another one; see hand_on.c.  It may come to a session that has read past the
+ * batch already.  Then it is marked late: the session goes back to the batch, and
+ * delivers nothing but that.  This is the one exception from the commit order, and
+ * it is avoided if there is a session that has not come so far.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+
+#include "compat.h"
+#include "sharing.h"
+#include "slots.h"
+
+/* PinpointGiven.receiver: a slot number, perhaps with a flag, or nobody. */
+#define RECEIVER_LATE		((uint32) 1 << 31)
+#define RECEIVER_NOBODY		(~RECEIVER_LATE)
+
+/* How many of a transaction's channels are looked up to make room. */
+typedef struct RoomSearch
+{
+	int			ngiven;
+} RoomSearch;
+
+static void add_room(const PinpointListeners *listeners, void *arg);
+static bool has_nothing_to_do(PinpointSlot *slot, bool ask_for_transaction);
+static PinpointGiven *find_given(PinpointBatch *batch, uint32 channel,
+								 int slotno);
+
+/*
+ * Before commit: make room for the receivers of what the batch will have on
+ * channels that are shared.  If there is none, none is needed.
+ */
+void
+pinpoint_sharing_reserve(PinpointBatchLayout *layout)
+{
+	RoomSearch	search = {0};
+	ListCell   *lc;
+
+	if (!pinpoint_channel_map_is_shared())
+		return;
+
+	foreach(lc, layout->channels)
+	{
+		const char *channel = lfirst(lc);
+
+		pinpoint_channel_map_lookup(MyDatabaseId, channel,
+									pinpoint_channel_hash(channel),
+									add_room, &search);
+	}
+	if (search.ngiven > 0)
+		pinpoint_batch_layout_add_given(layout, search.ngiven);
+}
+
+static void
+add_room(const PinpointListeners *listeners, void *arg)
+{
+	RoomSearch *search = arg;
+
+	if (listeners->nsharers > 0)
+		search->ngiven += listeners->share_limit;
+}
+
+/*
+ * A batch is being published: give what it has on a channel to some of those who
+ * share the channel, and call visitor for each of them.
+ *
+ * The caller holds PinpointOrderLock and the lock of the channel's partition.
+ */
+void
+pinpoint_sharing_give(PinpointBatch *batch, uint32 channel,
+					  const PinpointListeners *listeners,
+					  PinpointReceiverVisitor visitor, void *arg)
+{
+	PinpointGiven *given = pinpoint_batch_given(batch);
+	int			n = listeners->nsharers;
+	int			wanted = Min(listeners->share_limit, n);
+	uint32		turn = *listeners->turn;
+
+	if (n == 0)
+		return;
+
+	if (batch->shared_with_all || wanted > batch->ngiven_max - batch->ngiven)
+	{
+		batch->shared_with_all = true;
+		for (int i = 0; i < n; i++)
+			visitor(listeners->sharers[i], arg);
+		return;
+	}
+
+	/*
+	 * First those who wait for something to do, then those who are at least
+	 * not behind, then whoever is left.
+	 */
+	for (int pass = 0; pass < 3 && wanted > 0; pass++)
+	{
+		for (int i = 0; i < n && wanted > 0; i++)
+		{
+			int			place = (turn + i) % n;
+			int			slotno = listeners->sharers[place];
+			PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+			if ((pass < 2 && !has_nothing_to_do(slot, pass == 0)) ||
+				find_given(batch, channel, slotno) != NULL)
+				continue;
+
+			given[batch->ngiven].channel = channel;
+			pg_atomic_init_u32(&given[batch->ngiven].receiver, slotno);
+			batch->ngiven++;
+			*listeners->turn = (uint32) place + 1;
+			wanted--;
+			visitor(slotno, arg);
+		}
+	}
+}
+
+/*
+ * A session that is in a transaction reads its notifications only when that ends.
+ * Its PGPROC is looked at without a lock: it is a matter of taste, not of truth.
+ */
+static bool
+has_nothing_to_do(PinpointSlot *slot, bool ask_for_transaction)
+{
+	return slot->state == PINPOINT_IDLE &&
+		!(ask_for_transaction &&
+		  LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)));
+}
+
+static PinpointGiven *
+find_given(PinpointBatch *batch, uint32 channel, int slotno)
+{
+	PinpointGiven *given = pinpoint_batch_given(batch);
+
+	for (int i = 0; i < batch->ngiven; i++)
+	{
+		if (given[i].channel == channel &&
+			(pg_atomic_read_u32(&given[i].receiver) & ~RECEIVER_LATE) ==
+			(uint32) slotno)
+			return &given[i];
+	}
+	return NULL;
+}
+
+/*
+ * Was what a batch has on a channel given to this session, which shares it?  The
+ * session reads the batch, and needs no lock.
+ */
+PinpointShare
+pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
+{
+	PinpointGiven *given = find_given(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+
+	if (given == NULL)
+		return PINPOINT_SHARE_NONE;
+	if (pg_atomic_read_u32(&given->receiver) & RECEIVER_LATE)
+		return PINPOINT_SHARE_LATE;
+	return PINPOINT_SHARE_GIVEN;
+}
+
+/*
+ * This session has delivered what came to it late.  Should it go back once more, it
+ * is not to do so again.
+ */
+void
+pinpoint_sharing_late_delivered(PinpointBatch *batch, uint32 channel)
+{
+	PinpointGiven *given = find_given(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+
+	pg_atomic_write_u32(&given->receiver, RECEIVER_NOBODY);
+}
+
+/*
+ * Something that was given to this session and that it has not read, at this place
+ * among the PinpointGivens of a batch or behind it.  Sets the place and the
+ * channel's number; false if there is none.
+ */
+bool
+pinpoint_sharing_next_of(PinpointBatch *batch, uint32 *place, uint32 *channel)
+{
+	PinpointGiven *given = pinpoint_batch_given(batch);
+	int			my_slotno = PINPOINT_MY_SLOT_NUMBER;
+	bool		was_read = batch->sequence <=
+		PinpointSlotArray->slots[my_slotno].read_up_to;
+
+	for (; *place < batch->ngiven; (*place)++)
+	{
+		uint32		receiver = pg_atomic_read_u32(&given[*place].receiver);
+
+		if ((receiver & ~RECEIVER_LATE) == (uint32) my_slotno &&
+			(!was_read || (receiver & RECEIVER_LATE)))
+		{
+			*channel = given[*place].channel;
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Pass on what was given at a place to another one of those who share the channel,
+ * to whom it was not given yet: best to one that has nothing to do, and has not
+ * read past the batch.
+ *
+ * Returns the slot number, or -1 if there is nobody.  *late is set if the session
+ * has read past the batch, or may have.
+ *
+ * The caller holds PinpointOrderLock exclusively, and the lock of the channel's
+ * partition if listeners is not NULL.
+ */
+int
+pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
+						 const PinpointListeners *listeners, bool *late)
+{
+	PinpointGiven *given = &pinpoint_batch_given(batch)[place];
+	int			n = listeners ? listeners->nsharers : 0;
+	int			best = -1;
+	int			best_rank = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			candidate = (*listeners->turn + i) % n;
+		int			slotno = listeners->sharers[candidate];
+		PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+		bool		is_late = batch->sequence <= slot->read_up_to ||
+			batch->sequence <= slot->reading_up_to;
+		int			rank = 1 + (has_nothing_to_do(slot, true) ? 1 : 0) +
+			(is_late ? 0 : 2);
+
+		if (rank > best_rank &&
+			find_given(batch, given->channel, slotno) == NULL)
+		{
+			best = slotno;
+			best_rank = rank;
+			*late = is_late;
+		}
+	}
+
+	if (best < 0)
+		pg_atomic_write_u32(&given->receiver, RECEIVER_NOBODY);
+	else
+	{
+		pg_atomic_write_u32(&given->receiver,
+							(uint32) best | (*late ? RECEIVER_LATE : 0));
+		*listeners->turn += 1;
+	}
+	return best;
+}

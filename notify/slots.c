@@ -1,0 +1,382 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.c
+ *		One slot for each session that listens: what it has to read.
+ *
+ * A slot is in one of four states:
+ *
+ *	IDLE			nothing unread.  The slot has no position in the log.
+ *	SIGNALLED		a batch for this session was published; it is pinned, and
+ *					a signal is under way.
+ *	READING			the session reads from the pinned batch on, up to the one
+ *					that was the last when it began.
+ *	READING_AGAIN	more has been published for it since then.
+ *
+ *					publish			session
+ *	IDLE			SIGNALLED		-
+ *	SIGNALLED		SIGNALLED		READING when it begins to read
+ *	READING			READING_AGAIN	IDLE when it is done
+ *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
+ *
+ * Only the step from IDLE to SIGNALLED sends a signal, so at most one is ever
+ * under way to a session, however many batches are published.  What is
+ * published after the pinned batch stays as long as the pin does, so the other
+ * steps need no pin of their own.
+ *
+ * The session's own steps change nothing but its own slot, and the pins of
+ * batches, which are atomic.  So PinpointOrderLock is taken in shared mode for
+ * them, which keeps publishers out, but lets listeners of one notification begin
+ * and end side by side.  Only the one that removes the last pin from the oldest
+ * batch takes it exclusively, to give back what is no longer kept.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+
+#include "compat.h"
+#include "locks.h"
+#include "message_log.h"
+#include "slots.h"
+
+PinpointSlots *PinpointSlotArray = NULL;
+
+/* Does this session own its slot? */
+static bool registered = false;
+
+/* To how many reminders since it was woken has this session answered? */
+static uint32 answered = 0;
+
+static PinpointSlot *my_slot(void);
+static void trim(void);
+
+static PinpointSlot *
+my_slot(void)
+{
+	return &PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER];
+}
+
+Size
+pinpoint_slots_shmem_size(void)
+{
+	return add_size(offsetof(PinpointSlots, slots),
+					mul_size(MaxBackends, sizeof(PinpointSlot)));
+}
+
+void
+pinpoint_slots_shmem_init(void)
+{
+	bool		found;
+
+	PinpointSlotArray = ShmemInitStruct("pg_pinpoint sessions",
+										pinpoint_slots_shmem_size(), &found);
+	if (!found)
+	{
+		memset(PinpointSlotArray, 0, pinpoint_slots_shmem_size());
+		PinpointSlotArray->hand_over.first = -1;
+		PinpointSlotArray->hand_over.last = -1;
+	}
+}
+
+/*
+ * This session begins to listen, unless it does already.
+ */
+void
+pinpoint_slot_register(void)
+{
+	PinpointSlot *slot = my_slot();
+
+	if (registered)
+		return;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	memset(slot, 0, offsetof(PinpointSlot, handed_over));
+	slot->pid = MyProcPid;
+	slot->dboid = MyDatabaseId;
+	slot->proc = MyProc;
+	slot->state = PINPOINT_IDLE;
+	LWLockRelease(PinpointOrderLock);
+	answered = 0;
+	registered = true;
+}
+
+/*
+ * This session listens no more, or ends: what is unread is none of its
+ * business.
+ */
+void
+pinpoint_slot_unregister(void)
+{
+	PinpointSlot *slot = my_slot();
+
+	if (!registered)
+		return;
+	registered = false;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	(void) pinpoint_slot_set_unread(slot, NULL);
+	if (slot->handed_on != NULL)
+		(void) pinpoint_message_log_unpin(slot->handed_on);
+	slot->handed_on = NULL;
+	slot->pid = 0;
+	slot->state = PINPOINT_IDLE;
+	LWLockRelease(PinpointOrderLock);
+	trim();
+}
+
+bool
+pinpoint_slot_registered(void)
+{
+	return registered;
+}
+
+/*
+ * Before the commit of a LISTEN, and after its channels have been entered into
+ * the channel map: let those know who have looked there already; see wakeup.c.
+ */
+void
+pinpoint_slot_join(void)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	my_slot()->joined = ++PinpointSlotArray->joined;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * Tell the views how many channels this session listens on.
+ */
+void
+pinpoint_slot_set_channels(uint32 nchannels)
+{
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	my_slot()->nchannels = nchannels;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * Pin the batch that a slot must read first, or none if NULL, instead of the one
+ * that it has pinned.  The caller holds PinpointOrderLock, exclusively if the slot
+ * is another session's.  Returns true if the old pin may have been all that kept
+ * the oldest batch: then the caller calls pinpoint_message_log_trim().
+ */
+bool
+pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch)
+{
+	bool		trim_log = false;
+
+	if (batch != NULL)
+	{
+		pinpoint_message_log_pin(batch);
+		slot->unread_sequence = batch->sequence;
+		slot->unread_position = batch->position;
+	}
+	if (slot->unread != NULL)
+		trim_log = pinpoint_message_log_unpin(slot->unread);
+	slot->unread = batch;
+	return trim_log;
+}
+
+/*
+ * Give back what no pin keeps any more, bit by bit, so that others get
+ * PinpointOrderLock in between.
+ */
+static void
+trim(void)
+{
+	bool		more;
+
+	do
+	{
+		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		more = pinpoint_message_log_trim();
+		LWLockRelease(PinpointOrderLock);
+	} while (more);
+}
+
+/*
+ * Is there something to read?  Asked at every commit of a session that
+ * listens, so it looks without a lock: a signal follows if it looks too early.
+ */
+bool
+pinpoint_slot_pending(void)
+{
+	return registered &&
+		*(volatile PinpointWakeState *) &my_slot()->state == PINPOINT_SIGNALLED;
+}
+
+/*
+ * Was this session reminded of it?  True once for each reminder.
+ */
+bool
+pinpoint_slot_reminded(void)
+{
+	uint32		reminders;
+
+	if (!registered)
+		return false;
+	reminders = *(volatile uint32 *) &my_slot()->reminders;
+	if (reminders <= answered)
+		return false;
+	answered = reminders;
+	return true;
+}
+
+/*
+ * Was this session given up?
+ */
+bool
+pinpoint_slot_given_up(void)
+{
+	return registered && *(volatile bool *) &my_slot()->given_up;
+}
+
+/*
+ * Begin to read: from *first, which stays pinned, to *last.  What has a number up
+ * to *read_before was read already.  False if there is nothing to read after all.
+ */
+bool
+pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
+							uint64 *read_before)
+{
+	PinpointSlot *slot = my_slot();
+	bool		result = false;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	if (slot->state == PINPOINT_SIGNALLED)
+	{
+		slot->state = PINPOINT_READING;
+		answered = 0;
+		*first = slot->unread;
+		*last = pinpoint_message_log_last();
+		*read_before = slot->read_up_to;
+		slot->reading_up_to = (*last)->sequence;
+		result = true;
+	}
+	LWLockRelease(PinpointOrderLock);
+	return result;
+}
+
+/*
+ * All before next has been read: let the log have it back.
+ */
+void
+pinpoint_slot_advance(PinpointBatch *next)
+{
+	bool		trim_log;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	trim_log = pinpoint_slot_set_unread(my_slot(), next);
+	LWLockRelease(PinpointOrderLock);
+	if (trim_log)
+		trim();
+}
+
+/*
+ * All up to last has been read, with so many notifications for this session
+ * delivered.  Returns true if more has come: then the session is to begin to
+ * read again, without a signal.
+ */
+bool
+pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered)
+{
+	PinpointSlot *slot = my_slot();
+	PinpointBatch *next = NULL;
+	bool		trim_log;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	slot->delivered += delivered;
+	if (slot->handed_on != NULL)
+		next = slot->handed_on;
+	else if (slot->state == PINPOINT_READING_AGAIN)
+		next = pinpoint_message_log_after(last);
+	trim_log = pinpoint_slot_set_unread(slot, next);
+	if (slot->handed_on != NULL)
+		(void) pinpoint_message_log_unpin(slot->handed_on);
+	slot->handed_on = NULL;
+	slot->read_up_to = Max(slot->read_up_to, slot->reading_up_to);
+	slot->reading_up_to = 0;
+	slot->state = next ? PINPOINT_SIGNALLED : PINPOINT_IDLE;
+	slot->signalled_at = 0;
+	slot->reminders = 0;
+	LWLockRelease(PinpointOrderLock);
+	if (trim_log)
+		trim();
+	return next != NULL;
+}
+
+/*
+ * PID of the listener that keeps the oldest batch, 0 if there is none.  The
+ * caller holds PinpointOrderLock.
+ */
+int
+pinpoint_slots_furthest_behind(void)
+{
+	PinpointSlot *furthest = NULL;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid != 0 && slot->unread != NULL &&
+			(furthest == NULL ||
+			 slot->unread_sequence < furthest->unread_sequence))
+			furthest = slot;
+	}
+	return furthest ? furthest->pid : 0;
+}
+
+/*
+ * Give up all listeners that have more than limit bytes to read: mark them, and
+ * store their PIDs in pids, which has room for MaxBackends elements.  Returns
+ * how many there are; each is found once only.
+ */
+int
+pinpoint_slots_give_up(Size limit, int *pids)
+{
+	int			n = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid == 0 || slot->unread == NULL || slot->given_up ||
+			pinpoint_message_log_bytes() - slot->unread_position <= limit)
+			continue;
+		slot->given_up = true;
+		pids[n++] = slot->pid;
+	}
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}
+
+/*
+ * Copy the slots of all listeners to copy[], and the bytes of the log that
+ * each has not read to backlog[].  Both have room for MaxBackends elements.
+ * Returns their number.
+ */
+int
+pinpoint_slots_copy(PinpointSlot *copy, uint64 *backlog)
+{
+	int			n = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid == 0)
+			continue;
+		copy[n] = *slot;
+		backlog[n] = slot->unread ?
+			pinpoint_message_log_bytes() - slot->unread_position : 0;
+		n++;
+	}
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}

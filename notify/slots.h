@@ -1,0 +1,105 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.h
+ *		One slot for each session that listens.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_SLOTS_H
+#define PINPOINT_SLOTS_H
+
+#include "datatype/timestamp.h"
+#include "message_log.h"
+
+/* What a slot says about the next wakeup of its session; see slots.c. */
+typedef enum PinpointWakeState
+{
+	PINPOINT_IDLE,				/* nothing unread */
+	PINPOINT_SIGNALLED,			/* unread batches, signal under way */
+	PINPOINT_READING,			/* reads what there was when it began */
+	PINPOINT_READING_AGAIN		/* as before, and there is more by now */
+} PinpointWakeState;
+
+/*
+ * Indexed by PINPOINT_MY_SLOT_NUMBER.
+ *
+ * The fields of the first group are written by the owner, who holds
+ * PinpointOrderLock at least in shared mode, and by others, who hold it
+ * exclusively.  The owner may look at state, reminders and given_up without it.
+ * Those of the second group are written by whoever holds it exclusively.
+ */
+typedef struct PinpointSlot
+{
+	int			pid;			/* owner, 0 if it does not listen */
+	Oid			dboid;			/* the owner's database */
+	struct PGPROC *proc;		/* the owner */
+	PinpointWakeState state;
+	PinpointBatch *unread;		/* pinned batch to read first, NULL if IDLE */
+	uint64		unread_sequence;	/* its number of publication */
+	uint64		unread_position;	/* bytes published before it */
+	uint64		read_up_to;		/* publications up to this number were read, */
+	uint64		reading_up_to;	/* and up to this are being read; 0 if none */
+	PinpointBatch *handed_on;	/* while READING: pinned batch to go back to
+								 * when done, NULL if none; see sharing.c */
+	TimestampTz signalled_at;	/* when it was signalled last; 0 if not known */
+	uint32		reminders;		/* signals since it is SIGNALLED, less one */
+	uint32		nchannels;		/* channels it is listening on */
+	uint64		delivered;		/* notifications handed to its client */
+	bool		given_up;		/* it was told to end, being too far behind */
+
+	uint64		marked;			/* publication that last found this listener */
+	uint64		joined;			/* number of its last LISTEN; see wakeup.c */
+	uint64		wakeups;		/* signals sent to it */
+
+	/*
+	 * These outlive the owner, as the list of slots that the waker is to
+	 * signal may contain a slot whose owner has gone.
+	 */
+	bool		handed_over;	/* in that list */
+	int			next;			/* the one behind it there, -1 for none */
+} PinpointSlot;
+
+/* What the waker is to do next, and who it is; see wakeup.c. */
+typedef struct PinpointHandOver
+{
+	struct Latch *waker;		/* NULL if there is none */
+	int			first;			/* list of slots, -1 if empty */
+	int			last;
+} PinpointHandOver;
+
+/* The first group is protected by PinpointOrderLock. */
+typedef struct PinpointSlots
+{
+	uint64		wakeups;		/* signals sent since start */
+	uint64		joined;			/* number of the last LISTEN */
+	PinpointHandOver hand_over;
+	TimestampTz last_reminders; /* when somebody looked last; read without the
+								 * lock, too */
+	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
+} PinpointSlots;
+
+extern PinpointSlots *PinpointSlotArray;
+
+extern Size pinpoint_slots_shmem_size(void);
+extern void pinpoint_slots_shmem_init(void);
+extern void pinpoint_slot_register(void);
+extern void pinpoint_slot_unregister(void);
+extern bool pinpoint_slot_registered(void);
+extern void pinpoint_slot_join(void);
+extern void pinpoint_slot_set_channels(uint32 nchannels);
+extern bool pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch);
+extern bool pinpoint_slot_pending(void);
+extern bool pinpoint_slot_reminded(void);
+extern bool pinpoint_slot_given_up(void);
+extern bool pinpoint_slot_begin_reading(PinpointBatch **first,
+										PinpointBatch **last,
+										uint64 *read_before);
+extern void pinpoint_slot_advance(PinpointBatch *next);
+extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered);
+extern int	pinpoint_slots_furthest_behind(void);
+extern int	pinpoint_slots_give_up(Size limit, int *pids);
+extern int	pinpoint_slots_copy(PinpointSlot *copy, uint64 *backlog);
+
+#endif							/* PINPOINT_SLOTS_H */

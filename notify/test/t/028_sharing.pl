@@ -1,0 +1,321 @@
+# Shared channels: a notification goes to all who do not share its channel, and to a
+# few of those who do.  It is never given to nobody.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+BEGIN { allow_open_files(1024); }
+
+my $node = new_node('main', max_connections => 600);
+my ($observer, $sender) = connect_many($node, 2);
+
+# Sessions that share channel c, so many getting each notification.
+sub sharers
+{
+	my ($count, $limit) = @_;
+	my @sessions = connect_many($node, $count,
+		options => "-c pinpoint.shared_channels=c -c pinpoint.share_limit=$limit");
+	$_->run('LISTEN c; LISTEN fence') for @sessions;
+	return @sessions;
+}
+
+# What each of these sessions has been told up to a fence, as a list of payloads of
+# channel c.
+my $fence = 0;
+sub told
+{
+	my (@sessions) = @_;
+	$fence++;
+	$sender->run("NOTIFY fence, 'told $fence'");
+	return map {
+		[ map { $_->{payload} } grep { $_->{channel} eq 'c' } $_->notifications_until('fence', "told $fence") ]
+	} @sessions;
+}
+
+# Each of these payloads was told to so many of the sessions.
+sub each_told
+{
+	my ($count, $payloads, $told, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my %times = map { $_ => 0 } @$payloads;
+	$times{$_}++ for map { @$_ } @$told;
+	return is_deeply(\%times, { map { $_ => $count } @$payloads }, $name);
+}
+
+sub in_order
+{
+	my ($payloads, $told, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $n     = 0;
+	my %place = map { $_ => $n++ } @$payloads;
+	my $wrong = grep {
+		my @places = map { $place{$_} } @$_;
+		"@places" ne join ' ', sort { $a <=> $b } @places;
+	} @$told;
+	return is($wrong, 0, $name);
+}
+
+sub close_all
+{
+	$_->close for @_;
+	wait_until(
+		sub {
+			$observer->value('SELECT count(*) FROM pinpoint.stat_channels') == 0;
+		}) or die 'channels stay';
+	return;
+}
+
+# ---- settings
+
+is($observer->value('SHOW pinpoint.shared_channels'), '', 'nothing is shared by default');
+is($observer->value('SHOW pinpoint.share_limit'), 2, 'how many get it');
+foreach my $list ('c', 'c, d', '*', 'c*', '"C d", e*')
+{
+	is($observer->query("SET pinpoint.shared_channels = '$list'")->error,
+		undef, "shared_channels = $list");
+}
+error_is($observer->query(q(SET pinpoint.shared_channels = 'c,,d')),
+	'22023', 'invalid value for parameter "pinpoint.shared_channels": "c,,d"', undef,
+	'not a list');
+error_is($observer->query(q(SET pinpoint.shared_channels = 'a*b')),
+	'22023', 'invalid value for parameter "pinpoint.shared_channels": "a*b"', undef,
+	'an asterisk in the middle');
+is($observer->query("SET pinpoint.share_limit = $_")->error->{C}, '22023', "share_limit = $_")
+  for 0, -1, 65, 'few';
+$observer->run('CREATE ROLE worker LOGIN');
+my $worker = connect_to($node, user => 'worker');
+is($worker->query('SET pinpoint.shared_channels = c')->error, undef, 'anyone may set it');
+$worker->close;
+$observer->run('RESET pinpoint.shared_channels');
+
+# ---- who gets what
+
+foreach my $case ([ 1, 1 ], [ 2, 1 ], [ 7, 1 ], [ 7, 3 ], [ 3, 10 ], [ 50, 4 ], [ 500, 2 ])
+{
+	my ($count, $limit) = @$case;
+	my @sessions = sharers($count, $limit);
+	my @others   = connect_many($node, 3);
+	$_->run('LISTEN c; LISTEN fence') for @others;
+	is_deeply(
+		$observer->run(q(SELECT listeners, sharers FROM pinpoint.stat_channels WHERE channel = 'c'))->rows,
+		[ [ $count + 3, $count ] ],
+		"$count share the channel, of whom $limit get it");
+
+	my @payloads = map { "n$_" } 1 .. 60;
+	$sender->run("NOTIFY c, '$_'") for @payloads;
+	my @told = told(@sessions);
+	each_told($limit < $count ? $limit : $count, \@payloads, \@told, 'as many as shall get each');
+	in_order(\@payloads, \@told, 'in order');
+	my @all = told(@others);
+	is_deeply(\@all, [ (\@payloads) x 3 ], 'those who do not share it get all');
+	close_all(@sessions, @others);
+}
+
+# In one transaction; on several channels, of which some are shared.
+my @sessions = connect_many($node, 5,
+	options => '-c pinpoint.shared_channels=c*,Other -c pinpoint.share_limit=1');
+$_->run('LISTEN c; LISTEN c_more; LISTEN fence; LISTEN other; LISTEN "Other"') for @sessions;
+is($observer->value(q(SELECT string_agg(channel, ' ' ORDER BY channel COLLATE "C") FROM pinpoint.stat_channels WHERE sharers = 5)),
+	'c c_more other', 'names as in LISTEN, with an asterisk');
+$sender->run(q(BEGIN; NOTIFY c, '1'; NOTIFY c_more, '2'; NOTIFY "Other", '3'; NOTIFY c, '4'; COMMIT));
+$sender->run(q(NOTIFY fence, 'several'));
+my %got;
+foreach my $session (@sessions)
+{
+	my $together = join ' ', map { $_->{payload} } grep { $_->{channel} eq 'c' }
+	  my @notifications = $session->notifications_until('fence', 'several');
+	push @{ $got{c} }, $together if $together ne '';
+	push @{ $got{ $_->{channel} } }, $_->{payload} for grep { $_->{channel} ne 'c' } @notifications;
+}
+is_deeply(\%got, { c => ['1 4'], c_more => ['2'], Other => [ (3) x 5 ] },
+	'each channel of a transaction goes to one, and what is not shared to all');
+
+# More channels in a transaction than are looked up one by one.
+$sender->run(q(BEGIN; SELECT count(pg_notify('x' || i, '')) FROM generate_series(1, 100) i; NOTIFY c, 'many'; COMMIT));
+is_deeply([ told(@sessions) ], [ (['many']) x 5 ], 'a transaction with very many channels goes to all');
+close_all(@sessions);
+
+# ---- it is fair
+
+@sessions = sharers(7, 1);
+my $sent = 10_000;
+$_->run('BEGIN') for @sessions;
+$sender->run(
+	"DO \$\$ BEGIN FOR i IN 1 .. $sent LOOP PERFORM pg_notify('c', i::text); COMMIT; END LOOP; END \$\$");
+$_->run('COMMIT') for @sessions;
+my @told = told(@sessions);
+each_told(1, [ 1 .. $sent ], \@told, "$sent notifications go to one each");
+in_order([ 1 .. $sent ], \@told, 'in order');
+my ($least, $most) = (sort { $a <=> $b } map { scalar @$_ } @told)[ 0, -1 ];
+cmp_ok($most, '<=', 1.1 * $least, "seven sessions that are busy get between $least and $most");
+$sender->run("NOTIFY c, '$_'"), wait_until_all_idle(@sessions) for 1 .. 700;
+@told = told(@sessions);
+($least, $most) = (sort { $a <=> $b } map { scalar @$_ } @told)[ 0, -1 ];
+cmp_ok($most, '<=', 1.1 * $least, "of 700 to seven idle sessions each gets between $least and $most");
+close_all(@sessions);
+
+sub wait_until_all_idle
+{
+	return wait_until(
+		sub {
+			$observer->value(q(SELECT count(*) FROM pinpoint.stat_listeners WHERE state <> 'idle')) == 0;
+		});
+}
+
+# ---- those first who have nothing to do
+
+@sessions = sharers(4, 1);
+$_->run('BEGIN') for @sessions[ 0 .. 1 ];
+$sender->run("NOTIFY c, '$_'"), wait_until_all_idle() for 1 .. 20;
+$_->receive_available for @sessions;
+is(scalar(grep { $_->take_notifications } @sessions[ 2 .. 3 ]), 2, 'both who are idle get some');
+$_->run('COMMIT') for @sessions[ 0 .. 1 ];
+is_deeply([ map { $_->take_notifications } @sessions[ 0 .. 1 ] ], [],
+	'and those in a transaction none');
+
+# All in transactions: they get it when these end.
+$_->run('BEGIN') for @sessions;
+$sender->run("NOTIFY c, 'later $_'") for 1 .. 8;
+$_->run('COMMIT') for @sessions;
+@told = told(@sessions);
+each_told(1, [ map { "later $_" } 1 .. 8 ], \@told, 'if nobody is idle, those who are not get it');
+close_all(@sessions);
+
+# ---- those who leave
+
+# In transactions, with something unread; then all but one leave, in every way.
+foreach my $way ('UNLISTEN c', 'UNLISTEN *', 'close', 'hang up', 'terminate')
+{
+	@sessions = sharers(5, 1);
+	my ($stays, @leave) = @sessions;
+	$_->run('BEGIN') for @sessions;
+	my @payloads = map { "$way $_" } 1 .. 50;
+	$sender->run("NOTIFY c, '$_'") for @payloads;
+	foreach my $session (@leave)
+	{
+		if ($way =~ /UNLISTEN/)
+		{
+			# In the transaction, so that nothing is read before.
+			$session->run("$way; COMMIT");
+		}
+		elsif ($way eq 'close')   { $session->close; }
+		elsif ($way eq 'hang up') { $session->hang_up; }
+		else { $observer->run('SELECT pg_terminate_backend(' . $session->pid . ')'); }
+		wait_until(
+			sub {
+				$observer->value(q(SELECT sharers FROM pinpoint.stat_channels WHERE channel = 'c')) ==
+				  @sessions - 1;
+			}) or die "$way: it does not leave";
+		@sessions = grep { $_ != $session } @sessions;
+	}
+	my %left_with;
+	foreach my $session (grep { $way =~ /LISTEN/ } @leave)
+	{
+		$left_with{ $_->{payload} }++ for grep { $_->{channel} eq 'c' } $session->take_notifications;
+	}
+	is_deeply(\%left_with, {}, "$way: they get nothing any more");
+	$stays->run('COMMIT');
+	@told = told($stays);
+	each_told(1, \@payloads, \@told, "$way: the one that stays gets everything once");
+	in_order(\@payloads, \@told, "$way: in order");
+	close_all($stays, grep { $way =~ /LISTEN/ } @leave);
+}
+
+# It comes to a session that has read later ones already: late, but it comes.
+@sessions = sharers(2, 1);
+my ($blocked, $free) = @sessions;
+$blocked->run('BEGIN');
+$free->run('BEGIN');
+$sender->run("NOTIFY c, '$_'") for 1 .. 10;
+$free->run('COMMIT');
+$sender->run(q(NOTIFY fence, 'read'));
+my @first = map { $_->{payload} } $free->notifications_until('fence', 'read');
+is(scalar @first, 5, 'one of two has read its share');
+$blocked->hang_up;
+my @late = map { $_->{payload} } $free->wait_for(5);
+is_deeply([ sort { $a <=> $b } @first, @late ], [ 1 .. 10 ], 'and then gets the share of the other');
+is_deeply([ told($free) ], [ [] ], 'each once');
+$sender->run(q(NOTIFY c, 'after'));
+is_deeply([ told($free) ], [ ['after'] ], 'it goes on');
+close_all($free);
+
+# Late twice, from two who leave one after the other; and one who gets it late leaves.
+@sessions = sharers(4, 1);
+$_->run('BEGIN') for @sessions;
+$sender->run("NOTIFY c, '$_'") for 1 .. 40;
+my ($last, @others) = @sessions;
+$last->run('COMMIT');
+$sender->run(q(NOTIFY fence, 'one'));
+my @mine = map { $_->{payload} } $last->notifications_until('fence', 'one');
+foreach my $session (@others)
+{
+	$session->hang_up;
+	wait_until(sub { !stat_listener($observer, $session->pid) }) or die 'it stays';
+}
+push @mine, map { $_->{payload} } $last->wait_for(40 - @mine);
+is_deeply([ sort { $a <=> $b } @mine ], [ 1 .. 40 ], 'from several who leave');
+is_deeply([ told($last) ], [ [] ], 'each once');
+close_all($last);
+
+# With nobody left, what was given is gone, as what nobody listens to.
+@sessions = sharers(3, 1);
+$_->run('BEGIN') for @sessions;
+$sender->run("NOTIFY c, '$_'") for 1 .. 10;
+close_all(@sessions);
+server_is_clean($observer, 'when all leave nothing is kept');
+
+# One that begins to share later gets what is handed on.
+my ($leaves) = sharers(1, 1);
+$leaves->run('BEGIN');
+$sender->run(q(NOTIFY c, 'before the other came'));
+my ($comes) = sharers(1, 1);
+$leaves->hang_up;
+is(as_text($comes->wait_for(1)), 'c/before the other came', 'also one that came later');
+close_all($comes);
+
+# ---- the setting changes
+
+my $changes = connect_to($node);
+$changes->run('LISTEN fence; LISTEN c');
+$changes->run(q(SET pinpoint.shared_channels = 'c, d'; SET pinpoint.share_limit = 1));
+my ($other) = sharers(1, 1);
+$sender->run("NOTIFY c, '$_'") for 1 .. 10;
+is_deeply([ told($changes, $other) ], [ ([ 1 .. 10 ]) x 2 ],
+	'a LISTEN from before is not shared');
+$changes->run('LISTEN c');
+$sender->run("NOTIFY c, '$_'") for 1 .. 10;
+is_deeply([ told($changes) ], [ [ 1 .. 10 ] ], 'nor by LISTEN once more');
+told($other);
+$changes->run('UNLISTEN c');
+$changes->run('LISTEN c');
+$sender->run("NOTIFY c, '$_'"), wait_until_all_idle() for 1 .. 10;
+each_told(1, [ 1 .. 10 ], [ told($changes, $other) ], 'but by UNLISTEN and LISTEN');
+$changes->run('RESET pinpoint.shared_channels; UNLISTEN c');
+$changes->run('LISTEN c');
+$sender->run("NOTIFY c, '$_'"), wait_until_all_idle() for 1 .. 10;
+is_deeply([ told($changes) ], [ [ 1 .. 10 ] ], 'and not any more after a reset');
+close_all($changes, $other);
+
+# ---- another database
+
+$observer->run('CREATE DATABASE elsewhere');
+my @elsewhere = connect_many($node, 3, dbname => 'elsewhere',
+	options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1');
+$_->run('LISTEN c') for @elsewhere;
+@sessions = sharers(3, 1);
+$sender->run("NOTIFY c, '$_'") for 1 .. 30;
+each_told(1, [ 1 .. 30 ], [ told(@sessions) ], 'in its own database');
+is($observer->value("SELECT sum(wakeups) FROM pinpoint.stat_listeners WHERE datname = 'elsewhere'"),
+	0, 'and not in another');
+close_all(@elsewhere, @sessions);
+
+server_is_clean($observer, 'nothing is left');
+
+done_testing();

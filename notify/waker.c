@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * waker.c
+ *		The background worker that signals listeners.
+ *
+ * A sender that has more than a few sessions to signal hands them over to this
+ * process and goes on; see wakeup.c.  It is started as soon as sessions can
+ * connect, in recovery too, and again a second after it has ended.  Nothing depends
+ * on it: whoever finds that there is no waker does its work.
+ *
+ * It has no database, but a connection all the same, for without one it would not be
+ * seen in pg_stat_activity.
+ *
+ * It also reminds those who were woken long ago, as senders do, should nobody send
+ * anything for a while.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/guc.h"
+
+#include "compat.h"
+#include "message_log.h"
+#include "settings.h"
+#include "waker.h"
+#include "wakeup.h"
+
+/*
+ * How many are signalled before the list is looked at again: those who have
+ * begun to read meanwhile need no signal any more.
+ */
+#define SIGNALS_PER_ROUND	16
+
+/* Milliseconds to sleep, while somebody has something to read, and if not. */
+#define SLEEP_WHILE_KEPT	1000
+#define SLEEP_WHILE_EMPTY	10000
+
+/* Seconds after which the postmaster starts it again. */
+#define RESTART_INTERVAL	1
+
+static void at_exit(int code, Datum arg);
+static int	signal_listed(void);
+
+/*
+ * When the library is loaded: have the worker started with the server.
+ */
+void
+pinpoint_waker_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	if (!pinpoint_waker)
+		return;
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = RESTART_INTERVAL;
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name),
+			 "pg_pinpoint");
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
+			 "pinpoint_waker_main");
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "pg_pinpoint waker");
+	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "pg_pinpoint waker");
+	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * The worker.
+ */
+void
+pinpoint_waker_main(Datum arg)
+{
+	uint32		wait_event = PINPOINT_WAIT_EVENT("PinpointWaker");
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	before_shmem_exit(at_exit, (Datum) 0);
+	pinpoint_wakeup_set_waker(MyLatch);
+
+	while (!ShutdownRequestPending)
+	{
+		long		sleep = SLEEP_WHILE_EMPTY;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+
+		if (signal_listed() >= 0)
+			continue;
+
+		if (pinpoint_message_log_kept() > 0)
+		{
+			pinpoint_wakeup_remind();
+			sleep = SLEEP_WHILE_KEPT;
+		}
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 sleep, wait_event);
+		ResetLatch(MyLatch);
+	}
+
+	/* Not 0, which would mean that it is not to be started again. */
+	proc_exit(1);
+}
+
+/*
+ * Signal some of those that were handed over.  Returns how many, or -1 if there is
+ * none in the list.
+ */
+static int
+signal_listed(void)
+{
+	PinpointWakeup wakeups[SIGNALS_PER_ROUND];
+	int			n = pinpoint_wakeup_take(wakeups, SIGNALS_PER_ROUND);
+
+	if (n > 0)
+		pinpoint_wakeup_signal(wakeups, n);
+	return n;
+}
+
+/*
+ * From here on senders do it themselves.  What they have handed over until now is
+ * still to be done.
+ */
+static void
+at_exit(int code, Datum arg)
+{
+	pinpoint_wakeup_set_waker(NULL);
+	while (signal_listed() >= 0)
+		 /* loop */ ;
+}

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * waker.h
+ *		The background worker that signals listeners.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_WAKER_H
+#define PINPOINT_WAKER_H
+
+extern void pinpoint_waker_register(void);
+
+/* Called by the postmaster's child, by this name. */
+extern PGDLLEXPORT void pinpoint_waker_main(Datum arg);
+
+#endif							/* PINPOINT_WAKER_H */
