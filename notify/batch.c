@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
@@ -63,6 +64,8 @@ typedef struct ChannelNumber
 static Size record_size(Size len);
 static char *write_record(char *cursor, uint32 number, const char *string,
 						  Size len);
+static bool read_record(const char **cursor, const char *end, uint32 *number,
+						Size *len);
 static Size listeners_size(uint32 nlisteners);
 static Size given_size(uint16 ngiven_max);
 
@@ -225,6 +228,7 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	batch->ngiven_max = layout->ngiven_max;
 	batch->ngiven = 0;
 	batch->shared_with_all = false;
+	batch->xid = InvalidTransactionId;
 
 	foreach(lc, layout->channels)
 	{
@@ -248,6 +252,87 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 			   layout->listeners, layout->nlisteners * sizeof(int));
 
 	Assert(cursor <= (char *) pinpoint_batch_given(batch));
+}
+
+/*
+ * Size of a batch, given that of its body: its channels and notifications.
+ */
+Size
+pinpoint_batch_size_of_body(Size body_size, uint16 ngiven_max)
+{
+	return MAXALIGN(sizeof(PinpointBatch)) + MAXALIGN(body_size) +
+		given_size(ngiven_max);
+}
+
+/*
+ * The body of a batch, and its size.
+ */
+char *
+pinpoint_batch_body(PinpointBatch *batch)
+{
+	return (char *) batch + MAXALIGN(sizeof(PinpointBatch));
+}
+
+Size
+pinpoint_batch_body_size(PinpointBatch *batch)
+{
+	return (char *) pinpoint_batch_given(batch) - pinpoint_batch_body(batch);
+}
+
+/*
+ * Is the body of a batch as it should be?  It may have been made up by somebody who
+ * wrote it into the WAL himself.
+ */
+bool
+pinpoint_batch_is_valid(PinpointBatch *batch)
+{
+	const char *cursor = pinpoint_batch_body(batch);
+	const char *end = cursor + pinpoint_batch_body_size(batch);
+
+	for (uint32 i = 0; i < batch->nchannels; i++)
+	{
+		uint32		hash;
+		Size		len;
+
+		if (!read_record(&cursor, end, &hash, &len) ||
+			len == 0 || len >= NAMEDATALEN ||
+			hash != pinpoint_channel_hash(cursor - record_size(len) +
+										  sizeof(uint32)))
+			return false;
+	}
+	for (uint32 i = 0; i < batch->nnotifications; i++)
+	{
+		uint32		number;
+		Size		len;
+
+		if (!read_record(&cursor, end, &number, &len) ||
+			number >= batch->nchannels)
+			return false;
+	}
+	return batch->expected == pinpoint_batch_body_size(batch) &&
+		batch->nchannels > 0 && batch->nnotifications > 0 &&
+		MAXALIGN(cursor - pinpoint_batch_body(batch)) ==
+		pinpoint_batch_body_size(batch);
+}
+
+/*
+ * Go past a record, if it lies before end.  Sets its number and the length of its
+ * string.
+ */
+static bool
+read_record(const char **cursor, const char *end, uint32 *number, Size *len)
+{
+	Size		available = end - *cursor;
+
+	if (available < record_size(0))
+		return false;
+	memcpy(number, *cursor, sizeof(uint32));
+	*len = strnlen(*cursor + sizeof(uint32), available - sizeof(uint32));
+	if (record_size(*len) > available ||
+		*len == available - sizeof(uint32))
+		return false;
+	*cursor += record_size(*len);
+	return true;
 }
 
 /*

@@ -36,6 +36,15 @@ typedef struct PinpointBatch
 	uint16		ngiven_max;		/* PinpointGivens that follow, see sharing.c */
 
 	/*
+	 * Of a batch that a standby puts together; see replay.c.  Nobody but the
+	 * startup process looks at it.
+	 */
+	TransactionId xid;			/* the sender's transaction */
+	Size		expected;		/* bytes of the body, */
+	Size		received;		/* and how many have come */
+	bool		no_room;		/* there was no room for them */
+
+	/*
 	 * Protected by PinpointOrderLock.  A batch that is in flight or published
 	 * is in a list, one that is ready is in a heap.
 	 */
@@ -111,6 +120,10 @@ extern void pinpoint_batch_layout_add_given(PinpointBatchLayout *layout,
 											uint16 ngiven_max);
 extern void pinpoint_batch_write(PinpointBatch *batch,
 								 PinpointBatchLayout *layout);
+extern Size pinpoint_batch_size_of_body(Size body_size, uint16 ngiven_max);
+extern char *pinpoint_batch_body(PinpointBatch *batch);
+extern Size pinpoint_batch_body_size(PinpointBatch *batch);
+extern bool pinpoint_batch_is_valid(PinpointBatch *batch);
 extern const char *pinpoint_batch_first_channel(PinpointBatch *batch);
 extern const char *pinpoint_batch_next_channel(const char *channel);
 extern uint32 pinpoint_batch_channel_hash(const char *channel);

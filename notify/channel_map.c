@@ -80,8 +80,6 @@ typedef struct ChannelEntry
 #define FILTER_SIZE		16384
 
 /*
- * handle: where the map is; set up by the postmaster, constant afterwards.
- *
  * nentries: how many entries there are with a hash value of this remainder.
  * Changed under the lock of the entry's partition, read without.  A sender that
  * must find a listener sees its entry counted: the listener has counted it
@@ -89,16 +87,17 @@ typedef struct ChannelEntry
  * PinpointOrderLock after that commit.
  *
  * nsharing: how often a session shares a channel, likewise.
+ *
+ * max_share_limit: the largest limit with which a channel was ever shared.
  */
 typedef struct ChannelMapControl
 {
-	dshash_table_handle handle;
 	pg_atomic_uint32 nsharing;
+	pg_atomic_uint32 max_share_limit;
 	pg_atomic_uint32 nentries[FILTER_SIZE];
 } ChannelMapControl;
 
 static ChannelMapControl *map_control = NULL;
-static void *map_place = NULL;
 static dsa_area *map_area = NULL;
 static dshash_table *channel_map = NULL;
 
@@ -113,7 +112,7 @@ static void remove_listener(ChannelEntry *entry, int slotno);
 static void resize_listeners(ChannelEntry *entry, int length, int flags);
 static void explain_full(void *arg);
 
-static dshash_parameters map_parameters = {
+static const dshash_parameters map_parameters = {
 	.key_size = sizeof(ChannelKey),
 	.entry_size = sizeof(ChannelEntry),
 	.compare_function = key_compare,
@@ -191,64 +190,38 @@ pinpoint_channel_map_shmem_size(void)
 }
 
 /*
- * Find the shared structures; when they are new (postmaster start, or restart
- * after a crash), create the map in them.
+ * In the postmaster, at start and at restart after a crash: create the map.
+ *
+ * The map is at the same address in every process, so all use what is made here to
+ * look into it, and need not attach to anything.
  */
 void
 pinpoint_channel_map_shmem_init(void)
 {
+	MemoryContext oldcontext;
+	void	   *place;
+	dshash_parameters parameters = map_parameters;
 	bool		found;
 
 	map_control = ShmemInitStruct("pg_pinpoint channel map",
 								  pinpoint_channel_map_shmem_size(), &found);
-	map_place = (char *) map_control + MAXALIGN(sizeof(ChannelMapControl));
-	map_parameters.tranche_id = pinpoint_channel_map_tranche();
+	Assert(!found);
 
-	if (!found)
-	{
-		dsa_area   *new_area;
-		dshash_table *new_map;
+	pg_atomic_init_u32(&map_control->nsharing, 0);
+	pg_atomic_init_u32(&map_control->max_share_limit, 0);
+	for (int i = 0; i < FILTER_SIZE; i++)
+		pg_atomic_init_u32(&map_control->nentries[i], 0);
 
-		new_area = dsa_create_in_place(map_place, map_size(),
-									   map_parameters.tranche_id, NULL);
-		dsa_pin(new_area);
-
-		/* It is not to grow beyond that place, ever. */
-		dsa_set_size_limit(new_area, map_size());
-		new_map = dshash_create(new_area, &map_parameters, NULL);
-
-		map_control->handle = dshash_get_hash_table_handle(new_map);
-		pg_atomic_init_u32(&map_control->nsharing, 0);
-		for (int i = 0; i < FILTER_SIZE; i++)
-			pg_atomic_init_u32(&map_control->nentries[i], 0);
-
-		dshash_detach(new_map);
-		dsa_detach(new_area);
-	}
-}
-
-/*
- * Make the map accessible to this process.  May run out of memory, so it has to
- * be called before the commit of a transaction that listens or notifies.
- */
-void
-pinpoint_channel_map_attach(void)
-{
-	MemoryContext oldcontext;
-
-	if (channel_map != NULL)
-		return;
-
+	/* It is not to grow beyond its place, ever. */
 	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	if (map_area == NULL)
-	{
-		map_area = dsa_attach_in_place(map_place, NULL);
-		dsa_pin_mapping(map_area);
-		on_shmem_exit(dsa_on_shmem_exit_release_in_place,
-					  PointerGetDatum(map_place));
-	}
-	channel_map = dshash_attach(map_area, &map_parameters,
-								map_control->handle, NULL);
+	place = (char *) map_control + MAXALIGN(sizeof(ChannelMapControl));
+	parameters.tranche_id = pinpoint_channel_map_tranche();
+	map_area = dsa_create_in_place(place, map_size(), parameters.tranche_id,
+								   NULL);
+	dsa_pin(map_area);
+	dsa_pin_mapping(map_area);
+	dsa_set_size_limit(map_area, map_size());
+	channel_map = dshash_create(map_area, &parameters, NULL);
 	MemoryContextSwitchTo(oldcontext);
 }
 
@@ -308,6 +281,9 @@ pinpoint_channel_map_add(const char *channel, int slotno, int share_limit)
 		entry->nsharers++;
 		entry->share_limit = share_limit;
 		pg_atomic_fetch_add_u32(&map_control->nsharing, 1);
+		if (pg_atomic_read_u32(&map_control->max_share_limit) <
+			(uint32) share_limit)
+			pg_atomic_write_u32(&map_control->max_share_limit, share_limit);
 	}
 	else
 	{
@@ -392,6 +368,17 @@ pinpoint_channel_map_is_shared(void)
 }
 
 /*
+ * The largest limit with which a channel may be shared.  Needs no lock, and is
+ * exact enough to make room by it.
+ */
+int
+pinpoint_channel_map_max_share_limit(void)
+{
+	return pinpoint_channel_map_is_shared() ?
+		(int) pg_atomic_read_u32(&map_control->max_share_limit) : 0;
+}
+
+/*
  * Call visitor with the listeners on a channel, if there are any.  Does not
  * fail.
  *
@@ -433,8 +420,6 @@ pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 {
 	dshash_seq_status seq;
 	ChannelEntry *entry;
-
-	pinpoint_channel_map_attach();
 
 	dshash_seq_init(&seq, channel_map, false);
 	while ((entry = dshash_seq_next(&seq)) != NULL)

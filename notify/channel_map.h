@@ -33,11 +33,11 @@ typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);
-extern void pinpoint_channel_map_attach(void);
 extern void pinpoint_channel_map_add(const char *channel, int slotno,
 									 int share_limit);
 extern void pinpoint_channel_map_remove(const char *channel, int slotno);
 extern bool pinpoint_channel_map_is_shared(void);
+extern int	pinpoint_channel_map_max_share_limit(void);
 extern void pinpoint_channel_map_lookup(Oid dboid, const char *channel,
 										uint32 hash,
 										PinpointListenersVisitor visitor,

@@ -69,10 +69,10 @@
 #include "miscadmin.h"
 #include "storage/shmem.h"
 
-#include "channel_map.h"
 #include "commit_order.h"
 #include "locks.h"
 #include "message_log.h"
+#include "replicate.h"
 #include "settings.h"
 #include "slow_listener.h"
 #include "wakeup.h"
@@ -178,8 +178,6 @@ pinpoint_commit_order_prepare(List *notifications)
 	Assert(my_batch == NULL);
 
 	layout = pinpoint_batch_layout(notifications);
-	pinpoint_channel_map_attach();
-	pinpoint_wakeup_prepare();
 	pinpoint_wakeup_find_early(layout);
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
@@ -199,12 +197,17 @@ pinpoint_commit_order_prepare(List *notifications)
 /*
  * Before commit, as the last thing: from now on batches that commit later are
  * held back until this one is published or withdrawn.
+ *
+ * Errors: those of writing WAL.
  */
 void
 pinpoint_commit_order_announce(void)
 {
 	if (my_batch == NULL)
 		return;
+
+	if (pinpoint_replicate_notifications && XLogIsNeeded())
+		pinpoint_replicate(my_batch);
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	my_batch->order = behind_last_record();
@@ -263,6 +266,20 @@ pinpoint_commit_order_publish(void)
 	batch->order = my_stamp;
 	insert_ready(batch);
 	publish_ready();
+}
+
+/*
+ * On a standby, after a commit has been replayed: publish its batch.  Nobody else
+ * publishes there, and commits come in their order.
+ */
+void
+pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	publish(batch);
+	pinpoint_wakeup_before_release();
+	LWLockRelease(PinpointOrderLock);
+	pinpoint_wakeup_send();
 }
 
 /*

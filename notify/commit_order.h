@@ -10,6 +10,7 @@
 #ifndef PINPOINT_COMMIT_ORDER_H
 #define PINPOINT_COMMIT_ORDER_H
 
+#include "batch.h"
 #include "nodes/pg_list.h"
 
 /* What went through commit_order.c; see the view pinpoint.stat_queue. */
@@ -29,6 +30,7 @@ extern void pinpoint_commit_order_prepare(List *notifications);
 extern void pinpoint_commit_order_announce(void);
 extern void pinpoint_commit_order_stamp(void);
 extern void pinpoint_commit_order_publish(void);
+extern void pinpoint_commit_order_publish_replayed(PinpointBatch *batch);
 extern void pinpoint_commit_order_withdraw(void);
 extern void pinpoint_commit_order_stats(PinpointOrderStats *stats);
 

@@ -44,7 +44,9 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "commands/async.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
@@ -102,6 +104,7 @@ static void deliver(void);
 static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last,
 							uint64 read_before);
 static uint64 deliver_batch(PinpointBatch *batch, uint64 read_before);
+static bool is_text(const char *payload);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
 					  const char *channel, uint64 read_before);
 
@@ -330,6 +333,8 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 		{
 			if (channels[number] == NULL)
 				continue;
+			if (TransactionIdIsValid(batch->xid) && !is_text(payload))
+				continue;
 			if (pinpoint_fold)
 				pinpoint_fold_add(channels[number], payload,
 								  batch->sender_pid);
@@ -343,6 +348,23 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 	if (channels != &only)
 		pfree(channels);
 	return delivered;
+}
+
+/*
+ * Is a payload that has come with the WAL text in the encoding of this database?
+ * PostgreSQL has made sure of that where it was sent, but somebody may have written
+ * it into the WAL himself; see replay.c.
+ */
+static bool
+is_text(const char *payload)
+{
+	if (pg_verify_mbstr(GetDatabaseEncoding(), payload,
+						(int) strlen(payload), true))
+		return true;
+	ereport(LOG,
+			(errmsg("ignoring a notification whose payload is not valid for encoding \"%s\"",
+					GetDatabaseEncodingName())));
+	return false;
 }
 
 /*

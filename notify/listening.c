@@ -50,7 +50,6 @@
 #include "listening.h"
 #include "request.h"
 #include "slots.h"
-#include "wakeup.h"
 
 /* Entry of the local table. */
 typedef struct LocalChannel
@@ -115,8 +114,6 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 
 	if (local_channels == NULL)
 		make_local_channels();
-	pinpoint_channel_map_attach();
-	pinpoint_wakeup_prepare();
 	prepared = true;
 
 	/* First the net effect, ... */

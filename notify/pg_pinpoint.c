@@ -39,6 +39,7 @@
 #include "message_log.h"
 #include "pending.h"
 #include "replacement.h"
+#include "replay.h"
 #include "session_end.h"
 #include "settings.h"
 #include "slow_listener.h"
@@ -97,6 +98,7 @@ _PG_init(void)
 	pinpoint_function_calls_init();
 	pinpoint_replacement_init();
 	pinpoint_waker_register();
+	pinpoint_replay_init();
 
 	RegisterXactCallback(at_transaction_event, NULL);
 	RegisterSubXactCallback(at_subtransaction_event, NULL);
@@ -131,6 +133,7 @@ startup_shmem(void)
 	pinpoint_commit_order_shmem_init();
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
+	pinpoint_wakeup_init();
 	pinpoint_slow_listener_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }

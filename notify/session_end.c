@@ -82,7 +82,7 @@ at_report(void *arg)
 		return;
 
 	if (pinpoint_slot_given_up())
-		errdetail("The session listens, and was further behind with its notifications than \"pinpoint.max_listener_lag\" allows.");
+		errdetail("The session listens, and was further behind with its notifications than \"pinpoint.max_listener_lag\" allows, or than the queue has room for.");
 	else if (cannot_read)
 		errdetail("The session listens, and could not read its notifications.");
 	else

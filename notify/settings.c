@@ -33,6 +33,7 @@ bool		pinpoint_waker = true;
 char	   *pinpoint_shared_channels = NULL;
 int			pinpoint_share_limit = 2;
 bool		pinpoint_fold = false;
+bool		pinpoint_replicate_notifications = false;
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
 /* Are all settings known?  Then one can be checked against another. */
@@ -143,6 +144,15 @@ pinpoint_settings_define(void)
 							 &pinpoint_fold,
 							 false,
 							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pinpoint.replicate",
+							 "Sends notifications to standbys, too.",
+							 "They are written into the WAL as logical messages, as part of their transaction.",
+							 &pinpoint_replicate_notifications,
+							 false,
+							 PGC_SUSET,
 							 0,
 							 NULL, NULL, NULL);
 

@@ -40,6 +40,7 @@ extern bool pinpoint_waker;
 extern char *pinpoint_shared_channels;
 extern int	pinpoint_share_limit;
 extern bool pinpoint_fold;
+extern bool pinpoint_replicate_notifications;
 extern int	pinpoint_fault;		/* a PinpointFault */
 
 extern void pinpoint_settings_define(void);

@@ -35,6 +35,8 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
@@ -54,6 +56,7 @@ static uint32 answered = 0;
 
 static PinpointSlot *my_slot(void);
 static void trim(void);
+static PinpointSlot *furthest_behind(void);
 
 static PinpointSlot *
 my_slot(void)
@@ -316,6 +319,14 @@ pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered)
 int
 pinpoint_slots_furthest_behind(void)
 {
+	PinpointSlot *furthest = furthest_behind();
+
+	return furthest ? furthest->pid : 0;
+}
+
+static PinpointSlot *
+furthest_behind(void)
+{
 	PinpointSlot *furthest = NULL;
 
 	for (int i = 0; i < MaxBackends; i++)
@@ -327,7 +338,7 @@ pinpoint_slots_furthest_behind(void)
 			 slot->unread_sequence < furthest->unread_sequence))
 			furthest = slot;
 	}
-	return furthest ? furthest->pid : 0;
+	return furthest;
 }
 
 /*
@@ -353,6 +364,61 @@ pinpoint_slots_give_up(Size limit, int *pids)
 	}
 	LWLockRelease(PinpointOrderLock);
 	return n;
+}
+
+/*
+ * Give up the listener that keeps the oldest batch.  Returns its PID, 0 if there is
+ * none.
+ */
+int
+pinpoint_slots_give_up_furthest(void)
+{
+	PinpointSlot *furthest;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	furthest = furthest_behind();
+	if (furthest != NULL)
+		furthest->given_up = true;
+	LWLockRelease(PinpointOrderLock);
+	return furthest ? furthest->pid : 0;
+}
+
+/*
+ * Give up all who listen in a database, and end them.  Returns how many there are.
+ */
+int
+pinpoint_slots_give_up_database(Oid dboid)
+{
+	int			n = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid == 0 || slot->dboid != dboid)
+			continue;
+		slot->given_up = true;
+		(void) kill(slot->pid, SIGTERM);
+		n++;
+	}
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}
+
+/*
+ * Does a process listen?
+ */
+bool
+pinpoint_slots_is_listening(int pid)
+{
+	bool		result = false;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < MaxBackends && !result; i++)
+		result = PinpointSlotArray->slots[i].pid == pid;
+	LWLockRelease(PinpointOrderLock);
+	return result;
 }
 
 /*

@@ -100,6 +100,9 @@ extern void pinpoint_slot_advance(PinpointBatch *next);
 extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered);
 extern int	pinpoint_slots_furthest_behind(void);
 extern int	pinpoint_slots_give_up(Size limit, int *pids);
+extern int	pinpoint_slots_give_up_furthest(void);
+extern int	pinpoint_slots_give_up_database(Oid dboid);
+extern bool pinpoint_slots_is_listening(int pid);
 extern int	pinpoint_slots_copy(PinpointSlot *copy, uint64 *backlog);
 
 #endif							/* PINPOINT_SLOTS_H */

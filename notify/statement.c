@@ -8,7 +8,8 @@
  * NOTIFY is taken over.  The others are carried out by PostgreSQL first, which
  * makes all the checks and registers the session with its own queue, and are
  * recorded for the channel map after that.  So every listener can be reached
- * on both ways, and whatever does not come by here still arrives.
+ * on both ways, and whatever does not come by here still arrives.  On a standby,
+ * where PostgreSQL refuses to LISTEN, we do what it does on a primary.
  *
  * pg_notify() comes as pinpoint.notify(), since its calls are replaced; see
  * replacement.c.
@@ -59,6 +60,8 @@ static void executor_start(QueryDesc *query_desc, int eflags);
 
 static bool get_action(Node *stmt, PinpointActionKind *kind,
 					   const char **channel);
+static bool listens_in_recovery(void);
+static void listen_in_recovery(const char *channel);
 static void record_action(PinpointActionKind kind, const char *channel);
 static bool takes_over(void);
 static void queue_notification(const char *channel, const char *payload);
@@ -126,7 +129,9 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 						GetCommandTagName(CreateCommandTag(stmt))),
 				 errhint("Execute it in a transaction of its own.")));
 
-	if (prev_ProcessUtility)
+	if (is_action && kind == PINPOINT_LISTEN && listens_in_recovery())
+		listen_in_recovery(channel);
+	else if (prev_ProcessUtility)
 		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
 							params, query_env, dest, qc);
 	else
@@ -165,6 +170,42 @@ get_action(Node *stmt, PinpointActionKind *kind, const char **channel)
 		default:
 			return false;
 	}
+}
+
+/*
+ * Is LISTEN ours to carry out?  On a standby PostgreSQL refuses it, as there is
+ * nothing to be heard; with the extension there is.
+ */
+static bool
+listens_in_recovery(void)
+{
+	return RecoveryInProgress() && hooks_installed &&
+		pinpoint_replacement_exists();
+}
+
+/*
+ * LISTEN on a standby: what PostgreSQL does on a primary.
+ *
+ * Errors: as PostgreSQL's, with its texts.
+ */
+static void
+listen_in_recovery(const char *channel)
+{
+	PreventCommandIfParallelMode("LISTEN");
+	if (InSecurityRestrictedOperation())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+		/* translator: %s is name of a SQL command, eg PREPARE */
+				 errmsg("cannot execute %s within security-restricted operation",
+						"LISTEN")));
+	if (MyBackendType != B_BACKEND)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+		/* translator: %s is name of a SQL command, eg LISTEN */
+				 errmsg("cannot execute %s within a background process",
+						"LISTEN")));
+
+	Async_Listen(channel);
 }
 
 /*

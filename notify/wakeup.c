@@ -68,12 +68,6 @@
 #include "wakeup.h"
 
 /*
- * A batch with more channels than this carries its listeners.  So this is also
- * how many channels are looked up while PinpointOrderLock is held.
- */
-#define MANY_CHANNELS		64
-
-/*
  * More signals than this are left to the waker.
  */
 #define MAX_SIGNALS			8
@@ -99,12 +93,11 @@ typedef struct EarlySearch
 {
 	bool	   *found;			/* by slot */
 	int			nfound;
-	int			limit;			/* there can be no more than this */
 } EarlySearch;
 
 /*
- * Room for what a publication finds, made before commit: the slots that listen
- * on a batch, and the signals to send.  MaxBackends elements each, as no slot
+ * Room for what a publication finds, made by the postmaster and inherited: the
+ * slots that listen on a batch, and the signals to send.  MaxBackends elements each, as no slot
  * is found twice for one batch, or signalled twice without reading in between.
  */
 static int *found_slots = NULL;
@@ -123,12 +116,10 @@ static int	take(PinpointWakeup *wakeups, int max);
 static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
 
 /*
- * Before commit: make the room that a publication needs.
- *
- * Errors: out of memory.
+ * In the postmaster, at start and at restart after a crash.
  */
 void
-pinpoint_wakeup_prepare(void)
+pinpoint_wakeup_init(void)
 {
 	if (found_slots == NULL)
 		found_slots = MemoryContextAlloc(TopMemoryContext,
@@ -152,7 +143,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	uint32		nslots = 0;
 	ListCell   *lc;
 
-	if (list_length(layout->channels) <= MANY_CHANNELS)
+	if (list_length(layout->channels) <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
 		pinpoint_sharing_reserve(layout);
 		return;
@@ -162,21 +153,17 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	joined = PinpointSlotArray->joined;
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-
-		if (slot->pid != 0 && slot->dboid == MyDatabaseId)
-			search.limit++;
-	}
 	LWLockRelease(PinpointOrderLock);
 
+	/*
+	 * Every channel is looked up, though everybody may have been found long
+	 * before the last: listeners come and go meanwhile, so their number says
+	 * nothing about who is still missing.
+	 */
 	foreach(lc, layout->channels)
 	{
 		const char *channel = lfirst(lc);
 
-		if (search.nfound >= search.limit)
-			break;
 		pinpoint_channel_map_lookup(MyDatabaseId, channel,
 									pinpoint_channel_hash(channel),
 									find_listeners_early, &search);
@@ -225,7 +212,7 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 {
 	ListenerSearch search = {batch, 0, mark, 0};
 
-	if (batch->nchannels <= MANY_CHANNELS)
+	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
 		const char *channel = pinpoint_batch_first_channel(batch);
 

@@ -12,6 +12,12 @@
 
 #include "batch.h"
 
+/*
+ * A batch with more channels than this carries its listeners.  So this is also
+ * how many channels are looked up while PinpointOrderLock is held.
+ */
+#define PINPOINT_CHANNELS_LOOKED_UP		64
+
 /* A session to be signalled. */
 typedef struct PinpointWakeup
 {
@@ -19,7 +25,7 @@ typedef struct PinpointWakeup
 	int			pid;
 } PinpointWakeup;
 
-extern void pinpoint_wakeup_prepare(void);
+extern void pinpoint_wakeup_init(void);
 extern void pinpoint_wakeup_find_early(PinpointBatchLayout *layout);
 extern int	pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark);
 extern void pinpoint_wakeup_collect(PinpointBatch *batch, int nfound);

@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * replay.h
+ *		Takes notifications out of the WAL, on a standby.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_REPLAY_H
+#define PINPOINT_REPLAY_H
+
+extern void pinpoint_replay_init(void);
+
+#endif							/* PINPOINT_REPLAY_H */

@@ -1,0 +1,276 @@
+# LISTEN on a hot standby: what the primary notifies with pinpoint.replicate arrives
+# there, in commit order, with the rows visible, and nothing else.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = new_node('primary', init => { allows_streaming => 1 },
+	conf => "pinpoint.replicate = on\nmax_connections = 60");
+my $admin = connect_to($primary);
+$admin->run($_) for 'CREATE DATABASE elsewhere', 'CREATE DATABASE no_extension', 'CREATE ROLE someone LOGIN';
+connect_to($primary, dbname => 'elsewhere')->run('CREATE EXTENSION pg_pinpoint');
+$primary->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'base', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "hot_standby = on\nmax_connections = 60");
+$standby->start;
+
+my $sender   = connect_to($primary);
+my $observer = connect_to($standby);
+my $listener = connect_to($standby);
+my $local    = connect_to($primary);
+
+# ---- the commands
+
+is($listener->query('LISTEN a; LISTEN b; LISTEN fence')->types, 'CCCZ', 'LISTEN on a standby');
+is_deeply(
+	[ sort map { $_->[0] } @{ $listener->run('SELECT pg_listening_channels()')->rows } ],
+	[qw(a b fence)], 'pg_listening_channels()');
+is(stat_listener($observer, $listener->pid)->{channels}, 3, 'it is in the view');
+is($listener->query('UNLISTEN b')->types, 'CZ', 'UNLISTEN');
+is($listener->query('BEGIN; LISTEN c; ROLLBACK')->types, 'CCCZ', 'and a LISTEN that is rolled back');
+is(stat_listener($observer, $listener->pid)->{channels}, 2, 'take effect');
+foreach my $statement ('NOTIFY a', "NOTIFY a, 'x'", q(SELECT pg_notify('a', 'x')), q(SELECT pinpoint.notify('a', 'x')))
+{
+	error_is($listener->query($statement),
+		'25006', 'cannot execute NOTIFY during recovery', undef, "$statement is refused");
+}
+my $other = connect_to($standby, dbname => 'no_extension');
+error_is($other->query('LISTEN a'),
+	'25006', 'cannot execute LISTEN during recovery', undef,
+	'in a database without the extension so is LISTEN');
+$other->close;
+$admin->run(q{CREATE FUNCTION listens() RETURNS void LANGUAGE plpgsql AS $$ BEGIN LISTEN z; END $$;
+  CREATE TABLE indexed (i int)});
+$primary->wait_for_catchup($standby);
+is($listener->query('SELECT listens()')->error, undef, 'LISTEN within a function');
+$listener->run('UNLISTEN z');
+is($listener->query('BEGIN READ ONLY; LISTEN y; COMMIT; UNLISTEN y')->error, undef, 'in a read-only transaction');
+my $long = 'c' x 64;
+is($listener->query("LISTEN \"$long\"")->error, undef, 'a name that is too long is cut off, as ever');
+$listener->run("UNLISTEN \"$long\"");
+is($listener->query('DISCARD ALL')->error, undef, 'DISCARD ALL');
+is(stat_listener($observer, $listener->pid), undef, 'ends them all');
+$listener->run('LISTEN a; LISTEN b; LISTEN fence');
+$local->run('LISTEN a; LISTEN b; LISTEN fence');
+
+# What a session is told up to a fence that the primary sends.
+my $fence = 0;
+sub told
+{
+	my ($session) = @_;
+	$fence++;
+	$sender->run("NOTIFY fence, 'told $fence'");
+	return all_as_text(
+		grep { $_->{channel} ne 'fence' } $session->notifications_until('fence', "told $fence"));
+}
+
+# ---- what arrives
+
+$sender->run(q(NOTIFY a, 'first'));
+my $first = $listener->wait_for(1);
+is(as_text($first), 'a/first', 'a notification of the primary arrives');
+is($first->{pid}, $sender->pid, 'with the PID of its sender there');
+is(as_text($local->wait_for(1)), 'a/first', 'there, too');
+
+$admin->run('CREATE TABLE rows (i int)');
+foreach my $i (1 .. 50)
+{
+	$sender->run("BEGIN; INSERT INTO rows VALUES ($i); NOTIFY a, '$i'; COMMIT");
+	$listener->wait_for(1);
+	if ($listener->value("SELECT count(*) FROM rows WHERE i = $i") != 1)
+	{
+		fail("row $i is visible when its notification comes");
+		last;
+	}
+}
+pass('the rows are visible when the notifications come');
+told($local);
+
+$sender->run(q(BEGIN; NOTIFY a, '1'; SAVEPOINT s; NOTIFY a, 'never'; ROLLBACK TO s; NOTIFY b, '2'; NOTIFY a, '1'; NOTIFY a, '3'; COMMIT));
+is_deeply(told($listener), [ 'a/1', 'b/2', 'a/3' ], 'a transaction, without what was rolled back, or was sent twice');
+$sender->run(q(BEGIN; NOTIFY a, 'never'; ROLLBACK));
+$sender->query(q(BEGIN; NOTIFY a, 'never'; SELECT 1/0; COMMIT));
+$sender->run('ROLLBACK');
+is_deeply(told($listener), [], 'nothing after a rollback');
+$sender->run(q(SELECT pg_notify('a', i::text) FROM generate_series(1, 3) i));
+$sender->run(q(DO $$ BEGIN NOTIFY a, 'do'; COMMIT; PERFORM pg_notify('b', 'again'); END $$));
+is_deeply(told($listener), [ 'a/1', 'a/2', 'a/3', 'a/do', 'b/again' ], 'by function, and by procedures that commit');
+$sender->run(q(BEGIN; NOTIFY a, 'ä'; NOTIFY a, ''; COMMIT));
+my $payload = 'x' x 7999;
+$sender->run("NOTIFY a, '$payload'");
+is_deeply(told($listener), [ 'a/ä', 'a/', "a/$payload" ], 'any payload');
+
+my $elsewhere = connect_to($standby, dbname => 'elsewhere');
+$elsewhere->run('LISTEN a');
+$sender->run(q(NOTIFY a, 'in postgres'));
+my $far = connect_to($primary, dbname => 'elsewhere');
+$far->run(q(NOTIFY a, 'in elsewhere'));
+is(as_text($elsewhere->wait_for(1)), 'a/in elsewhere', 'in another database');
+is_deeply(told($listener), ['a/in postgres'], 'and only there');
+$_->close for $elsewhere, $far;
+
+# In a transaction of the listener, and after it.
+$listener->run('BEGIN');
+$sender->run("NOTIFY a, '$_'") for 1 .. 3;
+$primary->wait_for_catchup($standby);
+is($listener->query('SELECT 1')->types, 'TDCZ', 'nothing within a transaction');
+is($listener->query('COMMIT')->types, 'CAAAZ', 'but at its end');
+$listener->take_notifications;
+
+# Order, from many sessions at a time.
+my @writers = connect_many($primary, 8);
+$_->send_query(
+	q(DO $$ BEGIN FOR i IN 1 .. 50 LOOP INSERT INTO rows VALUES (i); PERFORM pg_notify('a', pg_backend_pid() || ' ' || i); COMMIT; END LOOP; END $$))
+  for @writers;
+$_->result for @writers;
+my ($here, $there) = (told($listener), told($local));
+# each fence reaches both
+is(scalar(grep { m{^a/\d+ \d+$} } @$here), 400, 'eight writers');
+is_deeply([ grep { m{^a/\d+ \d+$} } @$here ], [ grep { m{^a/\d+ \d+$} } @$there ],
+	'the standby has the order of the primary');
+$_->close for @writers;
+
+# ---- large transactions, in pieces
+
+$sender->run(q(SELECT count(pg_notify('a', i || repeat('x', 5000))) FROM generate_series(1, 1000) i));
+is_deeply([ map { m{^a/(\d+)} } @{ told($listener) } ], [ 1 .. 1000 ], 'five megabytes');
+$sender->run(q(BEGIN; SELECT count(pg_notify('c' || i, '')) FROM generate_series(1, 1000) i; NOTIFY a, 'many channels'; COMMIT));
+is_deeply(told($listener), ['a/many channels'], 'a thousand channels');
+is_deeply(stat_queue($observer)->{used_bytes}, 0, 'nothing is kept on the standby');
+
+# ---- the setting
+
+is($admin->query('SHOW pinpoint.replicate')->rows->[0][0], 'on', 'pinpoint.replicate');
+my $someone = connect_to($primary, user => 'someone');
+error_is($someone->query('SET pinpoint.replicate = off'),
+	'42501', 'permission denied to set parameter "pinpoint.replicate"', undef, 'not for everybody');
+$someone->close;
+my $lsn    = sub { $admin->value('SELECT pg_current_wal_insert_lsn()') };
+my $before = $lsn->();
+$sender->run(q(SET pinpoint.replicate = off; NOTIFY a, 'here only'));
+is($lsn->(), $before, 'off: no WAL for a NOTIFY alone');
+$sender->run('RESET pinpoint.replicate');
+is_deeply(told($listener), [], 'and nothing on the standby');
+is_deeply([ grep { /only/ } @{ told($local) } ], ['a/here only'], 'but on the primary');
+$admin->run(q(ALTER ROLE someone SET pinpoint.replicate = off));
+$someone = connect_to($primary, user => 'someone');
+$someone->run(q(NOTIFY a, 'by a role that does not'));
+is_deeply(told($listener), [], 'by role');
+$someone->close;
+$admin->run(q(ALTER ROLE someone RESET pinpoint.replicate));
+$sender->run(q(BEGIN; NOTIFY a, 'local'; SET LOCAL pinpoint.replicate = off; COMMIT));
+is_deeply(told($listener), [], 'what counts is the setting at commit');
+$sender->run(q(SET pinpoint.enabled = off; NOTIFY a, 'own way'; SET pinpoint.enabled = on));
+is_deeply(told($listener), [], q(what goes PostgreSQL's own way does not travel));
+
+# ---- settings of the listener work as on a primary
+
+$listener->run('SET pinpoint.fold = on; BEGIN');
+$sender->run(q(NOTIFY a, 'same')) for 1 .. 5;
+$primary->wait_for_catchup($standby);
+is($listener->query('COMMIT')->types, 'CAZ', 'pinpoint.fold');
+$listener->run(q(SET pinpoint.latency_target = '1h'));
+told($listener);
+$listener->run('RESET pinpoint.fold; RESET pinpoint.latency_target');
+my @sharers = connect_many($standby, 3,
+	options => '-c pinpoint.shared_channels=s -c pinpoint.share_limit=1');
+$_->run('LISTEN s; LISTEN fence') for @sharers;
+$sender->run("NOTIFY s, '$_'") for 1 .. 30;
+$sender->run(q(NOTIFY fence, 'shared'));
+my @got = map { [ $_->notifications_until('fence', 'shared') ] } @sharers;
+is(join(' ', sort { $a <=> $b } map { $_->{payload} } map { @$_ } @got), join(' ', 1 .. 30),
+	'pinpoint.shared_channels');
+$_->close for @sharers;
+my @crowd = connect_many($standby, 30);
+$_->run('LISTEN crowd') for @crowd;
+$sender->run(q(NOTIFY crowd, 'all'));
+is_deeply([ map { as_text($_->wait_for(1)) } @crowd ], [ ('crowd/all') x 30 ], 'the waker');
+ok($observer->value(q(SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker')),
+	'of which there is one');
+$_->close for @crowd;
+
+# ---- messages that somebody else has written
+
+my $log = -s $standby->logfile;
+$admin->run('REVOKE ALL ON FUNCTION pg_notify(text, text) FROM PUBLIC');
+my $head = sub { return pack('L l L L Q Q', @_) };
+my $record = sub { my ($n, $s) = @_; my $r = pack('L', $n) . "$s\0"; return $r . "\0" x (-length($r) % 4) };
+foreach my $forged (
+	'', 'x', "\0" x 31,
+	$head->(1, 1, 1, 1, 100, 0), $head->(1, 1, 1, 1, 8, 0) . 'y' x 8,
+	$head->(2, 1, 1, 1, 8, 0) . "\0" x 8, $head->(1, 1, 1, 1, 8, 4) . "\0" x 8,
+	$head->(1, 1, 1, 1, 2**63, 0), $head->(1, 1, 2**32 - 1, 2**32 - 1, 16, 0) . "\0" x 16,
+	$head->(1, 1, 1, 1, 16, 0) . $record->(1, 'a') . $record->(0, 'x'),
+	$head->(1, 1, 1, 1, 16, 0) . $record->(1, 'a') . $record->(7, 'x'),
+	$head->(1, 1, 0, 0, 0, 0))
+{
+	my $hex = unpack 'H*', $forged;
+	$admin->run("SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea)");
+	$admin->run("SELECT pg_logical_emit_message(false, 'pg_pinpoint', '\\x$hex'::bytea)");
+	$admin->run("BEGIN; SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea); NOTIFY a, 'real'; COMMIT");
+}
+is_deeply(told($listener), [ ('a/real') x 12 ], 'are ignored, and hide nothing');
+is(stat_queue($observer)->{used_bytes}, 0, 'nor do they keep anything');
+ok($standby->log_contains('ignoring a logical message with the prefix "pg_pinpoint" that pg_pinpoint has not written', $log),
+	'the log says so');
+$admin->run('GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC');
+
+# ---- a transaction that takes long
+
+my $slow = connect_to($primary);
+$slow->run(q(BEGIN; SELECT pg_logical_emit_message(true, 'pg_pinpoint', '')));
+$slow->run(q(SELECT txid_current()));
+told($listener);
+$slow->run('ROLLBACK');
+$slow->close;
+
+# ---- the queue of the standby is full
+
+$_->close for $listener, $observer;
+$standby->append_conf('postgresql.conf', "pinpoint.queue_size = 1MB\npinpoint.queue_memory = 1MB");
+$standby->restart;
+$observer = connect_to($standby);
+my ($stuck, $reads) = connect_many($standby, 2);
+$_->run('LISTEN a; LISTEN fence') for $stuck, $reads;
+$stuck->run('BEGIN');
+$log = -s $standby->logfile;
+my @read;
+foreach my $i (1 .. 30)
+{
+	$sender->run("SELECT count(pg_notify('a', '$i ' || j || repeat('x', 5000))) FROM generate_series(1, 20) j");
+	push @read, @{ told($reads) };
+}
+is(scalar(@read), 600, 'when the queue is full, those who read get everything');
+my $end = $stuck->receive_until('EOF');
+my ($error) = map { $_->{fields} } grep { $_->{type} eq 'E' } $end->messages;
+is_deeply(
+	[ @{$error}{qw(C D)} ],
+	[ '57P01', 'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows, or than the queue has room for.' ],
+	'and the one that is behind is disconnected');
+ok($standby->log_contains('disconnecting the listener with PID ' . $stuck->pid . ', as replay needs room in the NOTIFY queue', $log),
+	'the log says so');
+
+# A transaction that does not fit at all.
+$sender->run(q(SELECT count(pg_notify('a', i || repeat('x', 5000))) FROM generate_series(1, 300) i));
+$end = $reads->receive_until('EOF');
+is((grep { $_->{type} eq 'E' } $end->messages)[0]{fields}{C}, '57P01', 'one that never fits disconnects all who listen');
+ok($standby->log_contains('there is no room in the NOTIFY queue for a transaction with 300 notifications', $log),
+	'the log says so');
+($reads) = connect_many($standby, 1);
+$reads->run('LISTEN a; LISTEN fence');
+$sender->run(q(NOTIFY a, 'afterwards'));
+is_deeply(told($reads), ['a/afterwards'], 'replay goes on');
+
+$reads->close;
+server_is_clean($observer, 'nothing is left');
+
+done_testing();
