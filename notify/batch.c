@@ -64,8 +64,7 @@ typedef struct ChannelNumber
 static Size record_size(Size len);
 static char *write_record(char *cursor, uint32 number, const char *string,
 						  Size len);
-static bool read_record(const char **cursor, const char *end, uint32 *number,
-						Size *len);
+static char *body(PinpointBatch *batch);
 static Size listeners_size(uint32 nlisteners);
 static Size given_size(uint16 ngiven_max);
 
@@ -216,7 +215,7 @@ pinpoint_batch_layout_add_given(PinpointBatchLayout *layout, uint16 ngiven_max)
 void
 pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 {
-	char	   *cursor = (char *) batch + MAXALIGN(sizeof(PinpointBatch));
+	char	   *cursor = body(batch);
 	ListCell   *lc;
 
 	batch->dboid = MyDatabaseId;
@@ -264,75 +263,97 @@ pinpoint_batch_size_of_body(Size body_size, uint16 ngiven_max)
 		given_size(ngiven_max);
 }
 
-/*
- * The body of a batch, and its size.
- */
-char *
-pinpoint_batch_body(PinpointBatch *batch)
+static char *
+body(PinpointBatch *batch)
 {
 	return (char *) batch + MAXALIGN(sizeof(PinpointBatch));
 }
 
+/*
+ * Size of the body of a batch.
+ */
 Size
 pinpoint_batch_body_size(PinpointBatch *batch)
 {
-	return (char *) pinpoint_batch_given(batch) - pinpoint_batch_body(batch);
+	return (char *) pinpoint_batch_given(batch) - body(batch);
 }
 
 /*
- * Is the body of a batch as it should be?  It may have been made up by somebody who
- * wrote it into the WAL himself.
+ * Where in the body the record of a string begins.
+ */
+Size
+pinpoint_batch_offset(PinpointBatch *batch, const char *string)
+{
+	return string - sizeof(uint32) - body(batch);
+}
+
+/*
+ * Of a batch that is put together from records: where the string of the next one
+ * is to be written, and how many bytes it may have, without its final zero.  If there
+ * was no room for the batch the string is NULL: its records are only counted.
+ * Returns whether there can be another one.
  */
 bool
-pinpoint_batch_is_valid(PinpointBatch *batch)
+pinpoint_batch_next_record(PinpointBatch *batch, char **string,
+						   Size *available)
 {
-	const char *cursor = pinpoint_batch_body(batch);
-	const char *end = cursor + pinpoint_batch_body_size(batch);
+	Size		rest = batch->expected - batch->received;
 
-	for (uint32 i = 0; i < batch->nchannels; i++)
-	{
-		uint32		hash;
-		Size		len;
-
-		if (!read_record(&cursor, end, &hash, &len) ||
-			len == 0 || len >= NAMEDATALEN ||
-			hash != pinpoint_channel_hash(cursor - record_size(len) +
-										  sizeof(uint32)))
-			return false;
-	}
-	for (uint32 i = 0; i < batch->nnotifications; i++)
-	{
-		uint32		number;
-		Size		len;
-
-		if (!read_record(&cursor, end, &number, &len) ||
-			number >= batch->nchannels)
-			return false;
-	}
-	return batch->expected == pinpoint_batch_body_size(batch) &&
-		batch->nchannels > 0 && batch->nnotifications > 0 &&
-		MAXALIGN(cursor - pinpoint_batch_body(batch)) ==
-		pinpoint_batch_body_size(batch);
+	if (rest < record_size(0))
+		return false;
+	*available = rest - sizeof(uint32) - 1;
+	*string = batch->no_room ? NULL :
+		body(batch) + batch->received + sizeof(uint32);
+	return true;
 }
 
 /*
- * Go past a record, if it lies before end.  Sets its number and the length of its
- * string.
+ * That string is there, and has len bytes: add its record.
+ *
+ * number: the channel of a notification; of no meaning for a channel.
+ *
+ * Returns false, and adds nothing, if there can be no such record.
  */
-static bool
-read_record(const char **cursor, const char *end, uint32 *number, Size *len)
+bool
+pinpoint_batch_add_record(PinpointBatch *batch, uint32 number, Size len)
 {
-	Size		available = end - *cursor;
+	bool		is_channel = batch->nrecords < batch->nchannels;
 
-	if (available < record_size(0))
+	if (is_channel)
+	{
+		if (len == 0 || len >= NAMEDATALEN)
+			return false;
+	}
+	else if (number >= batch->nchannels ||
+			 batch->nrecords - batch->nchannels >= batch->nnotifications)
 		return false;
-	memcpy(number, *cursor, sizeof(uint32));
-	*len = strnlen(*cursor + sizeof(uint32), available - sizeof(uint32));
-	if (record_size(*len) > available ||
-		*len == available - sizeof(uint32))
-		return false;
-	*cursor += record_size(*len);
+
+	if (!batch->no_room)
+	{
+		char	   *cursor = body(batch) + batch->received;
+		char	   *string = cursor + sizeof(uint32);
+
+		if (strnlen(string, len) != len)
+			return false;
+		string[len] = '\0';
+		if (is_channel)
+			number = pinpoint_channel_hash(string);
+		memcpy(cursor, &number, sizeof(uint32));
+	}
+	batch->received += record_size(len);
+	batch->nrecords++;
 	return true;
+}
+
+/*
+ * Are all records there?
+ */
+bool
+pinpoint_batch_is_complete(PinpointBatch *batch)
+{
+	return batch->nchannels > 0 && batch->nnotifications > 0 &&
+		batch->nrecords == (uint64) batch->nchannels + batch->nnotifications &&
+		MAXALIGN(batch->received) == batch->expected;
 }
 
 /*
@@ -342,7 +363,7 @@ read_record(const char **cursor, const char *end, uint32 *number, Size *len)
 const char *
 pinpoint_batch_first_channel(PinpointBatch *batch)
 {
-	return (char *) batch + MAXALIGN(sizeof(PinpointBatch)) + sizeof(uint32);
+	return body(batch) + sizeof(uint32);
 }
 
 const char *

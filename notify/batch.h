@@ -32,22 +32,18 @@ typedef struct PinpointBatch
 	uint32		nnotifications; /* notifications that follow those */
 	uint32		nlisteners;		/* slots that follow those, of listeners that
 								 * were found before commit; see wakeup.c */
-	uint64		joined;			/* which listeners those can be */
 	uint16		ngiven_max;		/* PinpointGivens that follow, see sharing.c */
+	bool		no_room;		/* on a standby: there was no room for it */
+	uint64		joined;			/* which listeners those slots can be */
 
-	/*
-	 * Of a batch that a standby puts together; see replay.c.  Nobody but the
-	 * startup process looks at it.
-	 */
-	TransactionId xid;			/* the sender's transaction */
-	Size		expected;		/* bytes of the body, */
-	Size		received;		/* and how many have come */
-	bool		no_room;		/* there was no room for them */
+	/* on a standby: the sender's transaction, until that has ended */
+	TransactionId xid;
 
 	/*
 	 * Protected by PinpointOrderLock.  A batch that is in flight or published
 	 * is in a list, one that is ready is in a heap.
 	 */
+	uint32		heap_rank;		/* see commit_order.c */
 	union
 	{
 		dlist_node	link;
@@ -57,17 +53,33 @@ typedef struct PinpointBatch
 			struct PinpointBatch *right;
 		}			heap;
 	};
-	uint32		heap_rank;		/* see commit_order.c */
-	bool		is_free;		/* its space in the log can be used again */
-	XLogRecPtr	order;			/* in flight: lower bound of the commit
+	union
+	{
+		struct
+		{
+			XLogRecPtr	order;	/* in flight: lower bound of the commit
 								 * record; ready: its end */
-	uint64		sequence;		/* ready: number of its turn among equals;
-								 * published: number of publication */
-	uint64		position;		/* bytes published before this batch */
+			uint64		sequence;	/* ready: number of its turn among equals;
+									 * published: number of publication */
+			uint64		position;	/* bytes published before this batch */
+		};
+
+		/*
+		 * Of a batch that a standby still puts together; see replay.c. Nobody
+		 * but the startup process looks at it.
+		 */
+		struct
+		{
+			uint64		nrecords;	/* channels and notifications that came */
+			Size		received;	/* bytes of the body that they take, */
+			Size		expected;	/* of so many */
+		};
+	};
 	Size		previous;		/* place in the log of the batch before it in
 								 * its segment, if it is not the first */
 	uint16		ngiven;			/* in use of ngiven_max, see sharing.c */
 	bool		shared_with_all;	/* all who share a channel of it get it */
+	bool		is_free;		/* its space in the log can be used again */
 
 	/*
 	 * Listeners that must read this batch first.  Changed with
@@ -121,9 +133,13 @@ extern void pinpoint_batch_layout_add_given(PinpointBatchLayout *layout,
 extern void pinpoint_batch_write(PinpointBatch *batch,
 								 PinpointBatchLayout *layout);
 extern Size pinpoint_batch_size_of_body(Size body_size, uint16 ngiven_max);
-extern char *pinpoint_batch_body(PinpointBatch *batch);
 extern Size pinpoint_batch_body_size(PinpointBatch *batch);
-extern bool pinpoint_batch_is_valid(PinpointBatch *batch);
+extern Size pinpoint_batch_offset(PinpointBatch *batch, const char *string);
+extern bool pinpoint_batch_next_record(PinpointBatch *batch, char **string,
+									   Size *available);
+extern bool pinpoint_batch_add_record(PinpointBatch *batch, uint32 number,
+									  Size len);
+extern bool pinpoint_batch_is_complete(PinpointBatch *batch);
 extern const char *pinpoint_batch_first_channel(PinpointBatch *batch);
 extern const char *pinpoint_batch_next_channel(const char *channel);
 extern uint32 pinpoint_batch_channel_hash(const char *channel);

@@ -41,6 +41,7 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
 #include <signal.h>
 
 #include "access/transam.h"
@@ -67,6 +68,20 @@
 /* Microseconds between two looks whether a listener has gone. */
 #define LISTENER_GONE_INTERVAL	10000
 
+/* The numbers in the first line of a message; see replicate.c. */
+enum
+{
+	VERSION,
+	SENDER_PID,
+	CHANNELS,
+	NOTIFICATIONS,
+	TOTAL,
+	OFFSET,
+};
+
+StaticAssertDecl(OFFSET + 1 == PINPOINT_MESSAGE_NUMBERS,
+				 "one name for each number");
+
 /* Lists of batches, by transaction; a power of two. */
 #define NBUCKETS				256
 
@@ -86,10 +101,15 @@ static void message_redo(XLogReaderState *record);
 static void xact_redo_end(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
 static void message_cleanup(void);
-static void keep_piece(TransactionId xid, Oid dboid, const char *data,
-					   Size size);
+static void keep_piece(TransactionId xid, Oid dboid, const char *text,
+					   const char *end);
+static bool read_first_line(const char **text, const char *end,
+							uint64 *numbers);
+static bool read_number(const char **text, const char *end, char terminator,
+						uint64 *number);
 static PinpointBatch *begin_batch(TransactionId xid, Oid dboid,
-								  const PinpointMessage *head);
+								  const uint64 *numbers);
+static bool add_line(PinpointBatch *batch, const char *line, const char *end);
 static PinpointBatch *reserve(Size size);
 static bool disconnect_furthest_behind(void);
 static PinpointBatch *find_unfinished(TransactionId xid);
@@ -131,6 +151,7 @@ message_redo(XLogReaderState *record)
 		strcmp(message->message, PINPOINT_MESSAGE_PREFIX) == 0)
 		keep_piece(XLogRecGetXid(record), message->dbId,
 				   message->message + message->prefix_size,
+				   message->message + message->prefix_size +
 				   message->message_size);
 }
 
@@ -192,39 +213,112 @@ message_cleanup(void)
 }
 
 /*
- * A piece of what a transaction notifies.  The first one begins anew, should there
- * have been another one: only the last is PostgreSQL's.
+ * A piece of what a transaction notifies; replicate.c has its form.  The first one
+ * begins anew, should there have been another one: only the last is PostgreSQL's.
+ *
+ * What is not as it should be ends the reading, so that the batch stays incomplete.
  */
 static void
-keep_piece(TransactionId xid, Oid dboid, const char *data, Size size)
+keep_piece(TransactionId xid, Oid dboid, const char *text, const char *end)
 {
-	PinpointMessage head;
+	uint64		numbers[PINPOINT_MESSAGE_NUMBERS];
 	PinpointBatch *batch;
-	Size		piece;
 
-	if (size < sizeof(head) || !TransactionIdIsValid(xid))
-		return;
-	memcpy(&head, data, sizeof(head));
-	piece = size - sizeof(head);
-	if (head.version != PINPOINT_MESSAGE_VERSION ||
-		head.offset > head.total || piece > head.total - head.offset)
+	if (!TransactionIdIsValid(xid) || !read_first_line(&text, end, numbers))
 		return;
 
 	batch = find_unfinished(xid);
-	if (head.offset == 0)
+	if (numbers[OFFSET] == 0)
 	{
 		if (batch != NULL)
 			drop(batch);
-		batch = begin_batch(xid, dboid, &head);
+		batch = begin_batch(xid, dboid, numbers);
 	}
-	if (batch == NULL || batch->received != head.offset ||
-		piece > batch->expected - batch->received)
+	if (batch == NULL || batch->received != numbers[OFFSET])
 		return;
 
-	if (!batch->no_room)
-		memcpy(pinpoint_batch_body(batch) + batch->received,
-			   data + sizeof(head), piece);
-	batch->received += piece;
+	while (text <end)
+	{
+		const char *line_end = memchr(text, '\n', end - text);
+
+		if (line_end == NULL || !add_line(batch, text, line_end))
+			return;
+		text = line_end + 1;
+	}
+}
+
+/*
+ * The numbers at the beginning of a piece.
+ */
+static bool
+read_first_line(const char **text, const char *end, uint64 *numbers)
+{
+	for (int i = 0; i < PINPOINT_MESSAGE_NUMBERS; i++)
+	{
+		if (!read_number(text, end,
+						 i < PINPOINT_MESSAGE_NUMBERS - 1 ? ' ' : '\n',
+						 &numbers[i]))
+			return false;
+	}
+	return numbers[VERSION] == PINPOINT_MESSAGE_VERSION &&
+		numbers[SENDER_PID] <= PG_INT32_MAX &&
+		numbers[CHANNELS] <= PG_INT32_MAX &&
+		numbers[NOTIFICATIONS] <= PG_INT32_MAX &&
+		numbers[TOTAL] == MAXALIGN(numbers[TOTAL]);
+}
+
+/*
+ * A number of at most 18 digits, and what comes behind it.
+ */
+static bool
+read_number(const char **text, const char *end, char terminator,
+			uint64 *number)
+{
+	const char *start = *text;
+
+	*number = 0;
+	while (*text <end && *text -start < 18 && isdigit((unsigned char) **text))
+		*number = *number * 10 + (*(*text) ++- '0');
+	if (*text == start || *text == end || **text !=terminator)
+		return false;
+	(*text) ++;
+	return true;
+}
+
+/*
+ * A line behind the first one: a channel, or a notification.
+ */
+static bool
+add_line(PinpointBatch *batch, const char *line, const char *end)
+{
+	uint64		number = 0;
+	char	   *string;
+	Size		available;
+	Size		len = 0;
+
+	if (batch->nrecords >= batch->nchannels &&
+		(!read_number(&line, end, '\t', &number) || number > PG_INT32_MAX))
+		return false;
+	if (!pinpoint_batch_next_record(batch, &string, &available))
+		return false;
+
+	for (; line < end; line++)
+	{
+		char		c = *line;
+
+		if (c == '\\')
+		{
+			if (++line == end)
+				return false;
+			c = *line == 'n' ? '\n' : *line;
+		}
+		if (len == available)
+			return false;
+		if (string != NULL)
+			string[len] = c;
+		len++;
+	}
+	return pinpoint_batch_add_record(batch, (uint32) number, len);
 }
 
 /*
@@ -232,16 +326,17 @@ keep_piece(TransactionId xid, Oid dboid, const char *data, Size size)
  * body; NULL if there is none even for that.
  */
 static PinpointBatch *
-begin_batch(TransactionId xid, Oid dboid, const PinpointMessage *head)
+begin_batch(TransactionId xid, Oid dboid, const uint64 *numbers)
 {
 	PinpointBatch *batch = NULL;
-	uint16		ngiven_max = Min(head->nchannels,
+	uint16		ngiven_max = Min(numbers[CHANNELS],
 								 PINPOINT_CHANNELS_LOOKED_UP) *
 		pinpoint_channel_map_max_share_limit();
 	bool		no_room = false;
 
-	if (head->total <= pinpoint_message_log_capacity())
-		batch = reserve(pinpoint_batch_size_of_body(head->total, ngiven_max));
+	if (numbers[TOTAL] <= pinpoint_message_log_capacity())
+		batch = reserve(pinpoint_batch_size_of_body(numbers[TOTAL],
+													ngiven_max));
 	if (batch == NULL)
 	{
 		no_room = true;
@@ -252,18 +347,19 @@ begin_batch(TransactionId xid, Oid dboid, const PinpointMessage *head)
 	}
 
 	batch->dboid = dboid;
-	batch->sender_pid = head->sender_pid;
-	batch->nchannels = head->nchannels;
-	batch->nnotifications = head->nnotifications;
+	batch->sender_pid = (int32) numbers[SENDER_PID];
+	batch->nchannels = (uint32) numbers[CHANNELS];
+	batch->nnotifications = (uint32) numbers[NOTIFICATIONS];
 	batch->nlisteners = 0;
-	batch->joined = 0;
 	batch->ngiven_max = ngiven_max;
+	batch->no_room = no_room;
+	batch->joined = 0;
+	batch->xid = xid;
 	batch->ngiven = 0;
 	batch->shared_with_all = false;
-	batch->expected = head->total;
-	batch->no_room = no_room;
-	batch->xid = xid;
+	batch->nrecords = 0;
 	batch->received = 0;
+	batch->expected = numbers[TOTAL];
 
 	dlist_push_tail(&unfinished[murmurhash32(xid) % NBUCKETS], &batch->link);
 	nunfinished++;
@@ -343,8 +439,7 @@ find_unfinished(TransactionId xid)
 static void
 publish(PinpointBatch *batch)
 {
-	if (batch->received != batch->expected ||
-		(!batch->no_room && !pinpoint_batch_is_valid(batch)))
+	if (!pinpoint_batch_is_complete(batch))
 	{
 		ereport(LOG,
 				(errmsg("ignoring a logical message with the prefix \"%s\" that pg_pinpoint has not written",

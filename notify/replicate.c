@@ -10,9 +10,19 @@
  * other end; and logical decoding hands them to output plug-ins that ask for
  * messages.
  *
- * A message holds the body of the transaction's batch, channels and notifications as
- * they are in the log; see batch.c.  A long body goes in pieces, as a WAL record has
- * to fit into memory, on both sides.
+ * A message is a text in the encoding of the database, so that whoever reads it
+ * from a replication slot can understand it too.  Its first line has six numbers:
+ *
+ *	version of this form
+ *	PID of the sender
+ *	channels and notifications of the transaction
+ *	bytes that they will take in the message log, and how many of these have come
+ *	with the messages of this transaction before
+ *
+ * Then come the channels, a line each, and the notifications: number of the channel,
+ * counted from 0, tabulator, payload.  A backslash in a name or payload is doubled,
+ * and a line feed is a backslash and an "n".  What is long goes in several messages,
+ * each of whole lines, as a WAL record has to fit into memory, on both sides.
  *
  * Writing WAL gives the transaction an ID, if it has none yet, so that it will have a
  * commit record to be replayed.
@@ -29,8 +39,13 @@
 #include "compat.h"
 #include "replicate.h"
 
-/* Bytes of the body that one message holds at most. */
+/* When a message has so many bytes, another one is begun. */
 #define PIECE_SIZE		(256 * 1024)
+
+static void begin_message(StringInfo message, PinpointBatch *batch,
+						  Size offset);
+static void append_line(StringInfo message, const char *string);
+static void send_message(StringInfo message);
 
 /*
  * Before commit: write a batch of this transaction into the WAL.
@@ -40,27 +55,71 @@
 void
 pinpoint_replicate(PinpointBatch *batch)
 {
-	const char *body = pinpoint_batch_body(batch);
-	PinpointMessage head = {
-		.version = PINPOINT_MESSAGE_VERSION,
-		.sender_pid = batch->sender_pid,
-		.nchannels = batch->nchannels,
-		.nnotifications = batch->nnotifications,
-		.total = pinpoint_batch_body_size(batch),
-	};
 	StringInfoData message;
+	PinpointBatchReader reader;
+	const char *channel = pinpoint_batch_first_channel(batch);
+	const char *payload;
+	uint32		number;
 
 	initStringInfo(&message);
-	while (head.offset < head.total)
+	begin_message(&message, batch, 0);
+	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
-		Size		piece = Min(PIECE_SIZE, head.total - head.offset);
-
-		resetStringInfo(&message);
-		appendBinaryStringInfo(&message, (const char *) &head, sizeof(head));
-		appendBinaryStringInfo(&message, body + head.offset, (int) piece);
-		PINPOINT_LOG_MESSAGE(PINPOINT_MESSAGE_PREFIX, message.data,
-							 message.len);
-		head.offset += piece;
+		if (message.len > PIECE_SIZE)
+		{
+			send_message(&message);
+			begin_message(&message, batch,
+						  pinpoint_batch_offset(batch, channel));
+		}
+		append_line(&message, channel);
+		channel = pinpoint_batch_next_channel(channel);
 	}
+
+	pinpoint_batch_read(batch, channel, &reader);
+	while ((payload = pinpoint_batch_read_next(&reader, &number)) != NULL)
+	{
+		if (message.len > PIECE_SIZE)
+		{
+			send_message(&message);
+			begin_message(&message, batch,
+						  pinpoint_batch_offset(batch, payload));
+		}
+		appendStringInfo(&message, "%u\t", number);
+		append_line(&message, payload);
+	}
+	send_message(&message);
 	pfree(message.data);
+}
+
+static void
+begin_message(StringInfo message, PinpointBatch *batch, Size offset)
+{
+	resetStringInfo(message);
+	appendStringInfo(message, "%d %d %u %u %zu %zu\n",
+					 PINPOINT_MESSAGE_VERSION, batch->sender_pid,
+					 batch->nchannels, batch->nnotifications,
+					 pinpoint_batch_body_size(batch), offset);
+}
+
+static void
+append_line(StringInfo message, const char *string)
+{
+	for (;;)
+	{
+		Size		plain = strcspn(string, "\\\n");
+
+		appendBinaryStringInfo(message, string, (int) plain);
+		string += plain;
+		if (*string == '\0')
+			break;
+		appendStringInfoString(message, *string == '\n' ? "\\n" : "\\\\");
+		string++;
+	}
+	appendStringInfoChar(message, '\n');
+}
+
+static void
+send_message(StringInfo message)
+{
+	PINPOINT_LOG_MESSAGE(PINPOINT_MESSAGE_PREFIX, message->data, message->len);
 }

@@ -133,7 +133,7 @@ $slow->close;
 reload('pinpoint.on_lag' => 'disconnect');
 my $reason =
   'The session listens, and was further behind with its notifications than'
-  . ' "pinpoint.max_listener_lag" allows.';
+  . ' "pinpoint.max_listener_lag" allows, or than the queue has room for.';
 
 # Waits for the end of a session, and tests what it says.
 sub is_disconnected

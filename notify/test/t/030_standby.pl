@@ -107,7 +107,9 @@ is_deeply(told($listener), [ 'a/1', 'a/2', 'a/3', 'a/do', 'b/again' ], 'by funct
 $sender->run(q(BEGIN; NOTIFY a, 'ä'; NOTIFY a, ''; COMMIT));
 my $payload = 'x' x 7999;
 $sender->run("NOTIFY a, '$payload'");
-is_deeply(told($listener), [ 'a/ä', 'a/', "a/$payload" ], 'any payload');
+my $special = "a\\tb\n\\n\tc\r\\";
+$sender->run(qq(SELECT pg_notify('a', '$special')));
+is_deeply(told($listener), [ 'a/ä', 'a/', "a/$payload", "a/$special" ], 'any payload');
 
 my $elsewhere = connect_to($standby, dbname => 'elsewhere');
 $elsewhere->run('LISTEN a');
@@ -143,6 +145,8 @@ $_->close for @writers;
 
 $sender->run(q(SELECT count(pg_notify('a', i || repeat('x', 5000))) FROM generate_series(1, 1000) i));
 is_deeply([ map { m{^a/(\d+)} } @{ told($listener) } ], [ 1 .. 1000 ], 'five megabytes');
+$sender->run(qq(SELECT count(pg_notify('a', i || repeat(E'\\n', 5000))) FROM generate_series(1, 200) i));
+is_deeply(told($listener), [ map { "a/$_" . "\n" x 5000 } 1 .. 200 ], 'that is longer when it travels');
 $sender->run(q(BEGIN; SELECT count(pg_notify('c' || i, '')) FROM generate_series(1, 1000) i; NOTIFY a, 'many channels'; COMMIT));
 is_deeply(told($listener), ['a/many channels'], 'a thousand channels');
 is_deeply(stat_queue($observer)->{used_bytes}, 0, 'nothing is kept on the standby');
@@ -202,23 +206,25 @@ $_->close for @crowd;
 
 my $log = -s $standby->logfile;
 $admin->run('REVOKE ALL ON FUNCTION pg_notify(text, text) FROM PUBLIC');
-my $head = sub { return pack('L l L L Q Q', @_) };
-my $record = sub { my ($n, $s) = @_; my $r = pack('L', $n) . "$s\0"; return $r . "\0" x (-length($r) % 4) };
-foreach my $forged (
-	'', 'x', "\0" x 31,
-	$head->(1, 1, 1, 1, 100, 0), $head->(1, 1, 1, 1, 8, 0) . 'y' x 8,
-	$head->(2, 1, 1, 1, 8, 0) . "\0" x 8, $head->(1, 1, 1, 1, 8, 4) . "\0" x 8,
-	$head->(1, 1, 1, 1, 2**63, 0), $head->(1, 1, 2**32 - 1, 2**32 - 1, 16, 0) . "\0" x 16,
-	$head->(1, 1, 1, 1, 16, 0) . $record->(1, 'a') . $record->(0, 'x'),
-	$head->(1, 1, 1, 1, 16, 0) . $record->(1, 'a') . $record->(7, 'x'),
-	$head->(1, 1, 0, 0, 0, 0))
+# Version, PID, channels, notifications, bytes of all and before; see replicate.c.
+my @forged = (
+	'', 'x', "\n", "1 1 1 1 16 0", "1 1 1 1 16\na\n0\tx\n",
+	"2 1 1 1 16 0\na\n0\tx\n", "1 1 1 1 16 8\na\n0\tx\n", "1 1 1 1 12 0\na\n0\tx\n",
+	"1 1 1 1 8 0\na\n0\tx\n", "1 1 1 1 24 0\na\n0\tx\n",
+	"1 1 1 1 16 0\na\n1\tx\n", "1 1 1 1 16 0\na\n0 x\n", "1 1 1 1 16 0\na\n\tx\n", "1 1 1 1 16 0\na\n0\tx",
+	"1 1 1 1 16 0\na\n0\tx\\", "1 1 1 2 24 0\na\n0\tx\n",
+	"1 1 2 1 16 0\na\n0\tx\n", "1 1 1 1 16 0\n\n0\tx\n", "1 1 1 1 16 0\na\0b\n0\tx\n",
+	"1 1 1 1 80 0\n" . 'a' x 64 . "\n0\t\n", "1 1 0 0 0 0\n", "1 1 0 1 8 0\n0\tx\n",
+	"1 1 1 1 16 0\na\n0\t" . 'x' x 100 . "\n", "1 1 1 1 16 0\na\n99999999999999999999\tx\n",
+	"1 1 1 1 999999999999999992 0\na\n0\tx\n", "1 1 4294967295 1 16 0\na\n", "1 1 2147483647 2147483647 16 0\na\n");
+foreach my $forged (@forged)
 {
 	my $hex = unpack 'H*', $forged;
 	$admin->run("SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea)");
 	$admin->run("SELECT pg_logical_emit_message(false, 'pg_pinpoint', '\\x$hex'::bytea)");
 	$admin->run("BEGIN; SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea); NOTIFY a, 'real'; COMMIT");
 }
-is_deeply(told($listener), [ ('a/real') x 12 ], 'are ignored, and hide nothing');
+is_deeply(told($listener), [ ('a/real') x @forged ], 'are ignored, and hide nothing');
 is(stat_queue($observer)->{used_bytes}, 0, 'nor do they keep anything');
 ok($standby->log_contains('ignoring a logical message with the prefix "pg_pinpoint" that pg_pinpoint has not written', $log),
 	'the log says so');
