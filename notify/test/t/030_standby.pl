@@ -226,7 +226,7 @@ foreach my $forged (@forged)
 }
 is_deeply(told($listener), [ ('a/real') x @forged ], 'are ignored, and hide nothing');
 is(stat_queue($observer)->{used_bytes}, 0, 'nor do they keep anything');
-ok($standby->log_contains('ignoring a logical message with the prefix "pg_pinpoint" that pg_pinpoint has not written', $log),
+ok(wait_until(sub { $standby->log_contains('ignoring a logical message with the prefix "pg_pinpoint" that pg_pinpoint has not written', $log) }),
 	'the log says so');
 $admin->run('GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC');
 
@@ -262,14 +262,14 @@ is_deeply(
 	[ @{$error}{qw(C D)} ],
 	[ '57P01', 'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows, or than the queue has room for.' ],
 	'and the one that is behind is disconnected');
-ok($standby->log_contains('disconnecting the listener with PID ' . $stuck->pid . ', as replay needs room in the NOTIFY queue', $log),
+ok(wait_until(sub { $standby->log_contains('disconnecting the listener with PID ' . $stuck->pid . ', as replay needs room in the NOTIFY queue', $log) }),
 	'the log says so');
 
 # A transaction that does not fit at all.
 $sender->run(q(SELECT count(pg_notify('a', i || repeat('x', 5000))) FROM generate_series(1, 300) i));
 $end = $reads->receive_until('EOF');
 is((grep { $_->{type} eq 'E' } $end->messages)[0]{fields}{C}, '57P01', 'one that never fits disconnects all who listen');
-ok($standby->log_contains('there is no room in the NOTIFY queue for a transaction with 300 notifications', $log),
+ok(wait_until(sub { $standby->log_contains('there is no room in the NOTIFY queue for a transaction with 300 notifications', $log) }),
 	'the log says so');
 ($reads) = connect_many($standby, 1);
 $reads->run('LISTEN a; LISTEN fence');
