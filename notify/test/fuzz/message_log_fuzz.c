@@ -231,7 +231,7 @@ check_contents(ModelBatch *m)
 	uint32		number;
 	ListCell   *lc;
 
-	if (m->batch->size != m->size || m->batch->pins != m->pins)
+	if (m->batch->size != m->size || pg_atomic_read_u32(&m->batch->pins) != m->pins)
 		FAIL("the head of a batch has changed");
 	for (uint32 i = 0; i < m->batch->nchannels; i++)
 	{

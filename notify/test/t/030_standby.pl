@@ -226,6 +226,33 @@ foreach my $forged (@forged)
 }
 is_deeply(told($listener), [ ('a/real') x @forged ], 'are ignored, and hide nothing');
 is(stat_queue($observer)->{used_bytes}, 0, 'nor do they keep anything');
+
+# Messages that are nearly right.
+my $seed = $ENV{PINPOINT_TEST_SEED} // 20260106;
+srand($seed);
+note("PINPOINT_TEST_SEED=$seed");
+my @right = ("1 4711 2 3 56 0\njobs\ncache\n0\t42\n1\tusers/7\n0\t43\n", "1 1 1 2 32 0\nm\n0\t\\\\n\\n\n0\tb\n");
+my @bytes = (0 .. 9, ' ', "\n", "\t", '\\', 'n', "\0", "\xff", '-');
+foreach my $i (1 .. 1000)
+{
+	my $message = $right[ rand @right ];
+	foreach (0 .. rand 3)
+	{
+		my $place = int rand length $message;
+		my $byte  = $bytes[ rand @bytes ];
+		my $what  = int rand 4;
+		if    ($what == 0) { substr($message, $place, 1) = $byte }
+		elsif ($what == 1) { substr($message, $place, 0) = $byte }
+		elsif ($what == 2) { substr($message, $place, 1) = '' }
+		else               { $message = substr($message, 0, $place) . substr($message, int rand $place) }
+	}
+	my $hex = unpack 'H*', $message;
+	$admin->run("SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea)");
+}
+$sender->run(q(NOTIFY a, 'still here'));
+is((told($listener))->[-1], 'a/still here', 'replay survives a thousand that are nearly right');
+is(stat_queue($observer)->{used_bytes}, 0, 'and keeps none of them');
+
 ok(wait_until(sub { $standby->log_contains('ignoring a logical message with the prefix "pg_pinpoint" that pg_pinpoint has not written', $log) }),
 	'the log says so');
 $admin->run('GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC');
