@@ -24,7 +24,6 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
@@ -227,7 +226,6 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	batch->ngiven_max = layout->ngiven_max;
 	batch->ngiven = 0;
 	batch->shared_with_all = false;
-	batch->xid = InvalidTransactionId;
 
 	foreach(lc, layout->channels)
 	{
@@ -288,72 +286,91 @@ pinpoint_batch_offset(PinpointBatch *batch, const char *string)
 }
 
 /*
- * Of a batch that is put together from records: where the string of the next one
- * is to be written, and how many bytes it may have, without its final zero.  If there
- * was no room for the batch the string is NULL: its records are only counted.
- * Returns whether there can be another one.
+ * Begin to put a batch together.  All its fields of the first group, but those that
+ * have to do with listeners, are there.
  */
-bool
-pinpoint_batch_next_record(PinpointBatch *batch, char **string,
-						   Size *available)
+void
+pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
 {
-	Size		rest = batch->expected - batch->received;
-
-	if (rest < record_size(0))
-		return false;
-	*available = rest - sizeof(uint32) - 1;
-	*string = batch->no_room ? NULL :
-		body(batch) + batch->received + sizeof(uint32);
-	return true;
+	batch->nlisteners = 0;
+	batch->joined = 0;
+	batch->ngiven = 0;
+	batch->shared_with_all = false;
+	writer->batch = batch;
+	writer->nrecords = 0;
+	writer->written = 0;
 }
 
 /*
- * That string is there, and has len bytes: add its record.
- *
- * number: the channel of a notification; of no meaning for a channel.
- *
- * Returns false, and adds nothing, if there can be no such record.
+ * Are all channels there, so that notifications follow?
  */
 bool
-pinpoint_batch_add_record(PinpointBatch *batch, uint32 number, Size len)
+pinpoint_batch_has_channels(PinpointBatchWriter *writer)
 {
-	bool		is_channel = batch->nrecords < batch->nchannels;
+	return writer->nrecords >= writer->batch->nchannels;
+}
 
-	if (is_channel)
+/*
+ * Where the next channel or payload is to be written, and how many bytes it may have,
+ * without its final zero.  NULL if there can be no other one.
+ */
+char *
+pinpoint_batch_next_string(PinpointBatchWriter *writer, Size *available)
+{
+	Size		rest = pinpoint_batch_body_size(writer->batch) -
+		writer->written;
+
+	if (rest < record_size(0))
+		return NULL;
+	*available = rest - sizeof(uint32) - 1;
+	return body(writer->batch) + writer->written + sizeof(uint32);
+}
+
+/*
+ * That string is there, and has len bytes: it is a channel, or the payload of a
+ * notification on the channel with this number.
+ *
+ * Returns false, and adds nothing, if that cannot be.
+ */
+bool
+pinpoint_batch_add_record(PinpointBatchWriter *writer, uint32 number, Size len)
+{
+	PinpointBatch *batch = writer->batch;
+	char	   *cursor = body(batch) + writer->written;
+	char	   *string = cursor + sizeof(uint32);
+
+	if (strnlen(string, len) != len)
+		return false;
+	string[len] = '\0';
+
+	if (!pinpoint_batch_has_channels(writer))
 	{
 		if (len == 0 || len >= NAMEDATALEN)
 			return false;
+		number = pinpoint_channel_hash(string);
 	}
 	else if (number >= batch->nchannels ||
-			 batch->nrecords - batch->nchannels >= batch->nnotifications)
+			 writer->nrecords - batch->nchannels >= batch->nnotifications)
 		return false;
 
-	if (!batch->no_room)
-	{
-		char	   *cursor = body(batch) + batch->received;
-		char	   *string = cursor + sizeof(uint32);
-
-		if (strnlen(string, len) != len)
-			return false;
-		string[len] = '\0';
-		if (is_channel)
-			number = pinpoint_channel_hash(string);
-		memcpy(cursor, &number, sizeof(uint32));
-	}
-	batch->received += record_size(len);
-	batch->nrecords++;
+	memcpy(cursor, &number, sizeof(uint32));
+	writer->written += record_size(len);
+	writer->nrecords++;
 	return true;
 }
 
 /*
- * Are all records there?
+ * Is all there?
  */
 bool
-pinpoint_batch_is_complete(PinpointBatch *batch)
+pinpoint_batch_is_complete(PinpointBatchWriter *writer)
 {
+	PinpointBatch *batch = writer->batch;
+
 	return batch->nchannels > 0 && batch->nnotifications > 0 &&
-		batch->nrecords == (uint64) batch->nchannels + batch->nnotifications &&
-		MAXALIGN(batch->received) == batch->expected;
+		writer->nrecords ==
+		(uint64) batch->nchannels + batch->nnotifications &&
+		MAXALIGN(writer->written) == pinpoint_batch_body_size(batch);
 }
 
 /*

@@ -33,17 +33,14 @@ typedef struct PinpointBatch
 	uint32		nlisteners;		/* slots that follow those, of listeners that
 								 * were found before commit; see wakeup.c */
 	uint16		ngiven_max;		/* PinpointGivens that follow, see sharing.c */
-	bool		no_room;		/* on a standby: there was no room for it */
-	uint64		joined;			/* which listeners those slots can be */
-
-	/* on a standby: the sender's transaction, until that has ended */
-	TransactionId xid;
 
 	/*
 	 * Protected by PinpointOrderLock.  A batch that is in flight or published
 	 * is in a list, one that is ready is in a heap.
 	 */
-	uint32		heap_rank;		/* see commit_order.c */
+	uint16		ngiven;			/* in use of ngiven_max, see sharing.c */
+	uint64		joined;			/* of the first group: which listeners those
+								 * slots can be */
 	union
 	{
 		dlist_node	link;
@@ -53,31 +50,14 @@ typedef struct PinpointBatch
 			struct PinpointBatch *right;
 		}			heap;
 	};
-	union
-	{
-		struct
-		{
-			XLogRecPtr	order;	/* in flight: lower bound of the commit
+	XLogRecPtr	order;			/* in flight: lower bound of the commit
 								 * record; ready: its end */
-			uint64		sequence;	/* ready: number of its turn among equals;
-									 * published: number of publication */
-			uint64		position;	/* bytes published before this batch */
-		};
-
-		/*
-		 * Of a batch that a standby still puts together; see replay.c. Nobody
-		 * but the startup process looks at it.
-		 */
-		struct
-		{
-			uint64		nrecords;	/* channels and notifications that came */
-			Size		received;	/* bytes of the body that they take, */
-			Size		expected;	/* of so many */
-		};
-	};
+	uint64		sequence;		/* ready: number of its turn among equals;
+								 * published: number of publication */
+	uint64		position;		/* bytes published before this batch */
 	Size		previous;		/* place in the log of the batch before it in
 								 * its segment, if it is not the first */
-	uint16		ngiven;			/* in use of ngiven_max, see sharing.c */
+	uint32		heap_rank;		/* see commit_order.c */
 	bool		shared_with_all;	/* all who share a channel of it get it */
 	bool		is_free;		/* its space in the log can be used again */
 
@@ -117,6 +97,14 @@ typedef struct PinpointBatchLayout
 	uint16		ngiven_max;		/* likewise */
 } PinpointBatchLayout;
 
+/* A batch that is put together from its channels and notifications; see replay.c. */
+typedef struct PinpointBatchWriter
+{
+	PinpointBatch *batch;
+	uint64		nrecords;		/* channels and notifications that are there */
+	Size		written;		/* bytes of its body that they take */
+} PinpointBatchWriter;
+
 /* A place among the notifications of a batch. */
 typedef struct PinpointBatchReader
 {
@@ -135,11 +123,14 @@ extern void pinpoint_batch_write(PinpointBatch *batch,
 extern Size pinpoint_batch_size_of_body(Size body_size, uint16 ngiven_max);
 extern Size pinpoint_batch_body_size(PinpointBatch *batch);
 extern Size pinpoint_batch_offset(PinpointBatch *batch, const char *string);
-extern bool pinpoint_batch_next_record(PinpointBatch *batch, char **string,
-									   Size *available);
-extern bool pinpoint_batch_add_record(PinpointBatch *batch, uint32 number,
-									  Size len);
-extern bool pinpoint_batch_is_complete(PinpointBatch *batch);
+extern void pinpoint_batch_begin(PinpointBatch *batch,
+								 PinpointBatchWriter *writer);
+extern bool pinpoint_batch_has_channels(PinpointBatchWriter *writer);
+extern char *pinpoint_batch_next_string(PinpointBatchWriter *writer,
+										Size *available);
+extern bool pinpoint_batch_add_record(PinpointBatchWriter *writer,
+									  uint32 number, Size len);
+extern bool pinpoint_batch_is_complete(PinpointBatchWriter *writer);
 extern const char *pinpoint_batch_first_channel(PinpointBatch *batch);
 extern const char *pinpoint_batch_next_channel(const char *channel);
 extern uint32 pinpoint_batch_channel_hash(const char *channel);

@@ -86,15 +86,6 @@ typedef RelFileNode PinpointRelFile;
 #define PINPOINT_WAIT_EVENT(name)	PG_WAIT_EXTENSION
 #endif
 
-/* Writes a logical message that is part of the current transaction. */
-#if PG_VERSION_NUM >= 170000
-#define PINPOINT_LOG_MESSAGE(prefix, data, size) \
-	(void) LogLogicalMessage((prefix), (data), (size), true, false)
-#else
-#define PINPOINT_LOG_MESSAGE(prefix, data, size) \
-	(void) LogLogicalMessage((prefix), (data), (size), true)
-#endif
-
 /* What the startup process does about signals now and then. */
 #if PG_VERSION_NUM >= 180000
 #define PINPOINT_STARTUP_INTERRUPTS()	ProcessStartupProcInterrupts()

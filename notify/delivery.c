@@ -71,6 +71,12 @@
 #define ADVANCE_INTERVAL	(256 * 1024)
 
 /*
+ * Likewise, where identical notifications are folded: what is let go of has been
+ * told, so nothing is folded across.
+ */
+#define FOLD_ADVANCE_INTERVAL	(4 * 1024 * 1024)
+
+/*
  * So often in a row PostgreSQL's small transaction may fail before the session
  * ends.
  */
@@ -104,7 +110,6 @@ static void deliver(void);
 static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last,
 							uint64 read_before);
 static uint64 deliver_batch(PinpointBatch *batch, uint64 read_before);
-static bool is_text(const char *payload);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
 					  const char *channel, uint64 read_before);
 
@@ -274,8 +279,11 @@ deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
 			break;
 
 		batch = pinpoint_message_log_after(batch);
-		if (since_advance >= ADVANCE_INTERVAL)
+		if (since_advance >=
+			(pinpoint_fold ? FOLD_ADVANCE_INTERVAL : ADVANCE_INTERVAL))
 		{
+			/* What we leave behind is lost to others: it must have been told. */
+			pinpoint_fold_tell();
 			pinpoint_slot_advance(batch);
 			since_advance = 0;
 		}
@@ -333,8 +341,6 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 		{
 			if (channels[number] == NULL)
 				continue;
-			if (TransactionIdIsValid(batch->xid) && !is_text(payload))
-				continue;
 			if (pinpoint_fold)
 				pinpoint_fold_add(channels[number], payload,
 								  batch->sender_pid);
@@ -343,28 +349,25 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 								 batch->sender_pid);
 			delivered++;
 		}
+
+		/*
+		 * Only what came late is for us in a batch that we have read before.
+		 * From here on it is nobody else's any more, should we end.
+		 */
+		if (batch->sequence <= read_before)
+		{
+			pinpoint_fold_tell();
+			for (uint32 i = 0; i < batch->nchannels; i++)
+			{
+				if (channels[i] != NULL)
+					pinpoint_sharing_late_delivered(batch, i);
+			}
+		}
 	}
 
 	if (channels != &only)
 		pfree(channels);
 	return delivered;
-}
-
-/*
- * Is a payload that has come with the WAL text in the encoding of this database?
- * PostgreSQL has made sure of that where it was sent, but somebody may have written
- * it into the WAL himself; see replay.c.
- */
-static bool
-is_text(const char *payload)
-{
-	if (pg_verify_mbstr(GetDatabaseEncoding(), payload,
-						(int) strlen(payload), true))
-		return true;
-	ereport(LOG,
-			(errmsg("ignoring a notification whose payload is not valid for encoding \"%s\"",
-					GetDatabaseEncodingName())));
-	return false;
 }
 
 /*
@@ -381,7 +384,7 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 	if (!pinpoint_is_listening(channel, pinpoint_batch_channel_hash(channel),
 							   &since, &shared))
 		return false;
-	if (!shared || batch->shared_with_all)
+	if (!shared)
 		return is_new && batch->sequence > since;
 
 	/*
@@ -391,14 +394,12 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 	switch (pinpoint_sharing_share(batch, number))
 	{
 		case PINPOINT_SHARE_NONE:
-			break;
+			return batch->shared_with_all && is_new &&
+				batch->sequence > since;
 		case PINPOINT_SHARE_GIVEN:
 			return is_new;
 		case PINPOINT_SHARE_LATE:
-			if (is_new)
-				break;
-			pinpoint_sharing_late_delivered(batch, number);
-			return true;
+			return !is_new;
 	}
 	return false;
 }

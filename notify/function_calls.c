@@ -105,6 +105,11 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
 /*
  * PostgreSQL asks whether a library wants to be called around a function, which
  * may not be inlined then.
+ *
+ * Only volatile functions matter, and those that return sets: others are not inlined
+ * if their body calls pg_notify(), which is volatile.  They must not be touched: an
+ * index on what such a function returns is found only if it is inlined wherever it
+ * is looked for.
  */
 static bool
 needs_fmgr(Oid funcid)
@@ -116,7 +121,11 @@ needs_fmgr(Oid funcid)
 
 		if (HeapTupleIsValid(tuple))
 		{
-			if (((Form_pg_proc) GETSTRUCT(tuple))->prolang == SQLlanguageId)
+			Form_pg_proc proc = (Form_pg_proc) GETSTRUCT(tuple);
+
+			if (proc->prolang == SQLlanguageId &&
+				(proc->provolatile == PROVOLATILE_VOLATILE ||
+				 proc->proretset))
 				calls_replaced = pinpoint_body_calls_replaced(tuple);
 			ReleaseSysCache(tuple);
 		}

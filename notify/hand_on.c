@@ -177,10 +177,17 @@ make_read(int slotno, PinpointBatch *batch, bool late)
 	{
 		case PINPOINT_IDLE:
 			pinpoint_wakeup_note(slotno, batch);
+			/* It is not behind with what was just handed to it. */
+			slot->unread_position = pinpoint_message_log_bytes();
 			break;
 		case PINPOINT_SIGNALLED:
 			if (slot->unread_sequence > batch->sequence)
+			{
+				uint64		position = slot->unread_position;
+
 				(void) pinpoint_slot_set_unread(slot, batch);
+				slot->unread_position = position;
+			}
 			break;
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:

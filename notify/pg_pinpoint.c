@@ -134,6 +134,7 @@ startup_shmem(void)
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
 	pinpoint_wakeup_init();
+	pinpoint_replay_allocate();
 	pinpoint_slow_listener_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }

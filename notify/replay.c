@@ -25,12 +25,9 @@
  * So nothing is allocated, but in the log.  If the log is full, the listener that is
  * furthest behind is disconnected, with the reason, until there is room; its process
  * is waited for, as PostgreSQL does with sessions that are in the way of replay, but
- * never a client.  If there is no room even for one transaction in an empty log, all
- * that listen in its database are disconnected when it commits.
- *
- * Anybody who may call pg_logical_emit_message() can write a message that looks like
- * ours, into his own transaction.  So nothing is believed: a batch that is not as it
- * should be is dropped.
+ * never a client.  If a transaction's notifications cannot be kept at all, or if the
+ * beginning of them came before replay began, all that listen in its database are
+ * disconnected when it commits.
  *
  * All this is done where hot standby is on.  A server that recovers from a crash has
  * no sessions that could listen.
@@ -48,12 +45,11 @@
 #include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "access/xlogutils.h"
-#include "common/hashfn.h"
-#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "postmaster/startup.h"
 #include "replication/message.h"
 #include "storage/standbydefs.h"
+#include "utils/memutils.h"
 
 #include "channel_map.h"
 #include "commit_order.h"
@@ -82,15 +78,32 @@ enum
 StaticAssertDecl(OFFSET + 1 == PINPOINT_MESSAGE_NUMBERS,
 				 "one name for each number");
 
-/* Lists of batches, by transaction; a power of two. */
-#define NBUCKETS				256
+/*
+ * Milliseconds that other sessions have to read what was handed on to them by one
+ * that was disconnected.
+ */
+#define HAND_ON_TIME			100
+
+/* A transaction that has sent notifications, and has not ended yet. */
+typedef struct Unfinished
+{
+	TransactionId xid;
+	Oid			dboid;
+	uint32		nnotifications;
+	PinpointBatchWriter writer; /* without a batch if they cannot be kept */
+} Unfinished;
 
 /*
- * The batches of transactions that have not ended yet.  They are in shared memory, but
- * these lists are of the startup process alone.
+ * All of these, in no particular order.  Usually they are few.  Each session of the
+ * primary has one at most, and this server allows as many sessions; and there may
+ * be as many from before a crash of the primary.  Made by the postmaster, inherited
+ * and used by the startup process.
  */
-static dlist_head unfinished[NBUCKETS];
-static uint64 nunfinished = 0;
+static Unfinished *unfinished = NULL;
+static int	nunfinished = 0;
+
+/* Bytes of the log that their batches take. */
+static Size unfinished_bytes = 0;
 
 static void (*prev_message_redo) (XLogReaderState *record) = NULL;
 static void (*prev_xact_redo) (XLogReaderState *record) = NULL;
@@ -101,20 +114,24 @@ static void message_redo(XLogReaderState *record);
 static void xact_redo_end(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
 static void message_cleanup(void);
+static int	max_unfinished(void);
 static void keep_piece(TransactionId xid, Oid dboid, const char *text,
 					   const char *end);
 static bool read_first_line(const char **text, const char *end,
 							uint64 *numbers);
 static bool read_number(const char **text, const char *end, char terminator,
 						uint64 *number);
-static PinpointBatch *begin_batch(TransactionId xid, Oid dboid,
-								  const uint64 *numbers);
-static bool add_line(PinpointBatch *batch, const char *line, const char *end);
+static Unfinished *begin(TransactionId xid, Oid dboid, const uint64 *numbers);
+static bool add_line(PinpointBatchWriter *writer, const char *line,
+					 const char *end);
 static PinpointBatch *reserve(Size size);
+static PinpointBatch *try_reserve(Size size);
 static bool disconnect_furthest_behind(void);
-static PinpointBatch *find_unfinished(TransactionId xid);
-static void publish(PinpointBatch *batch);
-static void drop(PinpointBatch *batch);
+static void disconnect_database(Oid dboid, uint32 nnotifications);
+static Unfinished *find_unfinished(TransactionId xid);
+static void publish(Unfinished *transaction);
+static void forget(Unfinished *transaction);
+static void drop(Unfinished *transaction);
 static void drop_older_than(TransactionId xid);
 
 /*
@@ -123,9 +140,6 @@ static void drop_older_than(TransactionId xid);
 void
 pinpoint_replay_init(void)
 {
-	for (int i = 0; i < NBUCKETS; i++)
-		dlist_init(&unfinished[i]);
-
 	prev_message_redo = RmgrTable[RM_LOGICALMSG_ID].rm_redo;
 	RmgrTable[RM_LOGICALMSG_ID].rm_redo = message_redo;
 	prev_message_cleanup = RmgrTable[RM_LOGICALMSG_ID].rm_cleanup;
@@ -134,6 +148,23 @@ pinpoint_replay_init(void)
 	RmgrTable[RM_XACT_ID].rm_redo = xact_redo_end;
 	prev_standby_redo = RmgrTable[RM_STANDBY_ID].rm_redo;
 	RmgrTable[RM_STANDBY_ID].rm_redo = standby_redo_running;
+}
+
+/*
+ * In the postmaster, at start and at restart after a crash.
+ */
+void
+pinpoint_replay_allocate(void)
+{
+	if (unfinished == NULL)
+		unfinished = MemoryContextAlloc(TopMemoryContext,
+										max_unfinished() * sizeof(Unfinished));
+}
+
+static int
+max_unfinished(void)
+{
+	return 2 * MaxBackends;
 }
 
 static void
@@ -148,7 +179,9 @@ message_redo(XLogReaderState *record)
 
 	message = (xl_logical_message *) XLogRecGetData(record);
 	if (message->transactional &&
-		strcmp(message->message, PINPOINT_MESSAGE_PREFIX) == 0)
+		message->prefix_size == sizeof(PINPOINT_MESSAGE_PREFIX) &&
+		memcmp(message->message, PINPOINT_MESSAGE_PREFIX,
+			   sizeof(PINPOINT_MESSAGE_PREFIX)) == 0)
 		keep_piece(XLogRecGetXid(record), message->dbId,
 				   message->message + message->prefix_size,
 				   message->message + message->prefix_size +
@@ -162,7 +195,7 @@ message_redo(XLogReaderState *record)
 static void
 xact_redo_end(XLogReaderState *record)
 {
-	PinpointBatch *batch;
+	Unfinished *transaction;
 
 	prev_xact_redo(record);
 
@@ -172,14 +205,14 @@ xact_redo_end(XLogReaderState *record)
 	switch (XLogRecGetInfo(record) & XLOG_XACT_OPMASK)
 	{
 		case XLOG_XACT_COMMIT:
-			batch = find_unfinished(XLogRecGetXid(record));
-			if (batch != NULL)
-				publish(batch);
+			transaction = find_unfinished(XLogRecGetXid(record));
+			if (transaction != NULL)
+				publish(transaction);
 			break;
 		case XLOG_XACT_ABORT:
-			batch = find_unfinished(XLogRecGetXid(record));
-			if (batch != NULL)
-				drop(batch);
+			transaction = find_unfinished(XLogRecGetXid(record));
+			if (transaction != NULL)
+				drop(transaction);
 			break;
 		default:
 			break;
@@ -213,8 +246,7 @@ message_cleanup(void)
 }
 
 /*
- * A piece of what a transaction notifies; replicate.c has its form.  The first one
- * begins anew, should there have been another one: only the last is PostgreSQL's.
+ * A piece of what a transaction notifies; replicate.c has its form.
  *
  * What is not as it should be ends the reading, so that the batch stays incomplete.
  */
@@ -222,26 +254,26 @@ static void
 keep_piece(TransactionId xid, Oid dboid, const char *text, const char *end)
 {
 	uint64		numbers[PINPOINT_MESSAGE_NUMBERS];
-	PinpointBatch *batch;
+	Unfinished *transaction;
+	PinpointBatchWriter *writer;
 
 	if (!TransactionIdIsValid(xid) || !read_first_line(&text, end, numbers))
 		return;
 
-	batch = find_unfinished(xid);
-	if (numbers[OFFSET] == 0)
-	{
-		if (batch != NULL)
-			drop(batch);
-		batch = begin_batch(xid, dboid, numbers);
-	}
-	if (batch == NULL || batch->received != numbers[OFFSET])
+	transaction = find_unfinished(xid);
+	if (transaction == NULL)
+		transaction = begin(xid, dboid, numbers);
+	if (transaction == NULL)
+		return;
+	writer = &transaction->writer;
+	if (writer->batch == NULL || writer->written != numbers[OFFSET])
 		return;
 
 	while (text <end)
 	{
 		const char *line_end = memchr(text, '\n', end - text);
 
-		if (line_end == NULL || !add_line(batch, text, line_end))
+		if (line_end == NULL || !add_line(writer, text, line_end))
 			return;
 		text = line_end + 1;
 	}
@@ -289,17 +321,18 @@ read_number(const char **text, const char *end, char terminator,
  * A line behind the first one: a channel, or a notification.
  */
 static bool
-add_line(PinpointBatch *batch, const char *line, const char *end)
+add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 {
 	uint64		number = 0;
 	char	   *string;
 	Size		available;
 	Size		len = 0;
 
-	if (batch->nrecords >= batch->nchannels &&
+	if (pinpoint_batch_has_channels(writer) &&
 		(!read_number(&line, end, '\t', &number) || number > PG_INT32_MAX))
 		return false;
-	if (!pinpoint_batch_next_record(batch, &string, &available))
+	string = pinpoint_batch_next_string(writer, &available);
+	if (string == NULL)
 		return false;
 
 	for (; line < end; line++)
@@ -314,79 +347,94 @@ add_line(PinpointBatch *batch, const char *line, const char *end)
 		}
 		if (len == available)
 			return false;
-		if (string != NULL)
-			string[len] = c;
-		len++;
+		string[len++] = c;
 	}
-	return pinpoint_batch_add_record(batch, (uint32) number, len);
+	return pinpoint_batch_add_record(writer, (uint32) number, len);
 }
 
 /*
- * Make a batch for a transaction.  If there is no room for it, it is one without a
- * body; NULL if there is none even for that.
+ * The first piece of a transaction, or at least the first that is replayed here.
  */
-static PinpointBatch *
-begin_batch(TransactionId xid, Oid dboid, const uint64 *numbers)
+static Unfinished *
+begin(TransactionId xid, Oid dboid, const uint64 *numbers)
 {
+	Unfinished *transaction;
 	PinpointBatch *batch = NULL;
 	uint16		ngiven_max = Min(numbers[CHANNELS],
 								 PINPOINT_CHANNELS_LOOKED_UP) *
 		pinpoint_channel_map_max_share_limit();
-	bool		no_room = false;
 
-	if (numbers[TOTAL] <= pinpoint_message_log_capacity())
+	if (nunfinished == max_unfinished())
+	{
+		/* It cannot be, but if it is, then let nobody wait for this one. */
+		disconnect_database(dboid, (uint32) numbers[NOTIFICATIONS]);
+		return NULL;
+	}
+	if (numbers[OFFSET] == 0)
 		batch = reserve(pinpoint_batch_size_of_body(numbers[TOTAL],
 													ngiven_max));
-	if (batch == NULL)
+
+	transaction = &unfinished[nunfinished++];
+	transaction->xid = xid;
+	transaction->dboid = dboid;
+	transaction->nnotifications = (uint32) numbers[NOTIFICATIONS];
+	transaction->writer.batch = NULL;
+
+	if (batch != NULL)
 	{
-		no_room = true;
-		ngiven_max = 0;
-		batch = reserve(pinpoint_batch_size_of_body(0, 0));
-		if (batch == NULL)
-			return NULL;
+		batch->dboid = dboid;
+		batch->sender_pid = (int32) numbers[SENDER_PID];
+		batch->nchannels = (uint32) numbers[CHANNELS];
+		batch->nnotifications = (uint32) numbers[NOTIFICATIONS];
+		batch->ngiven_max = ngiven_max;
+		pinpoint_batch_begin(batch, &transaction->writer);
+		unfinished_bytes += batch->size;
 	}
-
-	batch->dboid = dboid;
-	batch->sender_pid = (int32) numbers[SENDER_PID];
-	batch->nchannels = (uint32) numbers[CHANNELS];
-	batch->nnotifications = (uint32) numbers[NOTIFICATIONS];
-	batch->nlisteners = 0;
-	batch->ngiven_max = ngiven_max;
-	batch->no_room = no_room;
-	batch->joined = 0;
-	batch->xid = xid;
-	batch->ngiven = 0;
-	batch->shared_with_all = false;
-	batch->nrecords = 0;
-	batch->received = 0;
-	batch->expected = numbers[TOTAL];
-
-	dlist_push_tail(&unfinished[murmurhash32(xid) % NBUCKETS], &batch->link);
-	nunfinished++;
-	return batch;
+	return transaction;
 }
 
 /*
- * Take space in the log, if need be that of listeners.  NULL if nobody listens who
- * keeps any.
+ * Take space in the log, if need be that of listeners.  NULL if there is none that
+ * listeners keep.
  */
 static PinpointBatch *
 reserve(Size size)
 {
-	for (;;)
+	PinpointBatch *batch = try_reserve(size);
+
+	while (batch == NULL &&
+		   size <= pinpoint_message_log_capacity() - unfinished_bytes &&
+		   disconnect_furthest_behind())
 	{
-		PinpointBatch *batch;
-		int			error;
+		batch = try_reserve(size);
 
-		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-		batch = pinpoint_message_log_reserve(size, &error);
-		LWLockRelease(PinpointOrderLock);
-		if (batch != NULL)
-			return batch;
-
-		if (!disconnect_furthest_behind())
-			return NULL;
+		/*
+		 * What that one had on channels that it shared has gone to others,
+		 * who keep it now.
+		 */
+		for (int waited = 0;
+			 batch == NULL && waited < HAND_ON_TIME &&
+			 pinpoint_channel_map_is_shared();
+			 waited += LISTENER_GONE_INTERVAL / 1000)
+		{
+			pg_usleep(LISTENER_GONE_INTERVAL);
+			PINPOINT_STARTUP_INTERRUPTS();
+			batch = try_reserve(size);
+		}
 	}
+	return batch;
+}
+
+static PinpointBatch *
+try_reserve(Size size)
+{
+	PinpointBatch *batch;
+	int			error;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	batch = pinpoint_message_log_reserve(size, &error);
+	LWLockRelease(PinpointOrderLock);
+	return batch;
 }
 
 /*
@@ -416,84 +464,90 @@ disconnect_furthest_behind(void)
 	return true;
 }
 
-static PinpointBatch *
+/*
+ * What a transaction has notified cannot be told: disconnect all who listen in its
+ * database.
+ */
+static void
+disconnect_database(Oid dboid, uint32 nnotifications)
+{
+	int			n = pinpoint_slots_give_up_database(dboid);
+
+	ereport(LOG,
+			(errmsg("cannot tell the %u notifications of a transaction",
+					nnotifications),
+			 errdetail("There was no room for them in the NOTIFY queue, or they were replayed in part only. The %d sessions that listen in its database are disconnected.",
+					   n),
+			 errhint("If this happens more than once, increase \"pinpoint.queue_size\" on this server.")));
+}
+
+static Unfinished *
 find_unfinished(TransactionId xid)
 {
-	dlist_iter	iter;
-
-	if (nunfinished == 0)
-		return NULL;
-	dlist_foreach(iter, &unfinished[murmurhash32(xid) % NBUCKETS])
+	for (int i = 0; i < nunfinished; i++)
 	{
-		PinpointBatch *batch = dlist_container(PinpointBatch, link, iter.cur);
-
-		if (batch->xid == xid)
-			return batch;
+		if (unfinished[i].xid == xid)
+			return &unfinished[i];
 	}
 	return NULL;
 }
 
 /*
- * The transaction of a batch has committed.
+ * A transaction has committed.
  */
 static void
-publish(PinpointBatch *batch)
+publish(Unfinished *transaction)
 {
-	if (!pinpoint_batch_is_complete(batch))
+	PinpointBatch *batch = transaction->writer.batch;
+
+	if (batch != NULL && pinpoint_batch_is_complete(&transaction->writer))
 	{
-		ereport(LOG,
-				(errmsg("ignoring a logical message with the prefix \"%s\" that pg_pinpoint has not written",
-						PINPOINT_MESSAGE_PREFIX)));
-		drop(batch);
-		return;
+		forget(transaction);
+		pinpoint_commit_order_publish_replayed(batch);
 	}
-	if (batch->no_room)
+	else
 	{
-		int			n = pinpoint_slots_give_up_database(batch->dboid);
-
-		ereport(LOG,
-				(errmsg("there is no room in the NOTIFY queue for a transaction with %u notifications",
-						batch->nnotifications),
-				 errdetail("The %d sessions that listen in its database are disconnected.",
-						   n),
-				 errhint("Increase \"pinpoint.queue_size\" on this server.")));
-		drop(batch);
-		return;
+		disconnect_database(transaction->dboid, transaction->nnotifications);
+		drop(transaction);
 	}
-
-	dlist_delete(&batch->link);
-	nunfinished--;
-	pinpoint_commit_order_publish_replayed(batch);
-}
-
-static void
-drop(PinpointBatch *batch)
-{
-	dlist_delete(&batch->link);
-	nunfinished--;
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	pinpoint_message_log_free(batch);
-	LWLockRelease(PinpointOrderLock);
 }
 
 /*
- * Drop the batches of transactions before this one, or of all if it is invalid.
+ * Take a transaction out of the list, without its batch.
+ */
+static void
+forget(Unfinished *transaction)
+{
+	if (transaction->writer.batch != NULL)
+		unfinished_bytes -= transaction->writer.batch->size;
+	*transaction = unfinished[--nunfinished];
+}
+
+static void
+drop(Unfinished *transaction)
+{
+	PinpointBatch *batch = transaction->writer.batch;
+
+	forget(transaction);
+	if (batch != NULL)
+	{
+		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		pinpoint_message_log_free(batch);
+		LWLockRelease(PinpointOrderLock);
+	}
+}
+
+/*
+ * Drop what transactions before this one have sent, or all if it is invalid.
  */
 static void
 drop_older_than(TransactionId xid)
 {
-	for (int i = 0; i < NBUCKETS; i++)
+	/* Backwards, as the last one comes into the place of one that is dropped. */
+	for (int i = nunfinished - 1; i >= 0; i--)
 	{
-		dlist_mutable_iter iter;
-
-		dlist_foreach_modify(iter, &unfinished[i])
-		{
-			PinpointBatch *batch = dlist_container(PinpointBatch, link,
-												   iter.cur);
-
-			if (!TransactionIdIsValid(xid) ||
-				TransactionIdPrecedes(batch->xid, xid))
-				drop(batch);
-		}
+		if (!TransactionIdIsValid(xid) ||
+			TransactionIdPrecedes(unfinished[i].xid, xid))
+			drop(&unfinished[i]);
 	}
 }

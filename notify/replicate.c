@@ -33,7 +33,10 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
+#include "access/xloginsert.h"
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "replication/message.h"
 
 #include "compat.h"
@@ -121,5 +124,24 @@ append_line(StringInfo message, const char *string)
 static void
 send_message(StringInfo message)
 {
-	PINPOINT_LOG_MESSAGE(PINPOINT_MESSAGE_PREFIX, message->data, message->len);
+	xl_logical_message record = {
+		.dbId = MyDatabaseId,
+		.transactional = true,
+		.prefix_size = sizeof(PINPOINT_MESSAGE_PREFIX),
+		.message_size = message->len,
+	};
+
+	/*
+	 * As in LogLogicalMessage(): it belongs to a transaction, so there is
+	 * one.
+	 */
+	(void) GetCurrentTransactionId();
+
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, SizeOfLogicalMessage);
+	XLogRegisterData((char *) PINPOINT_MESSAGE_PREFIX,
+					 sizeof(PINPOINT_MESSAGE_PREFIX));
+	XLogRegisterData(message->data, message->len);
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	(void) XLogInsert(RM_LOGICALMSG_ID, XLOG_LOGICAL_MESSAGE);
 }

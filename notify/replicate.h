@@ -12,8 +12,12 @@
 
 #include "batch.h"
 
-/* Prefix of our logical messages. */
-#define PINPOINT_MESSAGE_PREFIX		"pg_pinpoint"
+/*
+ * Prefix of our logical messages.  It ends with one zero more than a prefix has
+ * that comes from SQL, so nobody can write such a message by
+ * pg_logical_emit_message().  Who reads messages does not see the difference.
+ */
+#define PINPOINT_MESSAGE_PREFIX		"pg_pinpoint\0"
 
 /* The form of a message; a standby ignores what it does not know. */
 #define PINPOINT_MESSAGE_VERSION	1

@@ -38,7 +38,10 @@
 
 /* PinpointGiven.receiver: a slot number, perhaps with a flag, or nobody. */
 #define RECEIVER_LATE		((uint32) 1 << 31)
-#define RECEIVER_NOBODY		(~RECEIVER_LATE)
+#define RECEIVER_HAS_IT		((uint32) 1 << 30)	/* it was late, and is
+												 * delivered */
+#define RECEIVER_FLAGS		(RECEIVER_LATE | RECEIVER_HAS_IT)
+#define RECEIVER_NOBODY		(~RECEIVER_FLAGS)
 
 /* How many of a transaction's channels are looked up to make room. */
 typedef struct RoomSearch
@@ -150,15 +153,30 @@ has_nothing_to_do(PinpointSlot *slot, bool ask_for_transaction)
 		  LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)));
 }
 
+/*
+ * What was given to a session of this channel.  PinpointGivens are in the order of
+ * their channels, as these are looked up one after the other.
+ */
 static PinpointGiven *
 find_given(PinpointBatch *batch, uint32 channel, int slotno)
 {
 	PinpointGiven *given = pinpoint_batch_given(batch);
+	int			low = 0;
+	int			high = batch->ngiven;
 
-	for (int i = 0; i < batch->ngiven; i++)
+	while (low < high)
 	{
-		if (given[i].channel == channel &&
-			(pg_atomic_read_u32(&given[i].receiver) & ~RECEIVER_LATE) ==
+		int			middle = (low + high) / 2;
+
+		if (given[middle].channel < channel)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+
+	for (int i = low; i < batch->ngiven && given[i].channel == channel; i++)
+	{
+		if ((pg_atomic_read_u32(&given[i].receiver) & ~RECEIVER_FLAGS) ==
 			(uint32) slotno)
 			return &given[i];
 	}
@@ -173,24 +191,27 @@ PinpointShare
 pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
 {
 	PinpointGiven *given = find_given(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+	uint32		flags;
 
 	if (given == NULL)
 		return PINPOINT_SHARE_NONE;
-	if (pg_atomic_read_u32(&given->receiver) & RECEIVER_LATE)
-		return PINPOINT_SHARE_LATE;
-	return PINPOINT_SHARE_GIVEN;
+	flags = pg_atomic_read_u32(&given->receiver) & RECEIVER_FLAGS;
+	if (flags & RECEIVER_HAS_IT)
+		return PINPOINT_SHARE_NONE;
+	return flags & RECEIVER_LATE ? PINPOINT_SHARE_LATE : PINPOINT_SHARE_GIVEN;
 }
 
 /*
  * This session has delivered what came to it late.  Should it go back once more, it
- * is not to do so again.
+ * is not to do so again; nor is it to be given the same by somebody else.
  */
 void
 pinpoint_sharing_late_delivered(PinpointBatch *batch, uint32 channel)
 {
 	PinpointGiven *given = find_given(batch, channel, PINPOINT_MY_SLOT_NUMBER);
 
-	pg_atomic_write_u32(&given->receiver, RECEIVER_NOBODY);
+	pg_atomic_write_u32(&given->receiver,
+						PINPOINT_MY_SLOT_NUMBER | RECEIVER_HAS_IT);
 }
 
 /*

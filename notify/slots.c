@@ -328,15 +328,23 @@ static PinpointSlot *
 furthest_behind(void)
 {
 	PinpointSlot *furthest = NULL;
+	uint64		oldest = 0;
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		uint64		sequence;
 
-		if (slot->pid != 0 && slot->unread != NULL &&
-			(furthest == NULL ||
-			 slot->unread_sequence < furthest->unread_sequence))
+		if (slot->pid == 0 || slot->unread == NULL)
+			continue;
+		sequence = slot->unread_sequence;
+		if (slot->handed_on != NULL)
+			sequence = Min(sequence, slot->handed_on->sequence);
+		if (furthest == NULL || sequence < oldest)
+		{
 			furthest = slot;
+			oldest = sequence;
+		}
 	}
 	return furthest;
 }

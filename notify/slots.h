@@ -38,7 +38,8 @@ typedef struct PinpointSlot
 	PinpointWakeState state;
 	PinpointBatch *unread;		/* pinned batch to read first, NULL if IDLE */
 	uint64		unread_sequence;	/* its number of publication */
-	uint64		unread_position;	/* bytes published before it */
+	uint64		unread_position;	/* bytes published before it, or before it
+									 * was handed on to this session */
 	uint64		read_up_to;		/* publications up to this number were read, */
 	uint64		reading_up_to;	/* and up to this are being read; 0 if none */
 	PinpointBatch *handed_on;	/* while READING: pinned batch to go back to

@@ -27,11 +27,13 @@
 #include <unistd.h>
 
 #include "access/xact.h"
+#include "access/xloginsert.h"
 #include "catalog/objectaccess.h"
 #include "commands/async.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "replication/message.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -64,6 +66,7 @@ static int	lose_interrupts = 0;
 static object_access_hook_type prev_object_access = NULL;
 
 PG_FUNCTION_INFO_V1(interference_unlisten_all);
+PG_FUNCTION_INFO_V1(interference_emit);
 
 /*
  * As an extension in C may do it, past the SQL command.
@@ -72,6 +75,31 @@ Datum
 interference_unlisten_all(PG_FUNCTION_ARGS)
 {
 	Async_UnlistenAll();
+	PG_RETURN_VOID();
+}
+
+/*
+ * interference_emit(content bytea): write a logical message with the prefix of
+ * pg_pinpoint, as nobody can by pg_logical_emit_message().
+ */
+Datum
+interference_emit(PG_FUNCTION_ARGS)
+{
+	static char prefix[] = "pg_pinpoint\0";
+	bytea	   *content = PG_GETARG_BYTEA_PP(0);
+	xl_logical_message record = {
+		.dbId = MyDatabaseId,
+		.transactional = true,
+		.prefix_size = sizeof(prefix),
+		.message_size = VARSIZE_ANY_EXHDR(content),
+	};
+
+	(void) GetCurrentTransactionId();
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, SizeOfLogicalMessage);
+	XLogRegisterData(prefix, sizeof(prefix));
+	XLogRegisterData(VARDATA_ANY(content), VARSIZE_ANY_EXHDR(content));
+	(void) XLogInsert(RM_LOGICALMSG_ID, XLOG_LOGICAL_MESSAGE);
 	PG_RETURN_VOID();
 }
 

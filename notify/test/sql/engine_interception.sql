@@ -269,3 +269,19 @@ DROP FUNCTION engine_plpgsql(), engine_perform(), engine_expression(), engine_in
   engine_nested(text), engine_body(text), engine_spelling(text), engine_upper_case(text), engine_atomic(text), engine_return(text), engine_set(text), engine_set_stable(text), engine_statement(),
   engine_trigger();
 DROP PROCEDURE engine_sql_procedure(), engine_atomic_procedure(), engine_commits(), engine_argument(text);
+
+-- Functions that are not volatile are inlined as ever, whatever their body mentions:
+-- an index on what they return is found, also where PostgreSQL has looked at its
+-- expression first outside of a query's planning.
+CREATE TABLE indexed (a text);
+CREATE FUNCTION mentions(t text) RETURNS text IMMUTABLE LANGUAGE sql
+	AS $$ SELECT lower(t) /* for pg_notify */ $$;
+CREATE UNIQUE INDEX ON indexed (mentions(a));
+\c -
+INSERT INTO indexed VALUES ('a');
+INSERT INTO indexed VALUES ('A') ON CONFLICT (mentions(a)) DO NOTHING;
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+EXPLAIN (COSTS OFF) SELECT * FROM indexed WHERE mentions(a) = 'a';
+DROP TABLE indexed;
+DROP FUNCTION mentions;

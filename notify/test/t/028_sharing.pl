@@ -13,7 +13,8 @@ use Test::More;
 
 BEGIN { allow_open_files(1024); }
 
-my $node = new_node('main', max_connections => 600);
+my $node = new_node('main', max_connections => 600, init => { allows_streaming => 1 },
+	conf => "synchronous_standby_names = 'nobody'\nsynchronous_commit = local");
 my ($observer, $sender) = connect_many($node, 2);
 
 # Sessions that share channel c, so many getting each notification.
@@ -315,6 +316,87 @@ each_told(1, [ 1 .. 30 ], [ told(@sessions) ], 'in its own database');
 is($observer->value("SELECT sum(wakeups) FROM pinpoint.stat_listeners WHERE datname = 'elsewhere'"),
 	0, 'and not in another');
 close_all(@elsewhere, @sessions);
+
+# ---- sessions that end while they deliver: rather twice than never
+
+my $large = 3000;
+my $send_large = "DO \$\$ BEGIN FOR i IN 1 .. $large LOOP PERFORM pg_notify('c', i || repeat('x', 7000)); END LOOP; END \$\$";
+
+# Waits until a session cannot send, as its client does not read, and ends it.
+sub terminate_stuck
+{
+	my ($session) = @_;
+	wait_until(
+		sub {
+			$observer->value(
+				"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND pid = " . $session->pid);
+		}) or die 'it does not send';
+	$observer->run('SELECT pg_terminate_backend(' . $session->pid . ')');
+	wait_until(sub { !defined stat_listener($observer, $session->pid) }) or die 'it stays';
+	return;
+}
+
+# What of 1 .. $large these sessions have not been told; the first has ended.
+sub missing
+{
+	my ($ended, @others) = @_;
+	$ended->receive_until('EOF');
+	my %told = map { $_->{payload} =~ /^(\d+)/ ? ($1 => 1) : () } $ended->take_notifications;
+	my $got  = keys %told;
+	foreach my $payload (map { @$_ } told(@others))
+	{
+		$told{$1} = 1 if $payload =~ /^(\d+)/;
+	}
+	cmp_ok($got, '<', $large, "it has sent $got of $large before");
+	return grep { !$told{$_} } 1 .. 121, 1501 .. $large;
+}
+
+foreach my $late (0, 1)
+{
+	my ($giver) = sharers(1, 1);
+	$giver->run('BEGIN');
+	$sender->run($send_large);
+	my ($stuck) = sharers(1, 1);
+	told($stuck) if $late;    # it has read past what it is given later
+	$giver->close;
+	wait_until(sub { stat_listener($observer, $stuck->pid)->{state} =~ /^reading/ }) or die 'it does not read';
+	my ($heir) = sharers(1, 1);
+	terminate_stuck($stuck);
+	is(scalar(missing($stuck, $heir)), 0,
+		'what was handed on' . ($late ? ', late,' : '') . ' to a session that ends while it sends is handed on again');
+	close_all($heir);
+}
+
+my ($folds) = connect_many($node, 1,
+	options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1 -c pinpoint.fold=on');
+$folds->run('LISTEN c; LISTEN fence');
+$folds->run('BEGIN');
+# In the midst are so many that are the same that the session lets go of what it has read.
+$sender->run("NOTIFY c, '" . ($_ <= 120 || $_ > 1500 ? $_ : 121) . 'x' x 7000 . "'") for 1 .. $large;
+my ($heir) = sharers(1, 1);
+$folds->send_query('COMMIT');
+terminate_stuck($folds);
+is(scalar(missing($folds, $heir)), 0, 'so is what was collected to be folded');
+close_all($heir);
+
+# A channel begins to be shared while a transaction that notifies on it commits.
+$observer->run('CREATE TABLE t (i int)');
+my ($keeps) = sharers(1, 1);
+$keeps->run('BEGIN');
+$sender->run('SET synchronous_commit = on');
+$sender->send_query(q(BEGIN; INSERT INTO t VALUES (1); NOTIFY c, 'one'; NOTIFY d, 'two'; COMMIT));
+wait_until(sub { $observer->value(q(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep')) })
+  or die 'it does not wait';
+my ($other_channel) = connect_many($node, 1, options => '-c pinpoint.shared_channels=d');
+$other_channel->run('LISTEN d');
+$observer->run(q(ALTER SYSTEM SET synchronous_standby_names = ''));
+$observer->run('SELECT pg_reload_conf()');
+$sender->result;
+is(as_text($other_channel->wait_for(1)), 'd/two', 'who begins to share a channel during a commit is told');
+($heir) = sharers(1, 1);
+$keeps->close;
+is_deeply([ told($heir) ], [ ['one'] ], 'and what was given to another is still handed on');
+close_all($heir, $other_channel);
 
 server_is_clean($observer, 'nothing is left');
 

@@ -205,34 +205,63 @@ $_->close for @crowd;
 # ---- messages that somebody else has written
 
 my $log = -s $standby->logfile;
-$admin->run('REVOKE ALL ON FUNCTION pg_notify(text, text) FROM PUBLIC');
+
 # Version, PID, channels, notifications, bytes of all and before; see replicate.c.
-my @forged = (
-	'', 'x', "\n", "1 1 1 1 16 0", "1 1 1 1 16\na\n0\tx\n",
-	"2 1 1 1 16 0\na\n0\tx\n", "1 1 1 1 16 8\na\n0\tx\n", "1 1 1 1 12 0\na\n0\tx\n",
-	"1 1 1 1 8 0\na\n0\tx\n", "1 1 1 1 24 0\na\n0\tx\n",
-	"1 1 1 1 16 0\na\n1\tx\n", "1 1 1 1 16 0\na\n0 x\n", "1 1 1 1 16 0\na\n\tx\n", "1 1 1 1 16 0\na\n0\tx",
-	"1 1 1 1 16 0\na\n0\tx\\", "1 1 1 2 24 0\na\n0\tx\n",
-	"1 1 2 1 16 0\na\n0\tx\n", "1 1 1 1 16 0\n\n0\tx\n", "1 1 1 1 16 0\na\0b\n0\tx\n",
-	"1 1 1 1 80 0\n" . 'a' x 64 . "\n0\t\n", "1 1 0 0 0 0\n", "1 1 0 1 8 0\n0\tx\n",
-	"1 1 1 1 16 0\na\n0\t" . 'x' x 100 . "\n", "1 1 1 1 16 0\na\n99999999999999999999\tx\n",
-	"1 1 1 1 999999999999999992 0\na\n0\tx\n", "1 1 4294967295 1 16 0\na\n", "1 1 2147483647 2147483647 16 0\na\n");
-foreach my $forged (@forged)
+my $right = "1 4711 1 2 24 0\na\n0\tforged\n";
+foreach my $forged ($right, "1 1 1 1 4194304 0\n", "1 1 1 1 4194304 8\n", '', 'x')
 {
 	my $hex = unpack 'H*', $forged;
-	$admin->run("SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea)");
-	$admin->run("SELECT pg_logical_emit_message(false, 'pg_pinpoint', '\\x$hex'::bytea)");
-	$admin->run("BEGIN; SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea); NOTIFY a, 'real'; COMMIT");
+	my $writer = connect_to($primary, user => 'someone');
+	$writer->run("BEGIN; SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea)");
+	$sender->run(q(NOTIFY a, 'meanwhile'));
+	is_deeply(told($listener), ['a/meanwhile'], 'what looks like a message of ours keeps nothing');
+	$writer->run("NOTIFY a, 'real'; SELECT pg_logical_emit_message(false, 'pg_pinpoint', '\\x$hex'::bytea); COMMIT");
+	is_deeply(told($listener), ['a/real'], 'is ignored, and hides nothing');
+	$writer->close;
 }
-is_deeply(told($listener), [ ('a/real') x @forged ], 'are ignored, and hide nothing');
-is(stat_queue($observer)->{used_bytes}, 0, 'nor do they keep anything');
+is(stat_queue($observer)->{used_bytes}, 0, 'nothing is left of it');
+is(-s $standby->logfile, $log, 'and nobody is disconnected');
 
-# Messages that are nearly right.
+# ---- messages of ours that are damaged; nobody but a superuser can do that
+
+my $library = compile_interference();
+$admin->run("CREATE FUNCTION emit(bytea) RETURNS void LANGUAGE c AS '$library', 'interference_emit'");
+sub emit
+{
+	my $hex = unpack 'H*', $_[0];
+	$admin->run("SELECT emit('\\x$hex'::bytea)");
+	return;
+}
+emit("1 4711 1 1 24 0\na\n0\tas ours\n");
+is_deeply(told($listener), ['a/as ours'], 'one that is right');
+emit("2 1 1 1 16 0\na\n0\tx\n");
+is_deeply(told($listener), [], 'one of another version is ignored');
+foreach my $damaged ("1 1 1 1 16 8\na\n0\tx\n", "1 1 1 2 24 0\na\n0\tx\n", "1 1 1 1 999999999999999992 0\na\n0\tx\n")
+{
+	emit($damaged);
+	my ($error) = grep { $_->{type} eq 'E' } $listener->receive_until('EOF')->messages;
+	is($error->{fields}{C}, '57P01', 'when something is missing those who listen are disconnected');
+	ok(wait_until(sub { $standby->log_contains('cannot tell the \d+ notifications of a transaction', $log) }),
+		'the log says so');
+	$log = -s $standby->logfile;
+	$listener = connect_to($standby);
+	$listener->run('LISTEN a; LISTEN b; LISTEN fence');
+}
+$listener->close;
+
 my $seed = $ENV{PINPOINT_TEST_SEED} // 20260106;
 srand($seed);
 note("PINPOINT_TEST_SEED=$seed");
-my @right = ("1 4711 2 3 56 0\njobs\ncache\n0\t42\n1\tusers/7\n0\t43\n", "1 1 1 2 32 0\nm\n0\t\\\\n\\n\n0\tb\n");
+my @right = ("1 4711 2 3 56 0\njobs\ncache\n0\t42\n1\tusers/7\n0\t43\n", "1 1 1 2 32 0\nm\n0\t\\\\\n\\n\n0\tb\n");
 my @bytes = (0 .. 9, ' ', "\n", "\t", '\\', 'n', "\0", "\xff", '-');
+my @damaged = (
+	'', 'x', "\n", "1 1 1 1 16 0", "1 1 1 1 16\na\n0\tx\n", "1 1 1 1 12 0\na\n0\tx\n",
+	"1 1 1 1 8 0\na\n0\tx\n", "1 1 1 1 24 0\na\n0\tx\n",
+	"1 1 1 1 16 0\na\n1\tx\n", "1 1 1 1 16 0\na\n0 x\n", "1 1 1 1 16 0\na\n\tx\n", "1 1 1 1 16 0\na\n0\tx",
+	"1 1 1 1 16 0\na\n0\tx\\", "1 1 2 1 16 0\na\n0\tx\n", "1 1 1 1 16 0\n\n0\tx\n",
+	"1 1 1 1 16 0\na\0b\n0\tx\n", "1 1 1 1 80 0\n" . 'a' x 64 . "\n0\t\n", "1 1 0 0 0 0\n", "1 1 0 1 8 0\n0\tx\n",
+	"1 1 1 1 16 0\na\n0\t" . 'x' x 100 . "\n", "1 1 1 1 16 0\na\n99999999999999999999\tx\n",
+	"1 1 4294967295 1 16 0\na\n", "1 1 2147483647 2147483647 16 0\na\n");
 foreach my $i (1 .. 1000)
 {
 	my $message = $right[ rand @right ];
@@ -246,16 +275,15 @@ foreach my $i (1 .. 1000)
 		elsif ($what == 2) { substr($message, $place, 1) = '' }
 		else               { $message = substr($message, 0, $place) . substr($message, int rand $place) }
 	}
-	my $hex = unpack 'H*', $message;
-	$admin->run("SELECT pg_logical_emit_message(true, 'pg_pinpoint', '\\x$hex'::bytea)");
+	push @damaged, $message;
 }
+emit($_) for @damaged;
+$primary->wait_for_catchup($standby);
+$listener = connect_to($standby);
+$listener->run('LISTEN a; LISTEN b; LISTEN fence');
 $sender->run(q(NOTIFY a, 'still here'));
-is((told($listener))->[-1], 'a/still here', 'replay survives a thousand that are nearly right');
-is(stat_queue($observer)->{used_bytes}, 0, 'and keeps none of them');
-
-ok(wait_until(sub { $standby->log_contains('ignoring a logical message with the prefix "pg_pinpoint" that pg_pinpoint has not written', $log) }),
-	'the log says so');
-$admin->run('GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC');
+is_deeply(told($listener), ['a/still here'], 'replay survives a thousand of them');
+is(stat_queue($observer)->{used_bytes}, 0, 'and keeps none');
 
 # ---- a transaction that takes long
 
@@ -296,7 +324,7 @@ ok(wait_until(sub { $standby->log_contains('disconnecting the listener with PID 
 $sender->run(q(SELECT count(pg_notify('a', i || repeat('x', 5000))) FROM generate_series(1, 300) i));
 $end = $reads->receive_until('EOF');
 is((grep { $_->{type} eq 'E' } $end->messages)[0]{fields}{C}, '57P01', 'one that never fits disconnects all who listen');
-ok(wait_until(sub { $standby->log_contains('there is no room in the NOTIFY queue for a transaction with 300 notifications', $log) }),
+ok(wait_until(sub { $standby->log_contains('cannot tell the 300 notifications of a transaction', $log) }),
 	'the log says so');
 ($reads) = connect_many($standby, 1);
 $reads->run('LISTEN a; LISTEN fence');
