@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::difference::{Difference, What};
 use super::history::{Entry, Fate, History, Rowless};
-use super::identity::TransactionId;
+use super::identity::{Introduction, Lsn, TransactionId};
 use super::observer::{Event, Observer};
 use super::workload::{End, Notification, Workload, describe};
 
@@ -77,6 +77,8 @@ pub struct Outcome {
     /// After the answer to its last statement.
     pub finished: Instant,
     pub notifications: Vec<Notification>,
+    /// The listeners that it had seen before it sent them.
+    pub seen: Vec<Introduction>,
 }
 
 /// A connection of a writer.
@@ -153,6 +155,7 @@ impl<P: Plans> Checker<P> {
             started,
             finished,
             notifications,
+            seen,
         } = outcome;
         match fate {
             Fate::Committed => self.counts.committed += 1,
@@ -169,6 +172,7 @@ impl<P: Plans> Checker<P> {
                 started,
                 finished,
                 notifications,
+                seen,
             });
         } else if fate == Fate::Committed {
             self.acknowledged.push(id);
@@ -199,6 +203,11 @@ impl<P: Plans> Checker<P> {
         }
         self.history.append(id, entries, now);
         Ok(())
+    }
+
+    /// A listener introduced itself, in a transaction of the decoded stream.
+    pub fn add_introduction(&mut self, introduction: Introduction, lsn: Lsn, now: Instant) {
+        self.history.add_introduction(introduction, lsn, now);
     }
 
     /// Compares what was observed so far. Whatever committed before the last

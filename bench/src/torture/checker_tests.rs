@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::checker::{Checker, Decoded, Planned};
 use super::difference::{Received, What};
 use super::history::{Entry, Fate};
-use super::identity::{Channel, Key, Lsn};
+use super::identity::{Channel, Introduction, Key, Lsn};
 use super::observer::Event;
 
 #[test]
@@ -223,6 +223,58 @@ fn the_beginning_may_be_anywhere_before_listen_returned() {
 }
 
 #[test]
+fn a_listener_that_introduced_itself_begins_with_its_commit_record() {
+    let plan = Plan::default();
+    let all = on_channel(1);
+    // It returned only behind the fourth one, at 40, but committed at 15.
+    let story = |introduced, first: usize| {
+        Story::new(&plan)
+            .commit(&committed())
+            .connect()
+            .listen_introduced(&[1], 40, 0, introduced)
+            .receive(&all[first..])
+    };
+    for first in 0..=1 {
+        story(Some(15), first).passes();
+    }
+    assert_eq!(story(Some(15), 2).fails(), What::Missing(key(2, 1)));
+    story(None, 2).passes();
+}
+
+#[test]
+fn whoever_has_seen_a_listener_reaches_it_without_rows_too() {
+    let plan = plan_rowless(&[(id(1, 5), true, 1)]);
+    let fence = key(9, 0);
+    let story = |seen: &[Introduction], arrivals: &[(Key, u32)]| {
+        Story::new(&plan)
+            .commit(&[(fence, 3)])
+            .connect()
+            .listen_introduced(&[1, 3], 0, 10, Some(0))
+            .outcome_after_seeing(rowless(1, 5), Fate::Committed, 9, 12, 1, seen)
+            .fence_sent(fence, 20)
+            .receive(arrivals)
+            .receive(&[(fence, 3)])
+    };
+    let number = |number| Introduction {
+        number,
+        ..INTRODUCTION
+    };
+    let other = Introduction {
+        listener: 1,
+        ..INTRODUCTION
+    };
+    for seen in [&[INTRODUCTION][..], &[other, number(8)]] {
+        story(seen, &[(rowless(1, 5), 1)]).passes();
+        let lost = What::MissingBeforeFence(rowless(1, 5));
+        assert_eq!(story(seen, &[]).fails(), lost);
+    }
+    // Somebody else, or only what there was before.
+    for seen in [&[][..], &[other, number(6)]] {
+        story(seen, &[]).passes();
+    }
+}
+
+#[test]
 fn from_the_beginning_on_nothing_may_be_missing() {
     let plan = Plan::default();
     let mut arrivals = on_channel(1);
@@ -266,6 +318,7 @@ fn a_listen_without_an_answer_promises_nothing() {
         .event(Event::Listen {
             channels: vec![Channel(1)],
             returned: None,
+            introduction: None,
         })
         .receive(&on_channel(1)[2..])
         .event(Event::Closed { is_complete: false })

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::identity::{Channel, Key, Lsn, TransactionId};
+use super::identity::{Channel, Introduction, Key, Lsn, TransactionId};
 use super::workload::Notification;
 
 /// A row of the decoded stream, and so a notification that must be sent.
@@ -38,6 +38,8 @@ pub struct Rowless {
     /// After the answer to its last statement.
     pub finished: Instant,
     pub notifications: Vec<Notification>,
+    /// Those that it had seen before it sent them.
+    pub seen: Vec<Introduction>,
 }
 
 /// A window of the past. Positions number all entries since the beginning.
@@ -51,6 +53,8 @@ pub struct History {
     /// When entries arrived: up to which position there were entries then.
     arrivals: VecDeque<(Instant, u64)>,
     rowless: BTreeMap<(Instant, TransactionId), Rowless>,
+    /// Where the commit record of each introduction ends, and when it arrived.
+    introductions: HashMap<Introduction, (Lsn, Instant)>,
     /// The sessions of each writer: number of the first transaction, and PID.
     sessions: HashMap<u32, Vec<(u32, i32)>>,
 }
@@ -90,9 +94,22 @@ impl History {
             .map(|(position, _)| position)
     }
 
+    pub fn add_introduction(&mut self, introduction: Introduction, lsn: Lsn, now: Instant) {
+        self.introductions.insert(introduction, (lsn, now));
+    }
+
+    /// The end of its commit record, if it committed.
+    pub fn introduced(&self, introduction: Introduction) -> Option<Lsn> {
+        let (lsn, _) = self.introductions.get(&introduction)?;
+        Some(*lsn)
+    }
+
     /// Forgets entries before `position` that are older than `age`. A
-    /// transaction may be published a good while after it is decoded.
+    /// transaction may be published a good while after it is decoded, and a
+    /// listener that introduced itself may tell of it with its next answer.
     pub fn forget(&mut self, position: u64, age: Duration, now: Instant) {
+        self.introductions
+            .retain(|_, (_, arrived)| now.duration_since(*arrived) <= 2 * age);
         while let Some(&(arrived, end)) = self.arrivals.front() {
             if end > position || now.duration_since(arrived) < age {
                 break;
@@ -222,6 +239,7 @@ mod tests {
                 started: start,
                 finished: at(number),
                 notifications: Vec::new(),
+                seen: Vec::new(),
             });
         }
         let found = |history: &History, from, to| -> Vec<u32> {

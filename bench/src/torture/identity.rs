@@ -73,6 +73,21 @@ impl fmt::Display for Key {
     }
 }
 
+/// A LISTEN with which a listener showed itself to the writers: which listener's,
+/// and which of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Introduction {
+    pub listener: u32,
+    pub number: u32,
+}
+
+impl Introduction {
+    /// Whether whoever has seen this one comes after the other.
+    pub fn implies(self, other: Self) -> bool {
+        self.listener == other.listener && self.number >= other.number
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(pub u32);
 

@@ -12,10 +12,10 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::Client;
 
 use super::finding::Finding;
-use super::identity::{Channel, FENCE_BASE, Key, TransactionId, min_length};
+use super::identity::{Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length};
 use super::listening::{End, Listening};
 use super::observer::Event;
-use super::schema::insert_and_notify;
+use super::schema::{insert_and_notify, introduce};
 use super::shared::{Shared, is_accepted, within};
 use super::workload::random_for;
 
@@ -214,28 +214,46 @@ impl Visit<'_> {
     }
 
     /// LISTENs take effect one by one, all at once, or at the end of a
-    /// transaction that takes a while.
+    /// transaction that takes a while, in which the listener may introduce itself.
     async fn listen(&mut self, channels: Vec<Channel>) -> Result<(), End> {
         if channels.is_empty() {
             return Ok(());
         }
-        let commands: Vec<String> = channels.iter().map(|c| format!("LISTEN {c}")).collect();
+        let mut commands: Vec<String> = channels.iter().map(|c| format!("LISTEN {c}")).collect();
         match self.rng.random_range(0..3) {
             0 => {
                 for (command, &channel) in commands.iter().zip(&channels) {
-                    self.change(command, vec![channel], Vec::new()).await?;
+                    self.change(command, vec![channel], Vec::new(), None)
+                        .await?;
                 }
             }
             1 => {
-                self.change(&commands.join("; "), channels, Vec::new())
+                let introduction = self.introduction(&mut commands);
+                self.change(&commands.join("; "), channels, Vec::new(), introduction)
                     .await?;
             }
             _ => {
+                let introduction = self.introduction(&mut commands);
                 self.hold_transaction(&commands).await?;
-                self.change("COMMIT", channels, Vec::new()).await?;
+                self.change("COMMIT", channels, Vec::new(), introduction)
+                    .await?;
             }
         }
         Ok(())
+    }
+
+    /// Two times out of three, adds to the commands of a transaction what
+    /// introduces this listener to the writers.
+    fn introduction(&mut self, commands: &mut Vec<String>) -> Option<Introduction> {
+        if self.rng.random_ratio(1, 3) {
+            return None;
+        }
+        let introduction = Introduction {
+            listener: self.listener,
+            number: self.take_number(),
+        };
+        commands.push(introduce(introduction));
+        Some(introduction)
     }
 
     async fn change(
@@ -243,6 +261,7 @@ impl Visit<'_> {
         sql: &str,
         listen: Vec<Channel>,
         unlisten: Vec<Channel>,
+        introduction: Option<Introduction>,
     ) -> Result<(), End> {
         for channel in &unlisten {
             self.channels.remove(channel);
@@ -251,7 +270,7 @@ impl Visit<'_> {
         self.channels
             .extend(listen.iter().filter(|&&channel| channel != fence));
         self.session
-            .change(sql, listen, unlisten, self.companion)
+            .change(sql, listen, unlisten, introduction, self.companion)
             .await
     }
 
@@ -296,11 +315,11 @@ impl Visit<'_> {
         self.fence().await?;
         let commands: Vec<String> = channels.iter().map(|c| format!("UNLISTEN {c}")).collect();
         if self.rng.random_ratio(1, 2) {
-            self.change(&commands.join("; "), Vec::new(), channels)
+            self.change(&commands.join("; "), Vec::new(), channels, None)
                 .await
         } else {
             self.hold_transaction(&commands).await?;
-            self.change("COMMIT", Vec::new(), channels).await
+            self.change("COMMIT", Vec::new(), channels, None).await
         }
     }
 
@@ -312,8 +331,9 @@ impl Visit<'_> {
         let mut commands: Vec<String> = old.iter().map(|c| format!("UNLISTEN {c}")).collect();
         commands.extend(new.iter().map(|c| format!("LISTEN {c}")));
         commands.shuffle(&mut self.rng);
+        let introduction = self.introduction(&mut commands);
         self.hold_transaction(&commands).await?;
-        self.change("COMMIT", new, old).await
+        self.change("COMMIT", new, old, introduction).await
     }
 
     /// UNLISTEN on all, one way or the other, and begin again.
@@ -326,7 +346,7 @@ impl Visit<'_> {
         } else {
             "DISCARD ALL"
         };
-        self.change(sql, Vec::new(), channels).await?;
+        self.change(sql, Vec::new(), channels, None).await?;
         let time = self.milliseconds(0, 100);
         self.read(time).await?;
         self.begin().await
@@ -334,13 +354,17 @@ impl Visit<'_> {
 
     // ---- Sending ----
 
-    fn next_key(&mut self) -> Key {
+    fn take_number(&mut self) -> u32 {
         let number = *self.next_number;
         *self.next_number += 1;
+        number
+    }
+
+    fn next_key(&mut self) -> Key {
         Key {
             transaction: TransactionId {
                 writer: FENCE_BASE + self.listener,
-                number,
+                number: self.take_number(),
             },
             index: 0,
             has_row: true,

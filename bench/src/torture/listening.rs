@@ -15,7 +15,7 @@ use tokio_postgres::{
 
 use super::difference::Received;
 use super::finding::{Finding, error_text, shorten};
-use super::identity::{Channel, Key, Lsn, parse_payload};
+use super::identity::{Channel, Introduction, Key, Lsn, parse_payload};
 use super::observer::{Event, Returned};
 use super::shared::{Shared, is_lost, within};
 
@@ -235,13 +235,14 @@ impl Listening {
     }
 
     /// Executes SQL with which LISTENs and UNLISTENs take effect: a COMMIT, or
-    /// these commands themselves. `ask` is then asked for the present end of the
+    /// these commands themselves, and an introduction maybe. `ask` is then asked for the present end of the
     /// WAL.
     pub async fn change(
         &mut self,
         sql: &str,
         listen: Vec<Channel>,
         unlisten: Vec<Channel>,
+        introduction: Option<Introduction>,
         ask: &Client,
     ) -> Result<(), End> {
         if !unlisten.is_empty() {
@@ -261,6 +262,7 @@ impl Listening {
             let event = Event::Listen {
                 channels: listen,
                 returned,
+                introduction,
             };
             self.outbox.insert(0, event);
             self.is_held = false;

@@ -1,24 +1,30 @@
 //! One listener, compared with what happened.
 //!
 //! Take the decoded stream, restricted to the channels of a listener. What it
-//! receives must be a contiguous stretch of that. The stretch begins no later
-//! than with the first transaction whose commit record lies behind the WAL
-//! position at which LISTEN had returned, and may begin somewhat earlier. It
-//! goes on at least up to the last fence that the listener waited for. As
-//! channels come and go during a session, this is kept track of for each LISTEN.
+//! receives must be a contiguous stretch of that. It goes on at least up to the
+//! last fence that the listener waited for. As channels come and go during a
+//! session, this is kept track of for each LISTEN.
+//!
+//! A LISTEN takes effect in the last moment before its commit record, and that is
+//! promised from the first position that can be known to come after it. If the
+//! transaction of the LISTEN introduces the listener by a row, the decoded
+//! stream has the commit record itself: the stretch begins no later than with
+//! the first transaction whose own commit record lies behind that. Whoever has
+//! seen the row, or got a lock that the listener held, is among these. Else it
+//! is the position at which LISTEN had returned. The stretch may begin earlier.
 //!
 //! Notifications without a row are not in the decoded stream. They have to be
 //! in order with the others of their session, and those that were sent after
-//! LISTEN had returned and acknowledged before a fence was sent have to be
-//! there when the fence arrives.
+//! LISTEN had returned, or by a session that had seen the listener's row, and
+//! acknowledged before a fence was sent have to be there when the fence arrives.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 use super::checker::{Counts, Plans};
 use super::difference::{Difference, Line, Received, What, Witness};
-use super::history::{Entry, Fate, History};
-use super::identity::{Channel, Key, Lsn};
+use super::history::{Entry, Fate, History, Rowless};
+use super::identity::{Channel, Introduction, Key, Lsn};
 
 /// Lines to show before and after a difference.
 const CONTEXT: usize = 4;
@@ -35,6 +41,8 @@ pub enum Event {
     Listen {
         channels: Vec<Channel>,
         returned: Option<Returned>,
+        /// What else was done in its transaction.
+        introduction: Option<Introduction>,
     },
     /// An UNLISTEN is sent.
     Unlistening(Vec<Channel>),
@@ -71,6 +79,10 @@ pub struct Returned {
 #[derive(Debug)]
 struct Start {
     returned: Option<Returned>,
+    introduction: Option<Introduction>,
+    /// Everything must come that commits behind this; `None` if it is not known
+    /// whether LISTEN took effect.
+    promised: Option<Lsn>,
     /// Position of the first notification that came of it.
     first: Option<u64>,
 }
@@ -185,7 +197,11 @@ impl Observer {
         };
         match event {
             Event::Connected { .. } => {}
-            Event::Listen { channels, returned } => session.listen(channels, returned),
+            Event::Listen {
+                channels,
+                returned,
+                introduction,
+            } => session.listen(channels, Start::new(returned, introduction, history)),
             Event::Unlistening(channels) => {
                 for channel in &channels {
                     if let Some(period) = session.periods.get_mut(channel) {
@@ -279,6 +295,38 @@ impl Observer {
     }
 }
 
+impl Start {
+    fn new(
+        returned: Option<Returned>,
+        introduction: Option<Introduction>,
+        history: &History,
+    ) -> Self {
+        let committed = introduction.and_then(|introduction| history.introduced(introduction));
+        Self {
+            returned,
+            introduction,
+            promised: committed.or(returned.map(|returned| returned.lsn)),
+            first: None,
+        }
+    }
+
+    /// Would leaving out this entry be wrong, if its channel stays?
+    fn covers(&self, entry: &Entry) -> bool {
+        self.first.is_some() || self.promised.is_some_and(|lsn| entry.lsn > lsn)
+    }
+
+    /// The same for the notifications of a transaction that committed.
+    fn covers_rowless(&self, transaction: &Rowless) -> bool {
+        let had_seen = |introduction| {
+            let mut seen = transaction.seen.iter();
+            seen.any(|seen| seen.implies(introduction))
+        };
+        self.returned
+            .is_some_and(|returned| returned.at < transaction.started)
+            || self.introduction.is_some_and(had_seen)
+    }
+}
+
 impl Session {
     fn new(pid: i32, at: Instant, cursor: u64) -> Self {
         Self {
@@ -294,12 +342,9 @@ impl Session {
         }
     }
 
-    fn listen(&mut self, channels: Vec<Channel>, returned: Option<Returned>) {
+    fn listen(&mut self, channels: Vec<Channel>, begun: Start) {
         let start = self.starts.len();
-        self.starts.push(Start {
-            returned,
-            first: None,
-        });
+        self.starts.push(begun);
         for channel in channels {
             let period = Period {
                 start,
@@ -348,16 +393,10 @@ impl Session {
         Ok(())
     }
 
-    /// Would leaving out this entry be wrong, if its channel stays?
-    fn is_due(&self, entry: &Entry) -> bool {
-        let Some(period) = self.periods.get(&entry.channel) else {
-            return false;
-        };
-        let start = &self.starts[period.start];
-        start.first.is_some()
-            || start
-                .returned
-                .is_some_and(|returned| entry.lsn > returned.lsn)
+    /// The LISTEN on this channel that holds now.
+    fn start_on(&self, channel: Channel) -> Option<&Start> {
+        let period = self.periods.get(&channel)?;
+        Some(&self.starts[period.start])
     }
 
     /// Finds the next entry that must be there, which is this one or else.
@@ -381,7 +420,9 @@ impl Session {
             if entry.key == key {
                 break entry;
             }
-            if self.is_due(entry)
+            if self
+                .start_on(entry.channel)
+                .is_some_and(|start| start.covers(entry))
                 && let Some(period) = self.periods.get_mut(&entry.channel)
             {
                 if !period.is_ending {
@@ -444,9 +485,8 @@ impl Session {
             None => What::NotCommitted(key),
             Some(position) if position < self.cursor => {
                 let was_received = history.get(position).is_some_and(|entry| {
-                    self.periods
-                        .get(&entry.channel)
-                        .and_then(|period| self.starts[period.start].first)
+                    self.start_on(entry.channel)
+                        .and_then(|start| start.first)
                         .is_some_and(|first| first <= position)
                 });
                 if was_received {
@@ -547,10 +587,8 @@ impl Session {
                 let is_here = self.rowless.remove(&key);
                 let must_be_here = transaction.fate == Fate::Committed
                     && self
-                        .periods
-                        .get(&notification.channel)
-                        .and_then(|period| self.starts[period.start].returned)
-                        .is_some_and(|returned| returned.at < transaction.started);
+                        .start_on(notification.channel)
+                        .is_some_and(|start| start.covers_rowless(transaction));
                 if must_be_here && !is_here {
                     return Err(What::MissingBeforeFence(key));
                 }

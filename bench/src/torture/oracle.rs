@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::checker::Decoded;
 use super::history::Entry;
-use super::identity::{Channel, Key, Lsn, TransactionId};
+use super::identity::{Channel, Introduction, Key, Lsn, TransactionId};
 use super::schema::MARKER;
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct OracleError(String);
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoding {
     Transaction(Decoded),
+    /// A listener introduced itself, in a transaction whose commit record ends there.
+    Introduction(Introduction, Lsn),
     /// All that committed before this marker has come out before.
     Marker(u64),
 }
@@ -26,6 +28,7 @@ pub enum Decoding {
 #[derive(Debug, Default)]
 pub struct Decoder {
     rows: Vec<Row>,
+    introduction: Option<Introduction>,
 }
 
 #[derive(Debug)]
@@ -46,6 +49,12 @@ impl Decoder {
             Ok(None)
         } else if line == "COMMIT" {
             let rows = std::mem::take(&mut self.rows);
+            if let Some(introduction) = self.introduction.take() {
+                return match rows[..] {
+                    [] => Ok(Some(Decoding::Introduction(introduction, lsn))),
+                    _ => Err(error()),
+                };
+            }
             let Some(first) = rows.first() else {
                 return Ok(None);
             };
@@ -58,6 +67,9 @@ impl Decoder {
         } else if let Some(row) = line.strip_prefix("table public.event: INSERT: ") {
             self.rows.push(Row::parse(row).ok_or_else(error)?);
             Ok(None)
+        } else if let Some(row) = line.strip_prefix("table public.newcomer: UPDATE: ") {
+            self.introduction = Some(parse_introduction(row).ok_or_else(error)?);
+            Ok(None)
         } else if let Some(number) = parse_marker(line) {
             Ok(Some(Decoding::Marker(number)))
         } else {
@@ -69,13 +81,7 @@ impl Decoder {
 impl Row {
     /// `writer[integer]:3 transaction[integer]:17 ...`
     fn parse(text: &str) -> Option<Self> {
-        let columns: HashMap<&str, &str> = text
-            .split(' ')
-            .filter_map(|column| {
-                let (name, value) = column.split_once(':')?;
-                Some((name.split('[').next()?, value))
-            })
-            .collect();
+        let columns = columns(text);
         let number = |name| columns.get(name)?.parse::<u32>().ok();
         Some(Self {
             id: TransactionId {
@@ -102,6 +108,25 @@ impl Row {
             pid: self.pid,
         }
     }
+}
+
+fn parse_introduction(text: &str) -> Option<Introduction> {
+    let columns = columns(text);
+    let number = |name| columns.get(name)?.parse().ok();
+    Some(Introduction {
+        listener: number("listener")?,
+        number: number("number")?,
+    })
+}
+
+/// The columns of a row, by their names.
+fn columns(text: &str) -> HashMap<&str, &str> {
+    text.split(' ')
+        .filter_map(|column| {
+            let (name, value) = column.split_once(':')?;
+            Some((name.split('[').next()?, value))
+        })
+        .collect()
 }
 
 /// The SQL that writes a marker to the WAL, in a transaction.
@@ -167,6 +192,22 @@ mod tests {
             write_marker(42),
             "SELECT pg_logical_emit_message(true, 'pinpoint_torture', '42')"
         );
+    }
+
+    #[test]
+    fn an_introduction_has_the_position_of_its_commit() {
+        let update = "table public.newcomer: UPDATE: listener[integer]:3 number[integer]:17";
+        let introduction = Introduction {
+            listener: 3,
+            number: 17,
+        };
+        let decoded = decode_all(&[(10, "BEGIN"), (12, update), (20, "COMMIT")]);
+        assert_eq!(
+            decoded,
+            Ok(vec![Decoding::Introduction(introduction, Lsn(20))])
+        );
+        // A listener sends nothing in the same transaction.
+        assert!(decode_all(&[(10, "BEGIN"), (12, update), (14, ROW), (20, "COMMIT")]).is_err());
     }
 
     #[test]

@@ -6,12 +6,15 @@ use rand::seq::IndexedRandom;
 
 use super::identity::{Channel, MAX_PAYLOAD, TransactionId, min_length};
 use super::workload::{
-    Disturbance, DisturbanceKind, End, Form, Notification, SavepointEnd, Series, Statement, Step,
-    Transaction, Unit,
+    Disturbance, DisturbanceKind, End, Form, Greeting, Notification, SavepointEnd, Series,
+    Statement, Step, Transaction, Unit,
 };
 
 /// Savepoints are nested this deep, at most.
 const MAX_DEPTH: u32 = 3;
+
+/// New listeners are greeted on so many channels, at most.
+const MAX_GREETINGS: u32 = 8;
 
 /// Makes up one unit of work.
 pub struct Planner {
@@ -45,6 +48,7 @@ impl Planner {
                 "remote_apply",
             ]),
             is_serializable: false,
+            greeting: None,
             disturbance: self.disturbance(),
         };
         match self.rng.random_range(0..1000) {
@@ -86,7 +90,12 @@ impl Planner {
                     .map(|_| self.part())
                     .collect();
             }
-            890..998 => {
+            890..930 => {
+                unit.transactions = vec![self.greeting()];
+                unit.greeting = Some(self.pick(&[Greeting::AtOnce, Greeting::WithLock]));
+                unit.form = Form::OneMessage;
+            }
+            930..998 => {
                 let end = if self.one_in(7) {
                     End::Rollback
                 } else {
@@ -213,12 +222,34 @@ impl Planner {
         transaction.takes_xid = self.one_in(4);
         let palette = self.palette();
         for index in 0..self.rng.random_range(1..=3) {
-            let notification = self.notification(&transaction, index, &palette);
-            transaction.steps.push(Step::Notify {
-                notification,
-                statement: self.pick(&[Statement::Notify, Statement::Function]),
-                is_repeated: self.one_in(20),
-            });
+            let step = self.notify_alone(&transaction, index, &palette);
+            transaction.steps.push(step);
+        }
+        transaction
+    }
+
+    /// A notification without a row.
+    fn notify_alone(&mut self, transaction: &Transaction, index: u32, palette: &[Channel]) -> Step {
+        Step::Notify {
+            notification: self.notification(transaction, index, palette),
+            statement: self.pick(&[Statement::Notify, Statement::Function]),
+            is_repeated: self.one_in(20),
+        }
+    }
+
+    /// One notification on each of several channels.
+    fn greeting(&mut self) -> Transaction {
+        let has_rows = self.one_in(2);
+        let mut transaction = self.transaction(has_rows, End::Commit);
+        let first = self.rng.random_range(0..self.channels);
+        for index in 0..self.channels.min(MAX_GREETINGS) {
+            let channel = Channel((first + index) % self.channels);
+            let step = if has_rows {
+                self.notify(&transaction, index, &[channel], false)
+            } else {
+                self.notify_alone(&transaction, index, &[channel])
+            };
+            transaction.steps.push(step);
         }
         transaction
     }

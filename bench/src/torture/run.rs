@@ -114,7 +114,9 @@ pub async fn run(
 }
 
 async fn set_up(plan: &Plan, monitor: &Client) -> Result<(), tokio_postgres::Error> {
-    monitor.batch_execute(&schema::create(plan.writers)).await?;
+    monitor
+        .batch_execute(&schema::create(plan.writers, plan.listeners))
+        .await?;
     let sql = "SELECT pg_create_logical_replication_slot($1, 'test_decoding')";
     monitor.execute(sql, &[&schema::SLOT]).await?;
     // What this session writes must not wait for the standby that it controls.
@@ -201,6 +203,10 @@ impl Inspection {
                     .checker
                     .add_decoded(decoded, Instant::now())
                     .map_err(Finding::from)?,
+                Some(Decoding::Introduction(introduction, lsn)) => {
+                    self.checker
+                        .add_introduction(introduction, lsn, Instant::now())
+                }
                 Some(Decoding::Marker(number)) if number == self.rounds => break,
                 Some(Decoding::Marker(_)) => {}
                 None => return Err(self.why_oracle_ended().await),

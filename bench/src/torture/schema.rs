@@ -1,6 +1,6 @@
 //! The tables, triggers and procedures that the torture works on.
 
-use super::identity::{FENCE_BASE, FILLER};
+use super::identity::{FENCE_BASE, FILLER, Introduction};
 
 /// The replication slot that tells the true order of commits.
 pub const SLOT: &str = "pinpoint_torture";
@@ -24,11 +24,33 @@ pub fn break_deferred_constraint(writer: u32) -> String {
 /// all accounts and changes one of its own.
 pub const READ_ACCOUNTS: &str = "SELECT sum(value) FROM account";
 
+/// First key of the advisory locks that listeners hold while they introduce
+/// themselves; the second one is the listener.
+const INTRODUCTION_LOCK: u32 = 1;
+
+/// What a listener does in the transaction of its LISTEN, so that writers notify
+/// it as soon as they can see it, or get the lock that it held.
+pub fn introduce(introduction: Introduction) -> String {
+    let Introduction { listener, number } = introduction;
+    format!(
+        "SELECT pg_advisory_xact_lock({INTRODUCTION_LOCK}, {listener}); \
+         UPDATE newcomer SET number = {number} WHERE listener = {listener}"
+    )
+}
+
+/// Waits for the end of a transaction in which a listener is introducing itself,
+/// if there is one.
+pub const AWAIT_NEWCOMER: &str = "SELECT await_newcomer()";
+
+/// Whom a writer can see. The columns are those of an `Introduction`.
+pub const SEE_NEWCOMERS: &str = "SELECT listener, number FROM newcomer";
+
 /// The SQL that makes everything. One row of `event` goes with each
 /// notification, in the same (sub)transaction; the column `via` tells the
-/// triggers which rows are theirs. The other tables are unlogged, so that the
-/// decoded stream is free of them.
-pub fn create(writers: u32) -> String {
+/// triggers which rows are theirs. A row of `newcomer` shows the last LISTEN with
+/// which a listener introduced itself. The other tables are unlogged, so that
+/// the decoded stream is free of them.
+pub fn create(writers: u32, listeners: u32) -> String {
     format!(
         "
 CREATE TABLE event (
@@ -90,6 +112,24 @@ BEGIN
 END
 $$;
 
+CREATE TABLE newcomer (listener integer PRIMARY KEY, number integer NOT NULL DEFAULT -1);
+INSERT INTO newcomer SELECT generate_series(0, {last_listener});
+
+CREATE FUNCTION await_newcomer() RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    listener integer;
+BEGIN
+    SELECT objid INTO listener FROM pg_locks
+        WHERE locktype = 'advisory' AND classid = {INTRODUCTION_LOCK}
+            AND mode = 'ExclusiveLock' AND granted
+        ORDER BY random() LIMIT 1;
+    IF FOUND THEN
+        PERFORM pg_advisory_xact_lock_shared({INTRODUCTION_LOCK}, listener);
+    END IF;
+END
+$$;
+
 CREATE UNLOGGED TABLE account (writer integer PRIMARY KEY, value integer NOT NULL);
 INSERT INTO account SELECT writer, 0 FROM generate_series(0, {last_writer}) AS writer;
 
@@ -98,7 +138,8 @@ CREATE UNLOGGED TABLE positive (value integer CHECK (value > 0));
 CREATE UNLOGGED TABLE unique_later (value integer UNIQUE DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO unique_later SELECT generate_series(0, {last_writer});
 ",
-        last_writer = writers - 1
+        last_writer = writers - 1,
+        last_listener = listeners - 1
     )
 }
 

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::identity::{TransactionId, payload};
 use super::schema::{
-    BREAK_CONSTRAINT, CONSTRAINT_BROKEN, DEFERRED_CONSTRAINT_BROKEN, READ_ACCOUNTS,
-    break_deferred_constraint, insert_and_notify,
+    AWAIT_NEWCOMER, BREAK_CONSTRAINT, CONSTRAINT_BROKEN, DEFERRED_CONSTRAINT_BROKEN, READ_ACCOUNTS,
+    SEE_NEWCOMERS, break_deferred_constraint, insert_and_notify,
 };
 use super::workload::{
-    End, Form, Notification, SavepointEnd, Series, Statement, Step, Transaction, Unit,
+    End, Form, Greeting, Notification, SavepointEnd, Series, Statement, Step, Transaction, Unit,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +78,12 @@ fn statements(unit: &Unit) -> Vec<Message> {
     ];
     if unit.is_serializable {
         messages.push(Message::new(READ_ACCOUNTS));
+    }
+    if unit.greeting == Some(Greeting::WithLock) {
+        messages.push(Message::new(AWAIT_NEWCOMER));
+    }
+    if unit.greeting.is_some() {
+        messages.push(Message::new(SEE_NEWCOMERS));
     }
     messages.extend(body(transaction));
     if unit.is_serializable {

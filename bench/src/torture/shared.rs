@@ -14,6 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket};
 use super::checker::{Outcome, WriterSession};
 use super::finding::{Finding, error_text};
 use super::history::Fate;
+use super::identity::Introduction;
 use super::workload::{Transaction, Workload};
 
 /// Between two attempts to connect.
@@ -100,7 +101,13 @@ impl Shared {
 
     /// Notes how a transaction ended. Its time is taken under the lock: what is
     /// noted after a look at the news has also finished after that.
-    pub fn add_outcome(&self, transaction: &Transaction, fate: Fate, started: Instant) {
+    pub fn add_outcome(
+        &self,
+        transaction: &Transaction,
+        fate: Fate,
+        started: Instant,
+        seen: Vec<Introduction>,
+    ) {
         let notifications = transaction.notifications();
         let mut news = lock(&self.news);
         news.outcomes.push(Outcome {
@@ -110,6 +117,7 @@ impl Shared {
             started,
             finished: Instant::now(),
             notifications,
+            seen,
         });
     }
 

@@ -38,6 +38,7 @@ pub struct Unit {
     pub form: Form,
     pub synchronous_commit: &'static str,
     pub is_serializable: bool,
+    pub greeting: Option<Greeting>,
     pub disturbance: Option<Disturbance>,
 }
 
@@ -53,6 +54,15 @@ pub enum Form {
     Chained,
     /// Several transactions by a procedure that does COMMIT.
     Procedure,
+}
+
+/// A look for new listeners, and then a notification on each of several channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Greeting {
+    /// Of whom there is.
+    AtOnce,
+    /// Of one that is introducing itself: with the lock that it held.
+    WithLock,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,6 +253,11 @@ pub fn describe(transaction: &Transaction, unit: &Unit) -> String {
     if unit.is_serializable {
         text.push_str(", serializable");
     }
+    text.push_str(match unit.greeting {
+        None => "",
+        Some(Greeting::AtOnce) => ", after a look for new listeners",
+        Some(Greeting::WithLock) => ", with the lock of a new listener",
+    });
     text.push_str(match transaction.end {
         End::Commit => ", COMMIT",
         End::Rollback => ", ROLLBACK",
@@ -353,6 +368,12 @@ mod tests {
             assert!(is_there, "{kind:?}");
         }
         assert!(units.iter().any(|unit| unit.is_serializable));
+        for greeting in [Greeting::AtOnce, Greeting::WithLock] {
+            for has_rows in [true, false] {
+                let mut greetings = units.iter().filter(|u| u.greeting == Some(greeting));
+                assert!(greetings.any(|unit| unit.transactions[0].has_rows == has_rows));
+            }
+        }
         assert!(transactions().any(|t| !t.has_rows && t.takes_xid));
         assert!(transactions().any(|t| !t.has_rows && !t.takes_xid));
         assert!(transactions().any(|t| t.notifications().len() >= 1000));

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio_postgres::SimpleQueryMessage;
+
 use super::checker::WriterSession;
 use super::finding::{Finding, error_text, shorten};
 use super::history::Fate;
+use super::identity::Introduction;
 use super::script;
 use super::shared::{Connected, Shared, is_accepted, is_lost, within};
 use super::workload::{Disturbance, DisturbanceKind, End, Form, Unit};
@@ -51,6 +54,7 @@ async fn play(
     let last = messages.len() - 1;
     let mut fates: Vec<Option<Fate>> = vec![None; unit.transactions.len()];
     let mut failure = None;
+    let mut seen = Vec::new();
 
     for (number, message) in messages.iter().enumerate() {
         if number == last
@@ -61,7 +65,10 @@ async fn play(
         let answer = connected.client.simple_query(&message.sql);
         let answer = within(shared, who, &shorten(&message.sql), answer).await?;
         match (answer, message.failure) {
-            (Ok(_), None) => {
+            (Ok(answers), None) => {
+                if unit.greeting.is_some() {
+                    seen.extend(answers.iter().filter_map(introduction));
+                }
                 for transaction in message.ends.clone() {
                     fates[transaction] = Some(match unit.transactions[transaction].end {
                         End::Commit => Fate::Committed,
@@ -91,11 +98,11 @@ async fn play(
     }
 
     let Some((error, message)) = failure else {
-        note(shared, unit, &fates, Fate::Unknown, started);
+        note(shared, unit, &fates, Fate::Unknown, started, &seen);
         return Ok(true);
     };
     if is_lost(&error) {
-        note(shared, unit, &fates, Fate::Unknown, started);
+        note(shared, unit, &fates, Fate::Unknown, started, &seen);
         return if shared.is_ended(connected.pid) {
             Ok(false)
         } else {
@@ -116,15 +123,36 @@ async fn play(
         Form::Procedure => Fate::Unknown,
         _ => Fate::RolledBack,
     };
-    note(shared, unit, &fates, fate, started);
+    note(shared, unit, &fates, fate, started, &seen);
     roll_back(shared, who, connected).await
 }
 
 /// Notes the fates; `otherwise` is that of transactions that have none yet.
-fn note(shared: &Shared, unit: &Unit, fates: &[Option<Fate>], otherwise: Fate, started: Instant) {
+fn note(
+    shared: &Shared,
+    unit: &Unit,
+    fates: &[Option<Fate>],
+    otherwise: Fate,
+    started: Instant,
+    seen: &[Introduction],
+) {
     for (transaction, fate) in unit.transactions.iter().zip(fates) {
-        shared.add_outcome(transaction, fate.unwrap_or(otherwise), started);
+        let fate = fate.unwrap_or(otherwise);
+        shared.add_outcome(transaction, fate, started, seen.to_vec());
     }
+}
+
+/// A row of `SEE_NEWCOMERS`.
+fn introduction(answer: &SimpleQueryMessage) -> Option<Introduction> {
+    let SimpleQueryMessage::Row(row) = answer else {
+        return None;
+    };
+    let number = |name| row.try_get(name).ok()??.parse().ok();
+    Some(Introduction {
+        listener: number("listener")?,
+        // Nobody has introduced himself yet with -1.
+        number: number("number")?,
+    })
 }
 
 fn tally(shared: &Shared, unit: &Unit, error: &tokio_postgres::Error, is_commit: bool) {

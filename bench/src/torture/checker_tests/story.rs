@@ -6,11 +6,16 @@ use std::time::{Duration, Instant};
 use super::super::checker::{Checker, Counts, Decoded, Outcome, Planned, Plans, WriterSession};
 use super::super::difference::{Difference, Received, What};
 use super::super::history::{Entry, Fate};
-use super::super::identity::{Channel, Key, Lsn, TransactionId};
+use super::super::identity::{Channel, Introduction, Key, Lsn, TransactionId};
 use super::super::observer::{Event, Returned};
 use super::super::workload::Notification;
 
 pub const LENGTH: u32 = 20;
+
+pub const INTRODUCTION: Introduction = Introduction {
+    listener: 0,
+    number: 7,
+};
 
 #[derive(Default)]
 pub struct Plan(pub HashMap<TransactionId, Planned>);
@@ -112,6 +117,22 @@ impl<'a> Story<'a> {
 
     /// LISTEN that returned at a position and a time.
     pub fn listen(self, channels: &[u32], lsn: u64, seconds: u64) -> Self {
+        self.listen_introduced(channels, lsn, seconds, None)
+    }
+
+    /// The same in a transaction that introduced the listener, and whose commit
+    /// record ends at a position.
+    pub fn listen_introduced(
+        mut self,
+        channels: &[u32],
+        lsn: u64,
+        seconds: u64,
+        introduced: Option<u64>,
+    ) -> Self {
+        if let Some(lsn) = introduced {
+            let now = self.start;
+            self.checker.add_introduction(INTRODUCTION, Lsn(lsn), now);
+        }
         let returned = Returned {
             lsn: Lsn(lsn),
             at: self.at(seconds),
@@ -119,6 +140,7 @@ impl<'a> Story<'a> {
         self.event(Event::Listen {
             channels: channels.iter().map(|&channel| Channel(channel)).collect(),
             returned: Some(returned),
+            introduction: introduced.map(|_| INTRODUCTION),
         })
     }
 
@@ -134,13 +156,19 @@ impl<'a> Story<'a> {
         self.event(Event::FenceSent { key, at })
     }
 
-    pub fn outcome(
+    pub fn outcome(self, key: Key, fate: Fate, started: u64, finished: u64, channel: u32) -> Self {
+        self.outcome_after_seeing(key, fate, started, finished, channel, &[])
+    }
+
+    /// The same of a session that had looked for listeners.
+    pub fn outcome_after_seeing(
         mut self,
         key: Key,
         fate: Fate,
         started: u64,
         finished: u64,
         channel: u32,
+        seen: &[Introduction],
     ) -> Self {
         let TransactionId { writer, .. } = key.transaction;
         self.checker.add_session(WriterSession {
@@ -155,6 +183,7 @@ impl<'a> Story<'a> {
             started: self.at(started),
             finished: self.at(finished),
             notifications: vec![notification(channel)],
+            seen: seen.to_vec(),
         };
         self.checker.add_outcome(outcome);
         self
