@@ -22,8 +22,12 @@ const SPARE_CONNECTIONS: u32 = 20;
 /// As long as pg_ctl waits for a server to accept connections.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a server that has lost a process takes, at most, to end.
-const END_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a server that has lost a process takes, at most, to notice.
+const NOTICE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long it then takes, at most, to end: a postmaster gives its other processes
+/// five seconds.
+const END_DEADLINE: Duration = Duration::from_secs(20);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -167,15 +171,27 @@ impl Cluster {
     /// The error to report when a session of this server failed with `error`:
     /// the end of the server, if that is what has happened.
     pub async fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
-        match tokio::time::timeout(END_DEADLINE, self.server.wait()).await {
-            Ok(Ok(status)) => ClusterError::Ended {
+        match self.end().await {
+            Some(status) => ClusterError::Ended {
                 target: self.target.name.clone(),
                 status,
                 log: end_of_log(&self.folder.join(SERVER_LOG)),
             }
             .into(),
-            _ => error.context(format!("target \"{}\"", self.target.name)),
+            None => error.context(format!("target \"{}\"", self.target.name)),
         }
+    }
+
+    /// Waits for the end of the server, unless it goes on to accept connections.
+    async fn end(&mut self) -> Option<ExitStatus> {
+        if let Ok(status) = tokio::time::timeout(NOTICE_DEADLINE, self.server.wait()).await {
+            return status.ok();
+        }
+        if let Ok(Ok(_)) = tokio::time::timeout(NOTICE_DEADLINE, self.connect()).await {
+            return None;
+        }
+        let end = tokio::time::timeout(END_DEADLINE, self.server.wait()).await;
+        end.ok()?.ok()
     }
 
     async fn wait_until_ready(&mut self) -> Result<Client, ClusterError> {

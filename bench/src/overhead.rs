@@ -5,6 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::benchmark::{Benchmark, PointId, as_seconds};
@@ -29,6 +30,16 @@ pub const QUICK: &[&str] = &["--clients=1,8", "--duration=1", "--warmup=0", "--r
 /// Nothing is notified.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Whether the sessions listen
+    #[arg(
+        long,
+        value_name = "NAME,NAME,...",
+        value_delimiter = ',',
+        value_enum,
+        default_values_t = Workload::value_variants().iter().copied(),
+    )]
+    workload: Vec<Workload>,
+
     /// Numbers of sessions to measure with
     #[arg(
         long,
@@ -80,6 +91,7 @@ pub struct Args {
 impl Args {
     pub fn plan(&self) -> Plan {
         Plan {
+            workloads: ascending(self.workload.clone()),
             clients: ascending(self.clients.clone()),
             scale: self.scale,
             duration: Duration::from_secs(self.duration.into()),
@@ -94,6 +106,7 @@ impl Args {
 /// What to measure. Durations are recorded in seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
+    workloads: Vec<Workload>,
     /// Numbers of sessions, ascending.
     clients: Vec<u32>,
     scale: u32,
@@ -108,9 +121,14 @@ pub struct Plan {
 }
 
 /// Whether the sessions listen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Workload {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Workload {
+    /// They have never executed LISTEN
+    #[value(name = "select_only")]
     SelectOnly,
+    /// Each has executed LISTEN, once
+    #[value(name = "select_only_listening")]
     SelectOnlyListening,
 }
 
@@ -124,8 +142,6 @@ impl fmt::Display for Workload {
 }
 
 impl Workload {
-    const ALL: [Self; 2] = [Self::SelectOnly, Self::SelectOnlyListening];
-
     fn of(point: &PointId) -> Self {
         if point.workload == Self::SelectOnlyListening.to_string() {
             Self::SelectOnlyListening
@@ -207,7 +223,7 @@ impl Benchmark for Plan {
     }
 
     fn points(&self) -> Vec<PointId> {
-        Workload::ALL
+        self.workloads
             .iter()
             .flat_map(|workload| {
                 let clients = self.clients.iter();
@@ -280,7 +296,9 @@ mod tests {
 
     #[test]
     fn every_number_of_sessions_with_and_without_listen() {
+        let workloads = [Workload::SelectOnly, Workload::SelectOnlyListening];
         let plan = Plan {
+            workloads: workloads.to_vec(),
             clients: vec![1, 8],
             scale: 1,
             duration: Duration::from_secs(1),
@@ -294,7 +312,7 @@ mod tests {
             .iter()
             .map(|point| (Workload::of(point), point.x))
             .collect();
-        let [silent, listening] = Workload::ALL;
+        let [silent, listening] = workloads;
         assert_eq!(
             points,
             [(silent, 1), (silent, 8), (listening, 1), (listening, 8)]

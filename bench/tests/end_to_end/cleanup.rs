@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
-use crate::harness::{Bench, Running, wait_until};
+use crate::harness::{Bench, PLAYER, Running, wait_until};
 
 /// Goes on until something ends it.
 const ENDLESS: [&str; 8] = [
@@ -151,9 +151,7 @@ fn a_session_that_crashes_in_mid_run() {
 fn a_session_that_does_not_answer() {
     let bench = Bench::new();
     let running = bench.start(&[&ENDLESS[..], &["--timeout", "5"]].concat());
-    let player = bench.wait_for_pingpong("a");
-
-    kill(player, Signal::SIGSTOP).unwrap();
+    bench.freeze("a", PLAYER);
     let (status, stderr) = running.wait();
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(

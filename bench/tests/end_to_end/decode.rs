@@ -131,14 +131,13 @@ fn a_receiver_that_is_terminated_is_an_error() {
             "1000",
         ],
     );
-    wait_until("something is decoded", || {
-        let walsenders = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
-                          WHERE backend_type = 'walsender'";
-        bench
-            .query("a", walsenders)
-            .is_some_and(|pids| !pids.is_empty())
+    // One that has not read START_REPLICATION yet could not tell its client why it
+    // ends, and one that is about to end anyway does so.
+    let (status, stderr) = running.wait_while(|| {
+        let decoding = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_replication \
+                        WHERE state IN ('catchup', 'streaming')";
+        bench.query("a", decoding);
     });
-    let (status, stderr) = running.wait();
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(
         stderr.contains("3000 tables, single_transaction: pg_recvlogical failed"),

@@ -5,17 +5,25 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
+use tokio_postgres::error::SqlState;
 
 /// For whatever has to happen sooner or later.
 const DEADLINE: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// For an answer of a server that has a session stopped.
+const FREEZE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The session of a ping-pong that answers.
+pub const PLAYER: &str = "SELECT pid::text FROM pg_stat_activity WHERE query = 'NOTIFY ping'";
 
 /// Waits until `condition` holds.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -172,18 +180,51 @@ impl Bench {
         runtime.block_on(async {
             let (client, connection) = config.connect(NoTls).await.ok()?;
             tokio::spawn(connection);
-            let rows = client.query(sql, &[]).await.unwrap();
-            Some(rows.iter().map(|row| row.get(0)).collect())
+            match client.query(sql, &[]).await {
+                Ok(rows) => Some(rows.iter().map(|row| row.get(0)).collect()),
+                // The server has gone meanwhile.
+                Err(error) if error.as_db_error().is_none() => None,
+                Err(error) if error.code() == Some(&SqlState::ADMIN_SHUTDOWN) => None,
+                Err(error) if error.code() == Some(&SqlState::CRASH_SHUTDOWN) => None,
+                Err(error) => panic!("{sql}: {error}"),
+            }
         })
+    }
+
+    /// Stops a session, the process number of which a query gives, where it waits
+    /// for its client. Stopped elsewhere it could hold a lock that others need.
+    pub fn freeze(&self, target: &str, sql: &str) {
+        wait_until("a session can be stopped where it waits", || {
+            let Some(pid) = self.query(target, sql).and_then(|mut pids| pids.pop()) else {
+                return false;
+            };
+            let session = Pid::from_raw(pid.parse().unwrap());
+            kill(session, Signal::SIGSTOP).unwrap();
+            let wait_event = format!(
+                "SELECT coalesce(wait_event, '')::text FROM pg_stat_activity WHERE pid = {pid}"
+            );
+            let (sender, receiver) = mpsc::channel();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    let _ = sender.send(self.query(target, &wait_event));
+                });
+                // Nobody answers if the session holds what everybody needs.
+                let answer = receiver.recv_timeout(FREEZE_DEADLINE).ok().flatten();
+                let is_waiting = answer.is_some_and(|events| events == ["ClientRead"]);
+                if !is_waiting {
+                    kill(session, Signal::SIGCONT).unwrap();
+                }
+                is_waiting
+            })
+        });
     }
 
     /// Waits until notifications go back and forth on a target's server, and
     /// returns the process number of a session that takes part.
     pub fn wait_for_pingpong(&self, target: &str) -> Pid {
-        let players = "SELECT pid::text FROM pg_stat_activity WHERE query = 'NOTIFY ping'";
         let mut player = None;
         wait_until("notifications are sent", || {
-            player = self.query(target, players).and_then(|mut pids| pids.pop());
+            player = self.query(target, PLAYER).and_then(|mut pids| pids.pop());
             player.is_some()
         });
         Pid::from_raw(player.unwrap().parse().unwrap())
@@ -211,9 +252,15 @@ impl Running {
     }
 
     /// Waits for the end, and returns the status and what standard error has.
-    pub fn wait(mut self) -> (ExitStatus, String) {
+    pub fn wait(self) -> (ExitStatus, String) {
+        self.wait_while(|| ())
+    }
+
+    /// The same, and does something again and again meanwhile.
+    pub fn wait_while(mut self, mut meanwhile: impl FnMut()) -> (ExitStatus, String) {
         let mut status = None;
         wait_until("the program ends", || {
+            meanwhile();
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
