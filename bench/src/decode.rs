@@ -35,7 +35,7 @@ use self::workload::Workload;
 use crate::benchmark::{Benchmark, PointId, as_seconds};
 use crate::results::{Axis, Better, Figure, Scale, Values};
 use crate::server::Server;
-use crate::target::{Setting, SettingError, Target};
+use crate::target::{Setting, Target};
 
 /// One in the database of the point, one for its making, and one that reads the
 /// library's statistics.
@@ -62,7 +62,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    fn settings(&self) -> Result<Vec<Setting>, SettingError> {
+    fn settings(&self) -> anyhow::Result<Vec<Setting>> {
         let tables = self.tables.last().copied().unwrap_or(0);
         let locks = LOCKS_FOR_OTHERS + tables / SESSIONS_THAT_LEND_LOCKS;
         [

@@ -5,15 +5,12 @@ mod assert;
 mod benchmark;
 mod chart;
 pub mod cli;
-mod cluster;
 mod cpu;
 mod crowd;
 mod decode;
 mod hub;
-mod installation;
 mod interrupt;
 mod latency;
-mod limits;
 mod listen;
 mod load;
 mod lookup;
@@ -26,40 +23,29 @@ mod overhead;
 mod page;
 mod pgbench;
 mod pingpong;
-mod process;
 mod progress;
 mod render;
 mod report;
 mod results;
 mod round_trips;
 mod runner;
-mod running;
 #[cfg(test)]
 mod samples;
 mod sending;
-mod server;
 mod session;
 mod stats;
-mod target;
-mod torture;
-mod workspace;
 
+use std::cell::Cell;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::Duration;
 
-use anyhow::Context as _;
-use rand::TryRng;
-use rand::rngs::SysRng;
+pub(crate) use pinpoint_servers::{limits, process, server, target};
+use pinpoint_torture::{TortureArgs, TortureCommand};
 
 use crate::cli::{Cli, Command};
-use crate::cluster::Cluster;
-use crate::installation::Installation;
 use crate::interrupt::Interrupts;
 use crate::progress::Progress;
 use crate::runner::{Context, End};
-use crate::target::Target;
-use crate::torture::{Finding, TortureArgs};
-use crate::workspace::Workspace;
 
 /// For a measurement that could not be made; clap uses it for the command line, too.
 const FAILURE: u8 = 2;
@@ -127,41 +113,26 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
-/// The exit code tells whether all targets passed.
+/// The exit code tells whether all have passed.
 async fn torture(args: &TortureArgs) -> anyhow::Result<ExitCode> {
-    let random = SysRng.try_next_u32().context("no random seed")?;
-    let plan = args.plan(random.into());
-    limits::allow_connections(plan.sessions().into())?;
-    // There is nothing to compare.
-    let default = |pg_config: &_| vec![Target::pinpoint(pg_config)];
-    for target in args.clusters.targets_or(default) {
-        let target = plan.prepare(target)?;
-        let name = target.name.clone();
-        println!("{name}: seed {}", plan.seed);
-
-        let progress = Progress::new(plan.duration);
-        progress.announce(format!("{name}: starting the server"));
-        let started = Instant::now();
-        let installation = Installation::of(&target)?;
-        let workspace = Workspace::create(&args.clusters.temp_dir()).await?;
-        let mut cluster = Cluster::start(target, installation, &workspace, plan.sessions()).await?;
-        let result = torture::run(&plan, &mut cluster, &progress).await;
-        drop(progress);
-        drop(cluster);
-        drop(workspace);
-
-        match result.map_err(anyhow::Error::downcast::<Finding>) {
-            Ok(summary) => println!("{summary}{name}: passed"),
-            Err(Ok(finding)) => {
-                println!(
-                    "{finding}\n\n{name}: FAILED after {:.1} s, with seed {}",
-                    started.elapsed().as_secs_f64(),
-                    plan.seed
-                );
-                return Ok(ExitCode::from(DIFFERENCE));
-            }
-            Err(Err(error)) => return Err(error),
+    let passed = match &args.command {
+        Some(TortureCommand::Check { file, shrink }) => {
+            pinpoint_torture::check(file, shrink.as_deref())?
         }
-    }
-    Ok(ExitCode::SUCCESS)
+        None => {
+            let progress = Progress::new(args.plan.duration);
+            let shown = Cell::new(Duration::ZERO);
+            pinpoint_torture::torture(&args.plan, &|elapsed, what| {
+                progress.advance(elapsed.saturating_sub(shown.get()));
+                shown.set(elapsed);
+                progress.announce(what);
+            })
+            .await?
+        }
+    };
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(DIFFERENCE)
+    })
 }

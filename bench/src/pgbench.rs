@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::process::{ProcessError, first_lines};
+use crate::process::first_lines;
 use crate::server::Server;
 
 const SCRIPT: &str = "pgbench.sql";
@@ -31,9 +31,7 @@ const TIME_TO_FILL: Duration = Duration::from_secs(2);
 #[derive(Debug, Error)]
 pub enum PgbenchError {
     #[error(transparent)]
-    Program(anyhow::Error),
-    #[error(transparent)]
-    Process(#[from] ProcessError),
+    Process(#[from] anyhow::Error),
     #[error("could not use {}: make room there or name another place with --temp-dir", .0.display())]
     Files(PathBuf, #[source] io::Error),
     #[error("pgbench failed ({status}); mend what it complains of:\n{errors}")]
@@ -214,7 +212,7 @@ async fn execute(
 ) -> Result<String, PgbenchError> {
     let folder = server.folder();
     let in_folder = |error| PgbenchError::Files(folder.to_owned(), error);
-    let mut command = Command::new(server.program("pgbench").map_err(PgbenchError::Program)?);
+    let mut command = Command::new(server.program("pgbench")?);
     command
         .args(arguments)
         .stdout(File::create(folder.join(OUTPUT)).map_err(in_folder)?)

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+pub use pinpoint_servers::server::ServerRecord as TargetRecord;
 use serde::{Deserialize, Serialize};
 
 /// Goes up when a field changes its meaning or goes away.
@@ -126,22 +127,6 @@ pub struct Machine {
     pub cpu_count: usize,
     pub os: String,
     pub kernel: String,
-}
-
-/// A target, and what its server said about itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TargetRecord {
-    pub name: String,
-    /// Of the installation that the cluster was made with; null for a running server.
-    pub pg_config: Option<String>,
-    /// Of a running server, without its password; null for a cluster of our own.
-    pub url: Option<String>,
-    pub server_version: String,
-    pub preload: Vec<String>,
-    /// Extensions and their versions.
-    pub extensions: BTreeMap<String, String>,
-    /// Settings that are not the default, and those that decide on durability.
-    pub settings: BTreeMap<String, String>,
 }
 
 impl Figure {

@@ -70,7 +70,7 @@ impl<B: Benchmark> JobOf<B> {
     /// What to measure, with the settings that the benchmark needs.
     fn targets(&self) -> anyhow::Result<Targets> {
         let benchmark = &self.benchmark;
-        Ok(match self.all_targets() {
+        Ok(match self.all_targets()? {
             Targets::Own(targets) => Targets::Own(
                 targets
                     .into_iter()
@@ -90,7 +90,7 @@ impl<B: Benchmark> JobOf<B> {
         })
     }
 
-    fn all_targets(&self) -> Targets {
+    fn all_targets(&self) -> anyhow::Result<Targets> {
         let default = |pg_config: &_| self.benchmark.default_targets(pg_config);
         self.common.servers.targets_or(default)
     }
@@ -101,7 +101,7 @@ impl<B: Benchmark> JobOf<B> {
         let targets = self.targets()?;
         let benchmark = &self.benchmark;
         let (figures, points) = (benchmark.figures(), benchmark.points());
-        let names = targets.names();
+        let names = names(&targets);
         let scope = Scope {
             benchmark: benchmark.name(),
             figures: &figures,
@@ -256,7 +256,7 @@ impl<B: Benchmark> JobOf<B> {
 impl<B: Benchmark> Job for JobOf<B> {
     fn time(&self) -> Duration {
         let benchmark = &self.benchmark;
-        let targets = self.all_targets().count();
+        let targets = self.all_targets().map_or(0, |targets| targets.count());
         let runs = benchmark.points().len() as u32 * benchmark.runs().get();
         (benchmark.run_time() * runs + CLUSTER_TIME) * targets as u32
     }
@@ -268,8 +268,8 @@ impl<B: Benchmark> Job for JobOf<B> {
     fn refusal(&self) -> Option<String> {
         let name = self.benchmark.name();
         match self.all_targets() {
-            Targets::Own(_) => None,
-            Targets::Running(_) => self
+            Ok(Targets::Own(_)) | Err(_) => None,
+            Ok(Targets::Running(_)) => self
                 .benchmark
                 .needs_own_cluster()
                 .map(|reason| format!("{name} cannot measure a running server, as {reason}")),
@@ -295,6 +295,14 @@ async fn settle(servers: &mut Servers) -> anyhow::Result<()> {
     }
     tokio::task::spawn_blocking(nix::unistd::sync).await?;
     Ok(())
+}
+
+/// The names of all targets, the baseline first.
+fn names(targets: &Targets) -> Vec<String> {
+    match targets {
+        Targets::Own(targets) => targets.iter().map(|target| target.name.clone()).collect(),
+        Targets::Running(targets) => targets.iter().map(|target| target.name.clone()).collect(),
+    }
 }
 
 /// A point in words: `16 writers`.

@@ -7,7 +7,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -49,6 +49,16 @@ impl Torture {
         }
     }
 
+    /// What `torture check` finds in a recorded run.
+    fn check(&self, arguments: &[&str]) -> Verdict {
+        let output = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
+            .args(["torture", "check"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        Verdict::of(output)
+    }
+
     fn start(&self, arguments: &[&str]) -> Child {
         Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
             .args(["torture", "--timeout", "120"])
@@ -64,13 +74,7 @@ impl Torture {
 
     /// Waits for the end, after which nothing may be left.
     fn finish(&self, child: Child) -> Verdict {
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        let verdict = Verdict {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        };
+        let verdict = Verdict::of(child.wait_with_output().unwrap());
         assert_eq!(self.leftovers(), [""; 0].map(PathBuf::from));
         verdict
     }
@@ -93,6 +97,15 @@ impl Torture {
 }
 
 impl Verdict {
+    fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
     fn assert_passed(&self) {
         assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
         assert!(self.stdout.contains(": passed"), "{}", self.stdout);
@@ -127,10 +140,20 @@ fn stock_passes() {
 }
 
 #[test]
-fn pinpoint_passes() {
-    let verdict = Torture::new().run(&["--seed", "12", "--duration", "8"]);
+fn pinpoint_passes_and_its_record_too() {
+    let torture = Torture::new();
+    let files = tempfile::tempdir().unwrap();
+    let record = files.path().join("record");
+    let record = record.to_str().unwrap();
+    let verdict = torture.run(&["--seed=12", "--duration=8s", "--record", record]);
     verdict.assert_passed();
     assert!(verdict.number("batches") > 0, "{}", verdict.stdout);
+
+    let checked = torture.check(&[record]);
+    assert_eq!(checked.code, Some(0), "{}", checked.stdout);
+    let notifications = verdict.number("notifications");
+    let count = format!("{notifications} notifications received");
+    assert!(checked.stdout.contains(&count), "{}", checked.stdout);
 }
 
 #[test]
@@ -140,33 +163,57 @@ fn a_fault_that_costs_time_only_passes() {
     verdict.assert_passed();
 }
 
+/// It is out of order, and not a loss, though what overtook may have been all that
+/// was there at first.
 #[test]
 fn publication_in_order_of_arrival_is_caught() {
-    let arguments = [
-        "--seed",
-        "14",
-        "--duration",
-        "60",
-        "--fault",
-        "arrival_order",
-    ];
-    let verdict = Torture::new().run(&arguments);
-    assert_eq!(
-        verdict.code,
-        Some(1),
-        "{}{}",
-        verdict.stdout,
-        verdict.stderr
-    );
-    for text in [
-        "Difference at listener ",
-        "\nExpected, in commit order:\n",
-        "\nReceived:\n",
-        "\n> ",
-        "with seed 14",
-    ] {
-        assert!(verdict.stdout.contains(text), "{}", verdict.stdout);
-    }
+    let torture = Torture::new();
+    let files = tempfile::tempdir().unwrap();
+    let [record, shrunk] = ["record", "shrunk"].map(|name| files.path().join(name));
+    let [record, shrunk] = [&record, &shrunk].map(|path| path.to_str().unwrap());
+    let verdict = torture.run(&[
+        "--seed=14",
+        "--duration=60",
+        "--fault=arrival_order",
+        "--record",
+        record,
+    ]);
+    let found = |verdict: &Verdict| {
+        let Verdict {
+            code,
+            stdout,
+            stderr,
+        } = verdict;
+        assert_eq!(*code, Some(1), "{stdout}{stderr}");
+        for text in [
+            "Difference at listener ",
+            "\nExpected, in commit order:\n",
+            "\nReceived:\n",
+            "\n> ",
+        ] {
+            assert!(stdout.contains(text), "{stdout}");
+        }
+        assert!(!stdout.contains("did not arrive"), "{stdout}");
+        let mut lines = stdout.lines();
+        let line = lines.find(|line| line.starts_with("Difference"));
+        line.unwrap().to_owned()
+    };
+    let line = found(&verdict);
+    assert!(verdict.stdout.contains("with seed 14"));
+
+    let checked = torture.check(&[record, "--shrink", shrunk]);
+    assert_eq!(found(&checked), line);
+    found(&torture.check(&[shrunk]));
+    let lines = |path| fs::read_to_string(path).unwrap().lines().count();
+    assert!(lines(shrunk) < 50, "{} of {}", lines(shrunk), lines(record));
+}
+
+#[test]
+fn what_is_no_record() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let verdict = Torture::new().check(&[file.path().to_str().unwrap()]);
+    assert_eq!(verdict.code, Some(2));
+    assert!(verdict.stderr.contains("--record has written"));
 }
 
 #[test]

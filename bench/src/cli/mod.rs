@@ -1,19 +1,18 @@
 //! The command line. Each subcommand's own options are where the subcommand is.
 
 mod output;
-mod servers;
 pub mod values;
 
 use clap::{Args, Parser, Subcommand};
 
 pub use self::output::{ConditionArgs, Format, OutputArgs};
-pub use self::servers::{ClusterArgs, ServerArgs, Targets};
 use crate::all::AllArgs;
 use crate::benchmark::Benchmark;
 use crate::runner::{Job, JobOf};
-use crate::running::RunningTarget;
-use crate::torture::TortureArgs;
 use crate::{decode, hub, listen, load, multicast, overhead, pingpong, report, sending};
+pub use pinpoint_servers::arguments::{ServerArgs, Targets};
+use pinpoint_servers::running::RunningTarget;
+use pinpoint_torture::TortureArgs;
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 ///

@@ -12,7 +12,7 @@ use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use crate::process::{ProcessError, first_lines};
+use crate::process::first_lines;
 use crate::server::Server;
 
 pub const PROGRAM: &str = "pg_recvlogical";
@@ -22,7 +22,7 @@ const OUTPUT: &str = "decoded";
 #[derive(Debug, Error)]
 pub enum ReceiverError {
     #[error(transparent)]
-    Process(#[from] ProcessError),
+    Process(#[from] anyhow::Error),
     #[error("could not use {}: make room there or name another place with --temp-dir", .0.display())]
     Files(PathBuf, #[source] io::Error),
     #[error("{PROGRAM} failed ({status}); mend what it complains of:\n{errors}")]

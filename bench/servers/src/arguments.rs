@@ -1,0 +1,221 @@
+//! Which servers to use: the options of the command lines.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::ensure;
+use clap::Args;
+
+use crate::running::RunningTarget;
+use crate::target::{Setting, Target, ensure_unique_names};
+
+/// Added to the name of a target that is given twice.
+const AGAIN: &str = "-again";
+
+/// Which servers to measure.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Servers")]
+pub struct ServerArgs {
+    #[command(flatten)]
+    clusters: ClusterArgs,
+
+    /// Instead of throwaway clusters: a running server to measure; the first is the
+    /// baseline (repeatable)
+    ///
+    /// Nothing is written there outside a schema, which is removed in the end.
+    /// With settings of a session, as in ?options=-c%20pinpoint.enabled%3Doff, one
+    /// and the same server can be compared with itself.
+    #[arg(
+        long,
+        value_name = "[NAME=]postgresql://USER@HOST:PORT/DATABASE",
+        conflicts_with_all = ["pg_config", "target", "setting"]
+    )]
+    url: Vec<RunningTarget>,
+
+    /// Measure the first server twice, to see what the method makes of no difference
+    #[arg(long)]
+    aa: bool,
+}
+
+impl ServerArgs {
+    /// The targets, the baseline first. If the command line names none, they are
+    /// the default ones of a pg_config.
+    pub fn targets_or(
+        &self,
+        default: impl FnOnce(&Path) -> Vec<Target>,
+    ) -> anyhow::Result<Targets> {
+        Ok(if self.url.is_empty() {
+            let targets = self.clusters.targets_or(default);
+            let rename = |target: &Target, name| Target {
+                name,
+                ..target.clone()
+            };
+            Targets::Own(self.checked(targets, |target| &target.name, rename)?)
+        } else {
+            let targets = self.url.clone();
+            let rename = |target: &RunningTarget, name| target.renamed(name);
+            Targets::Running(self.checked(targets, |target| &target.name, rename)?)
+        })
+    }
+
+    /// Gives a name of its own to what is there twice, on purpose.
+    fn checked<T: Clone + PartialEq>(
+        &self,
+        mut targets: Vec<T>,
+        name: impl Fn(&T) -> &String,
+        rename: impl Fn(&T, String) -> T,
+    ) -> anyhow::Result<Vec<T>> {
+        if self.aa {
+            targets.truncate(1);
+            targets.extend(targets.first().cloned());
+        }
+        if let [first, second] = &targets[..]
+            && first == second
+        {
+            let again = format!("{}{AGAIN}", name(first));
+            targets[1] = rename(first, again);
+        }
+        ensure_unique_names(targets.iter().map(|target| name(target).as_str()))?;
+        ensure!(!targets.is_empty(), "there is no server to measure");
+        Ok(targets)
+    }
+
+    pub fn temp_dir(&self) -> PathBuf {
+        self.clusters.temp_dir()
+    }
+}
+
+/// All targets of a measurement. The first one is the baseline.
+#[derive(Debug, Clone)]
+pub enum Targets {
+    /// To make throwaway clusters for.
+    Own(Vec<Target>),
+    Running(Vec<RunningTarget>),
+}
+
+impl Targets {
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Own(targets) => targets.len(),
+            Self::Running(targets) => targets.len(),
+        }
+    }
+}
+
+/// Which clusters to make, and how their servers are set up.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Servers")]
+pub struct ClusterArgs {
+    /// pg_config of the PostgreSQL to make clusters of
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "pg_config",
+        conflicts_with = "target"
+    )]
+    pg_config: PathBuf,
+
+    /// Instead of --pg-config: a server to use; the first is the baseline (repeatable)
+    ///
+    /// NAME=PG_CONFIG may be followed by `preload=LIBRARY` (for
+    /// shared_preload_libraries), `extension=EXTENSION` (for CREATE EXTENSION)
+    /// and settings of postgresql.conf as `NAME=VALUE`, each any number of times,
+    /// with commas between them.
+    #[arg(
+        long,
+        value_name = "NAME=PG_CONFIG[,preload=LIBRARY][,extension=EXTENSION][,SETTING=VALUE]..."
+    )]
+    target: Vec<Target>,
+
+    /// A setting of postgresql.conf for all targets (repeatable)
+    ///
+    /// Without it the servers run with PostgreSQL's own defaults, fsync included.
+    #[arg(long, value_name = "NAME=VALUE")]
+    setting: Vec<Setting>,
+
+    /// Where to make the throwaway clusters [default: the system's folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    temp_dir: Option<PathBuf>,
+}
+
+impl ClusterArgs {
+    /// The targets, the baseline first, with the settings for all of them before
+    /// their own. If the command line names none, they are made of pg_config.
+    pub fn targets_or(&self, default: impl FnOnce(&Path) -> Vec<Target>) -> Vec<Target> {
+        let mut targets = if self.target.is_empty() {
+            default(&self.pg_config)
+        } else {
+            self.target.clone()
+        };
+        for target in &mut targets {
+            target.settings.splice(0..0, self.setting.iter().cloned());
+        }
+        targets
+    }
+
+    pub fn temp_dir(&self) -> PathBuf {
+        self.temp_dir.clone().unwrap_or_else(std::env::temp_dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Servers {
+        #[command(flatten)]
+        servers: ServerArgs,
+    }
+
+    fn targets(arguments: &[&str]) -> anyhow::Result<Vec<Target>> {
+        let arguments = ["pinpoint-bench"].iter().chain(arguments);
+        let servers = Servers::parse_from(arguments).servers;
+        let default = |pg_config: &_| vec![Target::stock(pg_config), Target::pinpoint(pg_config)];
+        match servers.targets_or(default)? {
+            Targets::Own(targets) => Ok(targets),
+            Targets::Running(_) => panic!("there is no --url"),
+        }
+    }
+
+    fn names(arguments: &[&str]) -> Vec<String> {
+        let targets = targets(arguments).unwrap();
+        targets.into_iter().map(|target| target.name).collect()
+    }
+
+    #[test]
+    fn the_default_targets_are_of_one_pg_config() {
+        let targets = targets(&["--pg-config", "/opt/pg/bin/pg_config"]).unwrap();
+        for target in &targets {
+            assert_eq!(target.pg_config, PathBuf::from("/opt/pg/bin/pg_config"));
+        }
+        assert!(targets[0].preload.is_empty() && targets[0].extensions.is_empty());
+        assert_eq!(targets[1].preload, ["pg_pinpoint"]);
+        assert_eq!(targets[1].extensions, ["pg_pinpoint"]);
+    }
+
+    #[test]
+    fn one_server_can_be_measured_twice() {
+        assert_eq!(names(&["--aa"]), ["stock", "stock-again"]);
+        let twice = ["--target=a=pg_config", "--target=a=pg_config"];
+        assert_eq!(names(&twice), ["a", "a-again"]);
+        let others = ["--target=a=pg_config", "--target=a=pg_config,fsync=off"];
+        assert!(targets(&others).is_err());
+    }
+
+    #[test]
+    fn a_targets_own_settings_come_after_those_for_all() {
+        let targets = targets(&[
+            "--setting=fsync=off",
+            "--target=a=pg_config,fsync=on",
+            "--target=b=pg_config",
+        ])
+        .unwrap();
+        let settings = |target: &Target| -> Vec<String> {
+            target.settings.iter().map(Setting::to_string).collect()
+        };
+        assert_eq!(settings(&targets[0]), ["fsync = 'off'", "fsync = 'on'"]);
+        assert_eq!(settings(&targets[1]), ["fsync = 'off'"]);
+    }
+}

@@ -1,0 +1,366 @@
+//! A throwaway cluster.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use nix::sys::signal::Signal;
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::installation::Installation;
+use crate::process::{Account, Process};
+use crate::target::{Target, quoted};
+use crate::workspace::{PORT, SOCKET, Workspace};
+
+/// Connections on top of those that were asked for: superuser_reserved_connections,
+/// and sessions of an earlier run that have not quite ended.
+const SPARE_CONNECTIONS: u32 = 20;
+
+/// As long as pg_ctl waits for a server to accept connections.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a server that has lost a process takes, at most, to notice.
+const NOTICE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long it then takes, at most, to end: a postmaster gives its other processes
+/// five seconds.
+const END_DEADLINE: Duration = Duration::from_secs(20);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+const INITDB_LOG: &str = "initdb.log";
+const SERVER_LOG: &str = "server.log";
+
+/// How much of a log goes with an error.
+const LOG_LINES: usize = 6;
+
+/// A cluster with its server running, which stops when this is dropped. Its
+/// folder goes with the workspace.
+#[derive(Debug)]
+pub struct Cluster {
+    target: Target,
+    installation: Installation,
+    folder: PathBuf,
+    account: Account,
+    server: Process,
+}
+
+impl Cluster {
+    /// Makes and starts a cluster for a target, with room for `connections`
+    /// sessions at a time.
+    pub async fn start(
+        target: Target,
+        installation: Installation,
+        workspace: &Workspace,
+        connections: u32,
+    ) -> anyhow::Result<Self> {
+        let account = Account::for_servers()?;
+        let folder = workspace.create_folder(&target.name)?;
+        let in_folder = || cannot_write(&folder);
+        account.give(&folder).with_context(in_folder)?;
+
+        initdb(&target, &installation, &folder, account).await?;
+        let configuration = configuration(&target, &folder, connections + SPARE_CONNECTIONS);
+        append(&data(&folder).join("postgresql.conf"), &configuration).with_context(in_folder)?;
+
+        let mut command = Command::new(&installation.postgres);
+        command.arg("-D").arg(data(&folder));
+        log_to(&mut command, &folder.join(SERVER_LOG)).with_context(in_folder)?;
+        // Immediate shutdown: the data is thrown away in any case.
+        let server = Process::start(command, &folder, account, Signal::SIGQUIT)?;
+        let mut cluster = Self {
+            target,
+            installation,
+            folder,
+            account,
+            server,
+        };
+        let client = cluster.wait_until_ready().await?;
+        cluster.create_extensions(&client).await?;
+        Ok(cluster)
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
+    /// How to connect to the server, as its superuser.
+    pub fn config(&self) -> Config {
+        let mut config = Config::new();
+        config
+            .host_path(&self.folder)
+            .port(PORT)
+            .user("postgres")
+            .dbname("postgres")
+            .application_name("pinpoint-bench");
+        config
+    }
+
+    /// The server's socket, for protocols that `config` is no good for.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(SOCKET)
+    }
+
+    /// The folder of the server, its socket and its log.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Starts a program in the folder, under the account of the server.
+    pub fn start_program(&self, command: Command, stop_signal: Signal) -> anyhow::Result<Process> {
+        Process::start(command, &self.folder, self.account, stop_signal)
+    }
+
+    /// The error to report when a session of this server failed with `error`:
+    /// the end of the server, if that is what has happened.
+    pub async fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        match self.end().await {
+            Some(end) => anyhow!(end),
+            None => error.context(format!("target \"{}\"", self.target.name)),
+        }
+    }
+
+    /// How the server has ended, if a failure of a session is due to that: a sentence.
+    pub async fn end(&mut self) -> Option<String> {
+        let status = self.end_status().await?;
+        Some(format!(
+            "the server of target \"{}\" ended ({status}) in mid-run; its log tells what to mend \
+             or to report:\n{}",
+            self.target.name,
+            self.end_of_log()
+        ))
+    }
+
+    fn end_of_log(&self) -> String {
+        end_of_log(&self.folder.join(SERVER_LOG))
+    }
+
+    /// Waits for the end of the server, unless it goes on to accept connections.
+    async fn end_status(&mut self) -> Option<ExitStatus> {
+        if let Ok(status) = tokio::time::timeout(NOTICE_DEADLINE, self.server.wait()).await {
+            return status.ok();
+        }
+        if let Ok(Ok(_)) = tokio::time::timeout(NOTICE_DEADLINE, self.connect()).await {
+            return None;
+        }
+        let end = tokio::time::timeout(END_DEADLINE, self.server.wait()).await;
+        end.ok()?.ok()
+    }
+
+    async fn wait_until_ready(&mut self) -> anyhow::Result<Client> {
+        let deadline = Instant::now() + START_DEADLINE;
+        let name = self.target.name.clone();
+        loop {
+            match self.connect().await {
+                Ok(client) => return Ok(client),
+                Err(_) if Instant::now() < deadline => {}
+                Err(_) => bail!(
+                    "the server of target \"{name}\" did not accept connections within \
+                     {START_DEADLINE:?}; try again on a less busy machine. Its log ends:\n{}",
+                    self.end_of_log()
+                ),
+            }
+            if let Ok(Some(status)) = self.server.status() {
+                bail!(
+                    "the server of target \"{name}\" did not start ({status}); \
+                     mend what its log complains of:\n{}",
+                    self.end_of_log()
+                );
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// A session of its superuser.
+    pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
+        let (client, connection) = self.config().connect(NoTls).await?;
+        // Ends with the client; what goes wrong is reported to the client, too.
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    async fn create_extensions(&self, client: &Client) -> anyhow::Result<()> {
+        for extension in &self.target.extensions {
+            let name = extension.replace('"', "\"\"");
+            client
+                .batch_execute(&format!("CREATE EXTENSION \"{name}\" CASCADE"))
+                .await
+                .with_context(|| {
+                    format!(
+                        "could not set up the server of target \"{}\"",
+                        self.target.name
+                    )
+                })?;
+        }
+        Ok(())
+    }
+}
+
+async fn initdb(
+    target: &Target,
+    installation: &Installation,
+    folder: &Path,
+    account: Account,
+) -> anyhow::Result<()> {
+    let in_folder = || cannot_write(folder);
+    let mut command = Command::new(&installation.initdb);
+    command.arg("-D").arg(data(folder)).args([
+        "--username=postgres",
+        // The folder of the socket is closed to all other users.
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--no-locale",
+    ]);
+    log_to(&mut command, &folder.join(INITDB_LOG)).with_context(in_folder)?;
+    let mut process = Process::start(command, folder, account, Signal::SIGTERM)?;
+    let status = process.wait().await.with_context(in_folder)?;
+    if !status.success() {
+        bail!(
+            "initdb failed for target \"{}\" ({status}); mend what it complains of:\n{}",
+            target.name,
+            end_of_log(&folder.join(INITDB_LOG))
+        );
+    }
+    Ok(())
+}
+
+fn cannot_write(folder: &Path) -> String {
+    format!(
+        "could not write to {}: make room there or name another place with --temp-dir",
+        folder.display()
+    )
+}
+
+/// What is added to postgresql.conf. Whatever bears on the figures stays as
+/// PostgreSQL has it, unless the target says otherwise.
+fn configuration(target: &Target, folder: &Path, max_connections: u32) -> String {
+    let mut lines = vec![
+        "listen_addresses = ''".to_owned(),
+        format!("port = {PORT}"),
+        format!(
+            "unix_socket_directories = {}",
+            // A list: the double quotes keep a comma in the path from dividing it.
+            quoted(&format!(
+                "\"{}\"",
+                folder.display().to_string().replace('"', "\"\"")
+            ))
+        ),
+        format!("max_connections = {max_connections}"),
+        // A crash ends the run, so it may as well end the server, and be noticed.
+        "restart_after_crash = off".to_owned(),
+    ];
+    if !target.preload.is_empty() {
+        lines.push(format!(
+            "shared_preload_libraries = {}",
+            quoted(&target.preload.join(","))
+        ));
+    }
+    lines.extend(target.settings.iter().map(ToString::to_string));
+    lines.join("\n") + "\n"
+}
+
+fn data(folder: &Path) -> PathBuf {
+    folder.join("data")
+}
+
+fn log_to(command: &mut Command, log: &Path) -> io::Result<()> {
+    let file = File::create(log)?;
+    command.stdout(file.try_clone()?).stderr(file);
+    Ok(())
+}
+
+fn append(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    File::options()
+        .append(true)
+        .open(path)?
+        .write_all(text.as_bytes())
+}
+
+/// The part of a log that tells why its program failed. The log itself is about
+/// to be removed.
+fn end_of_log(log: &Path) -> String {
+    match fs::read(log) {
+        Ok(content) => telling_lines(&String::from_utf8_lossy(&content)),
+        Err(error) => format!("  (could not be read: {error})"),
+    }
+}
+
+/// The lines from the first sign of a crash on, else the last ones.
+fn telling_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    let is_crash =
+        |line: &&str| line.contains("PANIC: ") || line.contains("was terminated by signal");
+    let first = lines
+        .iter()
+        .position(is_crash)
+        .unwrap_or(lines.len().saturating_sub(LOG_LINES));
+    let telling: Vec<String> = lines
+        .iter()
+        .skip(first)
+        .take(LOG_LINES)
+        .map(|line| format!("  {line}"))
+        .collect();
+    telling.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_of_a_target() {
+        let target: Target = "fast=pg_config,preload=a,preload=b,fsync=off,fsync=on"
+            .parse()
+            .unwrap();
+        assert_eq!(
+            configuration(&target, Path::new("/tmp/it's"), 123),
+            "listen_addresses = ''\n\
+             port = 5432\n\
+             unix_socket_directories = '\"/tmp/it''s\"'\n\
+             max_connections = 123\n\
+             restart_after_crash = off\n\
+             shared_preload_libraries = 'a,b'\n\
+             fsync = 'off'\n\
+             fsync = 'on'\n"
+        );
+    }
+
+    #[test]
+    fn without_libraries_none_are_loaded() {
+        let target: Target = "stock=pg_config".parse().unwrap();
+        let configuration = configuration(&target, Path::new("/tmp"), 1);
+        assert!(!configuration.contains("shared_preload_libraries"));
+    }
+
+    #[test]
+    fn the_end_of_a_log_without_a_crash() {
+        let log: String = (1..=20).map(|n| format!("LOG:  {n}\n\n")).collect();
+        assert_eq!(
+            telling_lines(&log),
+            "  LOG:  15\n  LOG:  16\n  LOG:  17\n  LOG:  18\n  LOG:  19\n  LOG:  20"
+        );
+        assert_eq!(telling_lines("one\n"), "  one");
+        assert_eq!(telling_lines(""), "");
+    }
+
+    #[test]
+    fn a_crash_is_told_from_its_beginning() {
+        let after: String = (1..=20).map(|n| format!("FATAL:  {n}\n")).collect();
+        let log = format!(
+            "LOG:  ready\nLOG:  server process (PID 1) was terminated by signal 11\n{after}"
+        );
+        assert_eq!(
+            telling_lines(&log),
+            "  LOG:  server process (PID 1) was terminated by signal 11\n  \
+             FATAL:  1\n  FATAL:  2\n  FATAL:  3\n  FATAL:  4\n  FATAL:  5"
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! Child processes: under which account they run, and that they end.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Gid, Pid, Uid, User};
+use tokio::process::{Child, ChildStderr, ChildStdout};
+
+/// How long a process may take to obey its signal before it is killed. More
+/// than the 5 s after which a postmaster in immediate shutdown kills its children.
+const STOP_DEADLINE: Duration = Duration::from_secs(15);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How much of what a program complains of goes with an error.
+const ERROR_LINES: usize = 6;
+
+/// The account that servers run as: one's own, or that of `postgres` if one's
+/// own is root, which PostgreSQL refuses.
+#[derive(Debug, Clone, Copy)]
+pub struct Account(Option<(Uid, Gid)>);
+
+impl Account {
+    pub fn for_servers() -> anyhow::Result<Self> {
+        if !Uid::effective().is_root() {
+            return Ok(Self(None));
+        }
+        let user = User::from_name("postgres")
+            .context("could not look up the user \"postgres\"")?
+            .context(
+                "PostgreSQL servers do not run as root, and there is no user \"postgres\": \
+                 create that user, or start pinpoint-bench as an ordinary user",
+            )?;
+        Ok(Self(Some((user.uid, user.gid))))
+    }
+
+    /// One's own.
+    pub fn own() -> Self {
+        Self(None)
+    }
+
+    /// Makes the account own a file or folder.
+    pub fn give(&self, path: &Path) -> io::Result<()> {
+        match self.0 {
+            Some((uid, gid)) => chown(path, Some(uid.as_raw()), Some(gid.as_raw())),
+            None => Ok(()),
+        }
+    }
+
+    fn description(&self) -> &'static str {
+        match self.0 {
+            Some(_) => "the user \"postgres\"",
+            None => "the present user",
+        }
+    }
+}
+
+/// A running child process, which is stopped when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    /// Of the process, and of the group that it leads.
+    pid: Pid,
+    stop_signal: Signal,
+}
+
+impl Process {
+    /// Starts `command` in `folder`, under `account`.
+    ///
+    /// It gets a process group of its own: a Ctrl-C at the terminal is for us to
+    /// handle, and `stop_signal` has to reach the children of initdb too. What
+    /// our own environment says about PostgreSQL is not for it, unlike what
+    /// `command` says.
+    pub fn start(
+        mut command: Command,
+        folder: &Path,
+        account: Account,
+        stop_signal: Signal,
+    ) -> anyhow::Result<Self> {
+        let is_set = |name: &OsStr| command.get_envs().any(|(set, _)| set == name);
+        let foreign: Vec<OsString> = std::env::vars_os()
+            .map(|(name, _)| name)
+            .filter(|name| name.as_encoded_bytes().starts_with(b"PG") && !is_set(name))
+            .collect();
+        for name in foreign {
+            command.env_remove(name);
+        }
+        command
+            .env("LC_ALL", "C")
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .process_group(0);
+        if let Some((uid, gid)) = account.0 {
+            command.uid(uid.as_raw()).gid(gid.as_raw());
+        }
+        let program = command.get_program().to_owned();
+        let failed = || {
+            format!(
+                "could not start \"{}\" in {}: {} must be able to run the one and enter the \
+                 other (see --temp-dir)",
+                Path::new(&program).display(),
+                folder.display(),
+                account.description()
+            )
+        };
+        let child = tokio::process::Command::from(command)
+            .spawn()
+            .with_context(failed)?;
+        let pid = child.id().with_context(failed)?;
+        Ok(Self {
+            child,
+            pid: Pid::from_raw(pid.cast_signed()),
+            stop_signal,
+        })
+    }
+
+    /// What the process writes to a pipe that the command has for it.
+    pub fn take_output(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+        (self.child.stdout.take(), self.child.stderr.take())
+    }
+
+    /// The status with which the process has ended, or `None` if it runs.
+    pub fn status(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait().await
+    }
+
+    /// Waits until the process is gone, for no longer than `deadline`. Whoever drops
+    /// it cannot wait in any other way.
+    fn is_gone_after(&mut self, deadline: Duration) -> io::Result<bool> {
+        let end = Instant::now() + deadline;
+        while self.status()?.is_none() {
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(true)
+    }
+
+    fn stop(&mut self) -> io::Result<()> {
+        for signal in [self.stop_signal, Signal::SIGKILL] {
+            if self.status()?.is_some() {
+                break;
+            }
+            // That there is nothing left to signal is as well.
+            let _ = killpg(self.pid, signal);
+            if self.is_gone_after(STOP_DEADLINE)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("warning: could not stop the process {}: {error}", self.pid);
+        }
+    }
+}
+
+/// The first lines of what a program complains of. They tell why it failed; each
+/// session of the program may add one of its own.
+pub fn first_lines(text: &str) -> String {
+    let lines: Vec<String> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .take(ERROR_LINES)
+        .map(|line| format!("  {line}"))
+        .collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    fn start(program: &str, arguments: &[&str]) -> anyhow::Result<Process> {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Process::start(command, Path::new("/"), Account::own(), Signal::SIGTERM)
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn dropping_stops_the_process_and_its_children() {
+        let process = start("sh", &["-c", "sleep 1000 & sleep 1000"]).unwrap();
+        let group = process.pid;
+        assert_eq!(killpg(group, None), Ok(()));
+        drop(process);
+
+        // The group is gone once init has reaped the grandchild.
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while killpg(group, None) != Err(Errno::ESRCH) {
+            assert!(Instant::now() < deadline, "the children still run");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn waiting_gives_the_status() {
+        let status = start("sh", &["-c", "exit 7"]).unwrap().wait().await;
+        assert_eq!(status.unwrap().code(), Some(7));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_program_that_cannot_be_started() {
+        let error = start("/nowhere/initdb", &[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "could not start \"/nowhere/initdb\" in /: the present user must be able to run \
+             the one and enter the other (see --temp-dir)"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! Everything that was observed, compared with everything that happened.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::difference::{Difference, What};
+use crate::history::{History, Rowless};
+use crate::identity::TransactionId;
+use crate::observer::{Counts, Observer};
+use crate::record::{Decoded, Fate, Moment, Outcome, Record, WriterSession};
+use crate::unit::Notification;
+use crate::workload::Plans;
+
+pub struct Checker<P> {
+    plans: P,
+    history: History,
+    observers: Vec<Observer>,
+    /// Transactions with rows that got no answer, and are not decoded yet.
+    unanswered: HashSet<TransactionId>,
+    /// Transactions with rows that were acknowledged since the last `check`.
+    acknowledged: Vec<TransactionId>,
+    counts: Counts,
+    /// For how long what may still be needed is kept.
+    memory: Duration,
+}
+
+impl<P: Plans> Checker<P> {
+    pub fn new(plans: P, listeners: u32, memory: Duration) -> Self {
+        Self {
+            plans,
+            history: History::default(),
+            observers: (0..listeners).map(Observer::new).collect(),
+            unanswered: HashSet::new(),
+            acknowledged: Vec::new(),
+            counts: Counts::default(),
+            memory,
+        }
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Takes the next record. Those of a round are compared at its end.
+    pub fn apply(&mut self, record: Record) -> Result<(), Box<Difference>> {
+        match record {
+            Record::Event(listener, event) => {
+                if let Some(observer) = self.observers.get_mut(listener as usize) {
+                    observer.add(event);
+                }
+            }
+            Record::Session(session) => self.add_session(session),
+            Record::Outcome(outcome) => self.add_outcome(outcome),
+            Record::Decoded(decoded) => self.add_decoded(decoded)?,
+            Record::Introduced {
+                introduction,
+                lsn,
+                at,
+            } => self.history.add_introduction(introduction, lsn, at),
+            Record::Round(now) => {
+                self.check()?;
+                self.forget(now);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_session(&mut self, session: WriterSession) {
+        let WriterSession {
+            writer,
+            first_transaction,
+            pid,
+        } = session;
+        self.history.add_session(writer, first_transaction, pid);
+    }
+
+    fn add_outcome(&mut self, outcome: Outcome) {
+        let Outcome {
+            id,
+            fate,
+            has_rows,
+            started,
+            finished,
+            notifications,
+            seen,
+        } = outcome;
+        match fate {
+            Fate::Committed => self.counts.committed += 1,
+            Fate::RolledBack => self.counts.rolled_back += 1,
+            Fate::Unknown => self.counts.unanswered += 1,
+        }
+        if notifications.is_empty() {
+            return;
+        }
+        if !has_rows {
+            self.history.add_rowless(Rowless {
+                id,
+                fate,
+                started,
+                finished,
+                notifications,
+                seen,
+            });
+        } else if fate == Fate::Committed {
+            self.acknowledged.push(id);
+        } else if fate == Fate::Unknown {
+            if self.history.has(id) {
+                self.counts.unanswered_committed += 1;
+            } else {
+                self.unanswered.insert(id);
+            }
+        }
+    }
+
+    /// The next transaction of the decoded stream.
+    fn add_decoded(&mut self, decoded: Decoded) -> Result<(), Box<Difference>> {
+        let Decoded { id, entries, at } = decoded;
+        if let Some(planned) = self.plans.planned(id) {
+            let rows = entries.iter().map(|entry| Notification {
+                index: entry.key.index,
+                channel: entry.channel,
+                length: entry.length,
+            });
+            if !planned.commits || !planned.has_rows || !rows.eq(planned.notifications) {
+                return Err(self.difference(What::OtherRows(id)));
+            }
+        }
+        if self.unanswered.remove(&id) {
+            self.counts.unanswered_committed += 1;
+        }
+        self.history.append(id, entries, at);
+        Ok(())
+    }
+
+    /// Compares what was observed so far. Whatever committed before the last
+    /// event and outcome must have been added by now.
+    fn check(&mut self) -> Result<(), Box<Difference>> {
+        for observer in &mut self.observers {
+            observer.check(&self.history, &self.plans, &mut self.counts)?;
+        }
+        let acknowledged = std::mem::take(&mut self.acknowledged);
+        match acknowledged.into_iter().find(|&id| !self.history.has(id)) {
+            Some(id) => Err(self.difference(What::NotDecoded(id))),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets what is not needed any more, or at least all of it that is old.
+    fn forget(&mut self, now: Moment) {
+        let age = self.memory;
+        let positions = self.observers.iter().filter_map(Observer::oldest_position);
+        let position = positions.min().unwrap_or(self.history.end());
+        self.history.forget(position, age, now);
+
+        if let Some(limit) = now.before(age) {
+            let times = self.observers.iter().filter_map(Observer::oldest_time);
+            self.history.forget_rowless(times.fold(limit, Moment::min));
+        }
+    }
+
+    fn difference(&self, what: What) -> Box<Difference> {
+        let plans = what
+            .transactions()
+            .into_iter()
+            .map(|id| (id, self.plans.describe(id)))
+            .collect();
+        Box::new(Difference {
+            what,
+            witness: None,
+            plans,
+        })
+    }
+}

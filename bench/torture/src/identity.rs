@@ -1,0 +1,231 @@
+//! What a notification carries, so that whoever receives it knows which one it is.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest payload that PostgreSQL accepts, in bytes.
+pub const MAX_PAYLOAD: u32 = 7999;
+
+/// What payloads are filled up with, over and over.
+pub const FILLER: &str = "0123456789abcdef";
+
+/// Writers and channels from this number on belong to the listeners: each has
+/// one of both, for its fences.
+pub const FENCE_BASE: u32 = 1000;
+
+/// A position in the WAL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Lsn(pub u64);
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xFFFF_FFFF)
+    }
+}
+
+impl FromStr for Lsn {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        let (high, low) = text.split_once('/').unwrap_or(("", text));
+        let high = u64::from_str_radix(high, 16)?;
+        let low = u64::from_str_radix(low, 16)?;
+        Ok(Self(high << 32 | low))
+    }
+}
+
+/// A transaction: which writer's, and which of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TransactionId {
+    pub writer: u32,
+    pub number: u32,
+}
+
+impl TransactionId {
+    /// Whether it is a fence, or something else that belongs to a listener.
+    pub fn is_of_listener(self) -> bool {
+        self.writer >= FENCE_BASE
+    }
+}
+
+impl fmt::Display for TransactionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.writer.checked_sub(FENCE_BASE) {
+            Some(listener) => write!(f, "fence {} of listener {listener}", self.number),
+            None => write!(f, "writer {} transaction {}", self.writer, self.number),
+        }
+    }
+}
+
+/// A notification: the how-manieth of its transaction, in the order of sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    pub transaction: TransactionId,
+    pub index: u32,
+    /// Whether a row was inserted with it, so that the decoded stream has it.
+    pub has_row: bool,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} #{}", self.transaction, self.index)
+    }
+}
+
+/// A LISTEN with which a listener showed itself to the writers: which listener's,
+/// and which of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Introduction {
+    pub listener: u32,
+    pub number: u32,
+}
+
+impl Introduction {
+    /// Whether whoever has seen this one comes after the other.
+    pub fn implies(self, other: Self) -> bool {
+        self.listener == other.listener && self.number >= other.number
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Channel(pub u32);
+
+impl Channel {
+    pub fn of_fence(listener: u32) -> Self {
+        Self(FENCE_BASE + listener)
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        let number = match name.strip_prefix("fence_") {
+            Some(listener) => FENCE_BASE.checked_add(listener.parse().ok()?)?,
+            None => name.strip_prefix('c')?.parse().ok()?,
+        };
+        let channel = Self(number);
+        (channel.to_string() == name).then_some(channel)
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.checked_sub(FENCE_BASE) {
+            Some(listener) => write!(f, "fence_{listener}"),
+            None => write!(f, "c{}", self.0),
+        }
+    }
+}
+
+/// The beginning of the payload of a notification.
+fn prefix(key: Key) -> String {
+    let mark = if key.has_row { "" } else { "-" };
+    let TransactionId { writer, number } = key.transaction;
+    format!("{mark}{writer}.{number}.{}:", key.index)
+}
+
+/// The shortest payload, in bytes, that tells which notification it is.
+pub fn min_length(key: Key) -> u32 {
+    prefix(key).len() as u32
+}
+
+/// The payload of a notification, `length` bytes long.
+pub fn payload(key: Key, length: u32) -> String {
+    let mut payload = prefix(key);
+    let length = length as usize;
+    payload.reserve(length.saturating_sub(payload.len()));
+    payload.extend(
+        FILLER
+            .chars()
+            .cycle()
+            .take(length.saturating_sub(payload.len())),
+    );
+    payload
+}
+
+/// Which notification has this payload; `None` if it is not one of ours, from
+/// the first to the last byte.
+pub fn parse_payload(text: &str) -> Option<Key> {
+    let (prefix, filler) = text.split_once(':')?;
+    let (numbers, has_row) = match prefix.strip_prefix('-') {
+        Some(numbers) => (numbers, false),
+        None => (prefix, true),
+    };
+    let mut numbers = numbers.split('.').map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    let key = Key {
+        transaction: TransactionId {
+            writer: next()?,
+            number: next()?,
+        },
+        index: next()?,
+        has_row,
+    };
+    let is_filler = filler
+        .bytes()
+        .zip(FILLER.bytes().cycle())
+        .all(|(byte, expected)| byte == expected);
+    (next().is_none() && is_filler).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(has_row: bool) -> Key {
+        Key {
+            transaction: TransactionId {
+                writer: 3,
+                number: 17,
+            },
+            index: 5,
+            has_row,
+        }
+    }
+
+    #[test]
+    fn payloads_tell_which_notification_they_are_of() {
+        for has_row in [true, false] {
+            let key = key(has_row);
+            for length in [min_length(key), 100, MAX_PAYLOAD] {
+                let payload = payload(key, length);
+                assert_eq!(payload.len(), length as usize);
+                assert_eq!(parse_payload(&payload), Some(key));
+            }
+        }
+        assert_eq!(payload(key(true), 30), "3.17.5:0123456789abcdef0123456");
+    }
+
+    #[test]
+    fn every_byte_of_a_payload_counts() {
+        let payload = payload(key(true), 40);
+        for damaged in [
+            payload.replacen("ab", "aX", 1),
+            payload.replacen("01", "1", 1),
+            payload.replacen('.', "..", 1),
+            payload.replacen(':', ".1:", 1),
+            String::new(),
+        ] {
+            assert_eq!(parse_payload(&damaged), None, "{damaged}");
+        }
+    }
+
+    #[test]
+    fn channels_have_names() {
+        for channel in [Channel(0), Channel(12), Channel::of_fence(3)] {
+            assert_eq!(Channel::parse(&channel.to_string()), Some(channel));
+        }
+        assert_eq!(Channel::of_fence(3).to_string(), "fence_3");
+        for name in ["", "c", "c01", "d1", "fence_", "fence_-1", "c1000"] {
+            assert_eq!(Channel::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn positions_are_written_as_postgresql_writes_them() {
+        let lsn: Lsn = "16/B374D848".parse().unwrap();
+        assert_eq!(lsn, Lsn(0x16_B374_D848));
+        assert_eq!(lsn.to_string(), "16/B374D848");
+        assert!("B374D848".parse::<Lsn>().is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! The torture: does every listener receive exactly what was committed on its
+//! channels, in commit order?
+//!
+//! Many writers insert rows and notify of them, in all the ways there are, and
+//! are cancelled, terminated and abandoned in mid-commit. Many listeners come
+//! and go. The oracle is PostgreSQL itself: with each notification goes a row,
+//! in the same (sub)transaction, and logical decoding tells which of them
+//! committed, and in which order.
+//!
+//! ```text
+//! workload ──► script ──► writers ────┐ outcomes
+//!                                     ▼
+//! schema ───► replication ──► oracle ──► record ──► checker ──► difference
+//!                                     ▲
+//!             listeners ──► listening ┘ events, by an observer each
+//! ```
+//!
+//! The checker is a function of the records alone: `--record` writes them to a
+//! file, and `check` reads them again.
+
+mod checker;
+#[cfg(test)]
+mod checker_tests;
+mod difference;
+mod disturbance;
+mod file;
+mod finding;
+mod history;
+mod identity;
+mod listeners;
+mod listening;
+mod observer;
+mod oracle;
+mod plan;
+mod planner;
+mod record;
+mod replication;
+mod run;
+mod schema;
+mod script;
+mod shared;
+mod shrink;
+mod summary;
+mod unit;
+mod workload;
+mod writers;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use pinpoint_servers::cluster::Cluster;
+use pinpoint_servers::installation::Installation;
+use pinpoint_servers::limits;
+use pinpoint_servers::target::Target;
+use pinpoint_servers::workspace::Workspace;
+use rand::TryRng;
+use rand::rngs::SysRng;
+
+use crate::finding::Finding;
+pub use crate::plan::{Plan, TortureArgs, TortureCommand};
+
+/// Is told how far a run is, and what is being done.
+pub type OnProgress<'a> = &'a dyn Fn(Duration, String);
+
+/// Tortures a server of each target, and prints what comes of it. Returns whether
+/// all have passed.
+pub async fn torture(plan: &Plan, on_progress: OnProgress<'_>) -> anyhow::Result<bool> {
+    let seed = match plan.seed {
+        Some(seed) => seed,
+        None => SysRng.try_next_u32().context("no random seed")?.into(),
+    };
+    limits::allow_connections(plan.sessions().into())?;
+    // There is nothing to compare.
+    let default = |pg_config: &Path| vec![Target::pinpoint(pg_config)];
+    for target in plan.clusters.targets_or(default) {
+        let target = plan.prepare(target)?;
+        let name = target.name.clone();
+        println!("{name}: seed {seed}");
+        on_progress(Duration::ZERO, format!("{name}: starting the server"));
+
+        let started = Instant::now();
+        let installation = Installation::of(&target)?;
+        let workspace = Workspace::create(&plan.clusters.temp_dir()).await?;
+        let mut cluster = Cluster::start(target, installation, &workspace, plan.sessions()).await?;
+        let result = run::run(plan, seed, &mut cluster, on_progress).await;
+        drop(cluster);
+        drop(workspace);
+        match result.map_err(anyhow::Error::downcast::<Finding>) {
+            Ok(summary) => println!("{summary}{name}: passed"),
+            Err(Ok(finding)) => {
+                println!(
+                    "{finding}\n\n{name}: FAILED after {:.1} s, with seed {seed}",
+                    started.elapsed().as_secs_f64()
+                );
+                return Ok(false);
+            }
+            Err(Err(error)) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Checks a recorded run again, and prints what comes of it. Returns whether it
+/// has passed. If not, and `shrunk` names a file, that gets the least part of the
+/// records that still shows the difference.
+pub fn check(file: &Path, shrunk: Option<&Path>) -> anyhow::Result<bool> {
+    let (header, records) = file::read(file)?;
+    let name = file.display();
+    let (counts, difference) = shrink::check(&header, &records);
+    let Some(difference) = difference else {
+        println!(
+            "{} records, {} notifications received\n{name}: passed",
+            records.len(),
+            counts.notifications
+        );
+        return Ok(true);
+    };
+    println!("{difference}\n\n{name}: FAILED");
+    if let Some(out) = shrunk {
+        let least = shrink::shrink(&header, records, &difference);
+        file::write(out, &header, &least)?;
+        println!(
+            "{} records are enough to show it: {}",
+            least.len(),
+            out.display()
+        );
+    }
+    Ok(false)
+}

@@ -1,0 +1,398 @@
+//! One run: everybody starts, what they tell is checked in rounds, everybody
+//! stops, and nothing may be left.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use pinpoint_servers::cluster::Cluster;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+use crate::OnProgress;
+use crate::checker::Checker;
+use crate::difference::Difference;
+use crate::file::{FORMAT, Recorder};
+use crate::finding::{Finding, error_text};
+use crate::oracle::{Decoding, write_marker};
+use crate::plan::Plan;
+use crate::record::{Decoded, Event, Header, Record};
+use crate::replication::{Confirmations, Replication, ReplicationError};
+use crate::shared::{Shared, within};
+use crate::shrink::is_arrival_of_missing;
+use crate::summary::{Batches, Summary};
+use crate::workload::Workload;
+use crate::{disturbance, listeners, schema, writers};
+
+/// Between two comparisons of what was received with what was decoded.
+const ROUND_INTERVAL: Duration = Duration::from_millis(200);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// For a look at the sessions of a server that may be stuck.
+const LOOK_DEADLINE: Duration = Duration::from_secs(5);
+
+const CHECKER: &str = "the checker";
+
+/// Tortures the server of the cluster. A `Finding` among the causes of the error
+/// tells that the server did not pass.
+pub async fn run(
+    plan: &Plan,
+    seed: u64,
+    cluster: &mut Cluster,
+    on_progress: OnProgress<'_>,
+) -> anyhow::Result<Summary> {
+    let monitor = cluster.connect().await?;
+    set_up(plan, &monitor)
+        .await
+        .context("could not make what the torture works on")?;
+    let replication = Replication::start(&cluster.socket()).await?;
+    let confirmations = Arc::new(Confirmations::default());
+    let (decoded_sender, decoded) = mpsc::unbounded_channel();
+    let mut oracle = JoinSet::new();
+    oracle.spawn(replication.run(Arc::clone(&confirmations), decoded_sender));
+
+    let workload = Workload {
+        seed,
+        channels: plan.channels,
+    };
+    let signaller = cluster.connect().await?;
+    let shared = Arc::new(Shared::new(
+        cluster.config(),
+        workload,
+        plan.timeout,
+        plan.listeners,
+        signaller,
+    ));
+    let (event_sender, events) = mpsc::unbounded_channel();
+
+    let mut workers: JoinSet<Result<(), Finding>> = JoinSet::new();
+    for writer in 0..plan.writers {
+        workers.spawn(writers::run(Arc::clone(&shared), writer));
+    }
+    for listener in 0..plan.listeners {
+        let events = event_sender.clone();
+        workers.spawn(listeners::run(Arc::clone(&shared), listener, events));
+    }
+    workers.spawn(disturbance::terminate_listeners(
+        Arc::clone(&shared),
+        plan.listeners,
+    ));
+    workers.spawn(disturbance::replicate_synchronously(
+        Arc::clone(&shared),
+        confirmations,
+    ));
+
+    let has_engine: bool = monitor
+        .query_one("SELECT to_regclass('pinpoint.stat_queue') IS NOT NULL", &[])
+        .await?
+        .try_get(0)?;
+    let header = Header {
+        format: FORMAT,
+        workload,
+        listeners: plan.listeners,
+        timeout: plan.timeout,
+        server: monitor
+            .query_one("SELECT version()", &[])
+            .await?
+            .try_get(0)?,
+    };
+    let recorder = plan.record.as_deref();
+    let mut inspection = Inspection {
+        checker: Checker::new(workload, plan.listeners, plan.timeout),
+        recorder: recorder
+            .map(|path| Recorder::create(path, &header))
+            .transpose()?,
+        shared: Arc::clone(&shared),
+        monitor,
+        events,
+        decoded,
+        oracle,
+        rounds: 0,
+        batches: has_engine.then(Batches::default),
+    };
+    let started = Instant::now();
+    if let Err(error) = inspection.watch(plan, &mut workers, on_progress).await {
+        let error = inspection.look_closer(error, cluster).await;
+        inspection.finish_recording()?;
+        return Err(error);
+    }
+    inspection.finish_recording()?;
+    let summary = Summary {
+        duration: started.elapsed(),
+        counts: inspection.checker.counts(),
+        tally: shared.tally().clone(),
+        batches: inspection.batches,
+    };
+    drop((inspection, shared));
+    on_progress(plan.duration, "waiting for the sessions to go".to_owned());
+    ensure_nothing_is_left(cluster, has_engine, plan.timeout).await?;
+    Ok(summary)
+}
+
+async fn set_up(plan: &Plan, monitor: &Client) -> Result<(), tokio_postgres::Error> {
+    monitor
+        .batch_execute(&schema::create(plan.writers, plan.listeners))
+        .await?;
+    let sql = "SELECT pg_create_logical_replication_slot($1, 'test_decoding')";
+    monitor.execute(sql, &[&schema::SLOT]).await?;
+    // What this session writes must not wait for the standby that it controls.
+    monitor
+        .batch_execute("SET synchronous_commit = local")
+        .await
+}
+
+/// Receives what everybody tells, and has it checked.
+struct Inspection {
+    checker: Checker<Workload>,
+    recorder: Option<Recorder>,
+    shared: Arc<Shared>,
+    monitor: Client,
+    events: UnboundedReceiver<(u32, Event)>,
+    decoded: UnboundedReceiver<Decoding>,
+    oracle: JoinSet<Result<(), ReplicationError>>,
+    rounds: u64,
+    /// Of the engine, where there is one.
+    batches: Option<Batches>,
+}
+
+impl Inspection {
+    /// Until all are done, or the first one fails.
+    async fn watch(
+        &mut self,
+        plan: &Plan,
+        workers: &mut JoinSet<Result<(), Finding>>,
+        on_progress: OnProgress<'_>,
+    ) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let mut interval = tokio::time::interval(ROUND_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                ended = workers.join_next() => match ended {
+                    None => break,
+                    Some(result) => result??,
+                },
+                _ = interval.tick() => self.round().await?,
+            }
+            let elapsed = started.elapsed().min(plan.duration);
+            if elapsed == plan.duration {
+                self.shared.stop();
+            }
+            let counts = self.checker.counts();
+            let done = format!(
+                "{} transactions, {} notifications checked",
+                counts.committed, counts.notifications
+            );
+            on_progress(elapsed, done);
+        }
+        self.round().await
+    }
+
+    /// Takes what is known by now, waits until everything that committed before
+    /// has been decoded, and compares.
+    async fn round(&mut self) -> anyhow::Result<()> {
+        while let Ok((listener, event)) = self.events.try_recv() {
+            self.apply(Record::Event(listener, event))?;
+        }
+        // After the events: what they tell of is in the news, if it must be.
+        let news = self.shared.take_news();
+        for session in news.sessions {
+            self.apply(Record::Session(session))?;
+        }
+        for outcome in news.outcomes {
+            self.apply(Record::Outcome(outcome))?;
+        }
+
+        self.rounds += 1;
+        let sql = write_marker(self.rounds);
+        let answer = self.monitor.simple_query(&sql);
+        within(&self.shared, CHECKER, &sql, answer)
+            .await?
+            .map_err(|error| Finding::unexpected_error(CHECKER, &sql, &error))?;
+        loop {
+            let what = "the decoded stream to arrive";
+            let decoding = within(&self.shared, CHECKER, what, self.decoded.recv()).await?;
+            let at = self.shared.clock.now();
+            match decoding {
+                Some(Decoding::Transaction(id, entries)) => {
+                    self.apply(Record::Decoded(Decoded { id, entries, at }))?;
+                }
+                Some(Decoding::Introduction(introduction, lsn)) => {
+                    self.apply(Record::Introduced {
+                        introduction,
+                        lsn,
+                        at,
+                    })?;
+                }
+                Some(Decoding::Marker(number)) if number == self.rounds => break,
+                Some(Decoding::Marker(_)) => {}
+                None => return Err(self.why_oracle_ended().await),
+            }
+        }
+        self.apply(Record::Round(self.shared.clock.now()))?;
+        self.ask_engine().await
+    }
+
+    /// Records what the checker is told, and tells it.
+    fn apply(&mut self, record: Record) -> anyhow::Result<()> {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.add(&record)?;
+        }
+        Ok(self.checker.apply(record).map_err(Finding::from)?)
+    }
+
+    fn finish_recording(&mut self) -> anyhow::Result<()> {
+        self.recorder.take().map_or(Ok(()), Recorder::finish)
+    }
+
+    /// What is missing may only be late: then it is out of order.
+    async fn wait_for_missing(&mut self, mut difference: Box<Difference>) -> Finding {
+        let deadline = tokio::time::Instant::now() + LOOK_DEADLINE;
+        while difference.what.missing().is_some()
+            && let Ok(Some((listener, event))) =
+                tokio::time::timeout_at(deadline, self.events.recv()).await
+        {
+            let record = Record::Event(listener, event);
+            if let Some(recorder) = &mut self.recorder {
+                // The difference counts for more than its record.
+                let _ = recorder.add(&record);
+            }
+            if is_arrival_of_missing(&difference, &record) {
+                difference.what = difference.what.after_arrival();
+            }
+        }
+        Finding::Difference(difference)
+    }
+
+    async fn why_oracle_ended(&mut self) -> anyhow::Error {
+        match self.oracle.join_next().await {
+            Some(Ok(Err(error))) => error.into(),
+            Some(Err(error)) => error.into(),
+            _ => anyhow!("the decoded stream has ended"),
+        }
+    }
+
+    async fn ask_engine(&mut self) -> anyhow::Result<()> {
+        let Some(batches) = &mut self.batches else {
+            return Ok(());
+        };
+        let sql = "SELECT published, published_by_others, held_back FROM pinpoint.stat_queue";
+        let row = within(&self.shared, CHECKER, sql, self.monitor.query_one(sql, &[]))
+            .await?
+            .map_err(|error| Finding::unexpected_error(CHECKER, sql, &error))?;
+        *batches = Batches {
+            published: row.try_get(0)?,
+            published_by_others: row.try_get(1)?,
+            max_held_back: batches.max_held_back.max(row.try_get(2)?),
+        };
+        Ok(())
+    }
+
+    /// Something went wrong: finds out more about it.
+    async fn look_closer(&mut self, error: anyhow::Error, cluster: &mut Cluster) -> anyhow::Error {
+        let error = match error.downcast::<Finding>() {
+            Ok(Finding::Hang {
+                who, what, timeout, ..
+            }) => {
+                // What did not come may be explained by what did.
+                if let Ok(Err(error)) = tokio::time::timeout(LOOK_DEADLINE, self.round()).await
+                    && let Ok(Finding::Difference(difference)) = error.downcast()
+                {
+                    return self.wait_for_missing(difference).await.into();
+                }
+                let state = sessions(cluster).await;
+                return Finding::Hang {
+                    who,
+                    what,
+                    timeout,
+                    state,
+                }
+                .into();
+            }
+            Ok(Finding::Difference(difference)) => {
+                return self.wait_for_missing(difference).await.into();
+            }
+            Ok(finding) => finding.into(),
+            Err(error) => error,
+        };
+        match cluster.end().await {
+            Some(end) => Finding::Crash(end).into(),
+            None => error,
+        }
+    }
+}
+
+/// What the sessions of the server are doing.
+async fn sessions(cluster: &Cluster) -> String {
+    let look = async {
+        let client = cluster.connect().await?;
+        let sql = "SELECT format('PID %s, %s, %s, waits for %s: %s', pid, backend_type, \
+                       coalesce(state, 'no state'), \
+                       coalesce(wait_event_type || ' ' || wait_event, 'nothing'), \
+                       left(query, 80)) \
+                   FROM pg_stat_activity \
+                   WHERE backend_type IN ('client backend', 'walsender') \
+                       AND pid <> pg_backend_pid() \
+                   ORDER BY pid";
+        let rows = client.query(sql, &[]).await?;
+        rows.iter().map(|row| row.try_get(0)).collect()
+    };
+    let lines: Result<Vec<String>, tokio_postgres::Error> =
+        match tokio::time::timeout(LOOK_DEADLINE, look).await {
+            Ok(lines) => lines,
+            Err(_) => return "The server does not tell what its sessions are doing.".to_owned(),
+        };
+    match lines {
+        Ok(lines) => format!("The sessions of the server:\n  {}", lines.join("\n  ")),
+        Err(error) => format!(
+            "The server does not tell what its sessions are doing: {}",
+            error_text(&error)
+        ),
+    }
+}
+
+/// When everybody has gone, nothing of them may be left.
+async fn ensure_nothing_is_left(
+    cluster: &Cluster,
+    has_engine: bool,
+    timeout: Duration,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout;
+    let client = cluster.connect().await?;
+    loop {
+        let left = leftovers(&client, has_engine).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Finding::Leftover(left.join("; ")).into());
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// What there is that must go, in words.
+async fn leftovers(
+    client: &Client,
+    has_engine: bool,
+) -> Result<Vec<String>, tokio_postgres::Error> {
+    let mut sql = "SELECT format('session %s (%s, %s)', pid, state, wait_event) \
+                   FROM pg_stat_activity \
+                   WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        .to_owned();
+    if has_engine {
+        sql.push_str(
+            " UNION ALL \
+              SELECT format('%s bytes used, %s batches in flight, %s held back, %s to be read', \
+                  used_bytes, in_flight, held_back, batches) \
+              FROM pinpoint.stat_queue \
+              WHERE (used_bytes, in_flight, held_back, batches) <> (0, 0, 0, 0) \
+              UNION ALL SELECT format('listener %s', pid) FROM pinpoint.stat_listeners \
+              UNION ALL SELECT format('channel %s', channel) FROM pinpoint.stat_channels",
+        );
+    }
+    let rows = client.query(&sql, &[]).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
+}

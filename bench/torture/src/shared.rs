@@ -1,0 +1,265 @@
+//! What all those who take part have in common.
+
+use std::collections::{BTreeMap, HashSet};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket};
+
+use crate::finding::{Finding, error_text};
+use crate::identity::Introduction;
+use crate::record::{Clock, Fate, Moment, Outcome, WriterSession};
+use crate::unit::Transaction;
+use crate::workload::Workload;
+
+/// Between two attempts to connect.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What the writers have to tell to the checker.
+#[derive(Debug, Default)]
+pub struct News {
+    pub sessions: Vec<WriterSession>,
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What was done to the sessions, and how they failed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Tally {
+    pub cancelled: u64,
+    pub terminated: u64,
+    pub abandoned: u64,
+    pub terminated_listeners: u64,
+    /// Commits that were cancelled or terminated behind their commit record.
+    pub interrupted_in_commit: u64,
+    /// Serializable transactions that failed in COMMIT itself.
+    pub failed_in_last_moment: u64,
+    /// Errors that were not planned, by SQLSTATE.
+    pub errors: BTreeMap<String, u64>,
+    /// Rows that listeners looked for when they were told of them.
+    pub rows_seen: u64,
+}
+
+pub struct Shared {
+    pub config: Config,
+    pub workload: Workload,
+    pub clock: Clock,
+    /// How long anything may take.
+    pub timeout: Duration,
+    is_stopping: AtomicBool,
+    news: Mutex<News>,
+    tally: Mutex<Tally>,
+    /// PIDs of the listeners that are connected now.
+    listeners: Mutex<Vec<Option<i32>>>,
+    /// PIDs of sessions that were ended by us.
+    ended: Mutex<HashSet<i32>>,
+    /// The session that signals to the others.
+    signaller: Client,
+}
+
+/// None of what they protect is left half-done by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn new(
+        config: Config,
+        workload: Workload,
+        timeout: Duration,
+        listeners: u32,
+        signaller: Client,
+    ) -> Self {
+        Self {
+            config,
+            workload,
+            clock: Clock::start(),
+            timeout,
+            is_stopping: AtomicBool::new(false),
+            news: Mutex::default(),
+            tally: Mutex::default(),
+            listeners: Mutex::new(vec![None; listeners as usize]),
+            ended: Mutex::default(),
+            signaller,
+        }
+    }
+
+    /// Tells everybody to come to an end.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    pub fn add_session(&self, session: WriterSession) {
+        lock(&self.news).sessions.push(session);
+    }
+
+    /// Notes how a transaction ended. Its time is taken under the lock: what is
+    /// noted after a look at the news has also finished after that.
+    pub fn add_outcome(
+        &self,
+        transaction: &Transaction,
+        fate: Fate,
+        started: Moment,
+        seen: Vec<Introduction>,
+    ) {
+        let notifications = transaction.notifications();
+        let mut news = lock(&self.news);
+        news.outcomes.push(Outcome {
+            id: transaction.id,
+            fate,
+            has_rows: transaction.has_rows,
+            started,
+            finished: self.clock.now(),
+            notifications,
+            seen,
+        });
+    }
+
+    pub fn take_news(&self) -> News {
+        std::mem::take(&mut lock(&self.news))
+    }
+
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+        lock(&self.tally)
+    }
+
+    pub fn set_listener(&self, listener: u32, pid: Option<i32>) {
+        lock(&self.listeners)[listener as usize] = pid;
+    }
+
+    pub fn listener(&self, listener: u32) -> Option<i32> {
+        lock(&self.listeners)[listener as usize]
+    }
+
+    /// Whether a session may lose its connection.
+    pub fn is_ended(&self, pid: i32) -> bool {
+        lock(&self.ended).contains(&pid)
+    }
+
+    pub fn end(&self, pid: i32) {
+        lock(&self.ended).insert(pid);
+    }
+
+    /// A new session has this PID, which may have been that of one that was ended.
+    pub fn forget_end(&self, pid: i32) {
+        lock(&self.ended).remove(&pid);
+    }
+
+    pub async fn terminate(&self, pid: i32) {
+        self.end(pid);
+        self.signal("pg_terminate_backend", pid).await;
+    }
+
+    pub async fn cancel(&self, pid: i32) {
+        self.signal("pg_cancel_backend", pid).await;
+    }
+
+    /// That the session is not there any more is all right, and that the server
+    /// is not will be noticed by others.
+    async fn signal(&self, function: &str, pid: i32) {
+        let sql = format!("SELECT {function}({pid})");
+        let _ = self.signaller.simple_query(&sql).await;
+    }
+
+    /// Makes a connection; what is in the way may go away.
+    pub async fn connect(self: &Arc<Self>, who: &str) -> Result<Connected, Finding> {
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            match self.try_connect().await {
+                Ok(connected) => {
+                    self.forget_end(connected.pid);
+                    return Ok(connected);
+                }
+                Err(_) if Instant::now() < deadline => {}
+                Err(error) => {
+                    return Err(Finding::NoConnection {
+                        who: who.to_owned(),
+                        error: error_text(&error),
+                    });
+                }
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    async fn try_connect(self: &Arc<Self>) -> Result<Connected, tokio_postgres::Error> {
+        let (client, connection) = self.config.connect(NoTls).await?;
+        let driver = tokio::spawn(drive(connection, Arc::clone(self))).abort_handle();
+        let pid = client
+            .query_one("SELECT pg_backend_pid()", &[])
+            .await?
+            .try_get(0)?;
+        Ok(Connected {
+            client,
+            driver,
+            pid,
+        })
+    }
+}
+
+/// Reads a connection until it ends. The server warns when it is interrupted
+/// while it waits for the standby: the commit record is written by then.
+async fn drive(mut connection: Connection<Socket, NoTlsStream>, shared: Arc<Shared>) {
+    while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+        match message {
+            Ok(AsyncMessage::Notice(notice))
+                if [SqlState::QUERY_CANCELED, SqlState::ADMIN_SHUTDOWN].contains(notice.code()) =>
+            {
+                shared.tally().interrupted_in_commit += 1;
+            }
+            Ok(_) => {}
+            // What was asked on this connection fails as well.
+            Err(_) => return,
+        }
+    }
+}
+
+/// A connection that is read by a task of its own.
+pub struct Connected {
+    pub client: Client,
+    /// Aborting it closes the connection at once.
+    pub driver: AbortHandle,
+    pub pid: i32,
+}
+
+/// Waits for the future, but not for longer than anything may take.
+pub async fn within<T>(
+    shared: &Shared,
+    who: &str,
+    what: &str,
+    future: impl Future<Output = T>,
+) -> Result<T, Finding> {
+    tokio::time::timeout(shared.timeout, future)
+        .await
+        .map_err(|_| Finding::hang(who, what, shared.timeout))
+}
+
+/// Whether the connection is lost with this error.
+pub fn is_lost(error: &tokio_postgres::Error) -> bool {
+    match error.as_db_error() {
+        Some(error) => matches!(
+            error.parsed_severity(),
+            Some(Severity::Fatal | Severity::Panic)
+        ),
+        None => true,
+    }
+}
+
+/// Whether a transaction may fail with this error, by what is done to it.
+pub fn is_accepted(error: &tokio_postgres::Error) -> bool {
+    let accepted = [
+        SqlState::QUERY_CANCELED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        // The queue is full: the transaction is refused before it commits.
+        SqlState::PROGRAM_LIMIT_EXCEEDED,
+    ];
+    error.code().is_some_and(|code| accepted.contains(code))
+}
