@@ -1,8 +1,7 @@
 use std::process::ExitCode;
 
-use clap::Parser;
 use pinpoint_bench::cli::Cli;
 
 fn main() -> ExitCode {
-    pinpoint_bench::main(Cli::parse())
+    Cli::of_program().run()
 }

@@ -77,23 +77,3 @@ fn a_folder_that_cannot_be_made() {
     );
     assert_eq!(output.status.code(), Some(2), "{stderr}");
 }
-
-#[test]
-fn a_condition_on_what_is_not_measured_is_found_out_at_once() {
-    let bench = Bench::new();
-    let folder = bench.result("all");
-    for (condition, message) in [
-        (
-            "pingpang.ratio@1>1",
-            "the benchmark is not \"pingpang\" here",
-        ),
-        ("pingpong.ratio@7>1", "7 is not measured"),
-    ] {
-        let arguments = ["--output", folder.to_str().unwrap(), "--assert", condition];
-        let output = bench.run_subcommand("all", &arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(stderr.contains(message), "{stderr}");
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert!(!folder.exists());
-    }
-}

@@ -67,25 +67,28 @@ fn nonsense_on_the_command_line() {
 }
 
 #[test]
-fn a_condition_on_what_is_not_measured() {
-    refuses(
-        &["--assert", "pingpong.ratio@1000"],
-        "invalid value 'pingpong.ratio@1000' for '--assert <CONDITION>': it has none of >=",
-    );
-    refuses(
-        &["--assert", "pingpong.tps@1000>1"],
-        "there is no figure \"tps\": name one of round_trips_per_sec, ",
-    );
-    refuses(
-        &["--idle", "5", "--assert", "pingpong.ratio@1000>1"],
-        "1000 is not measured: name one of 5",
-    );
+fn what_nobody_waits_for() {
+    for (subcommand, arguments) in [
+        ("hub", ["--notifications", "4294967295"]),
+        ("channels", ["--transactions", "4294967295"]),
+        ("pingpong", ["--warmup", "1.8e19"]),
+        ("pingpong", ["--duration", "2d"]),
+    ] {
+        let bench = Bench::new();
+        let output = bench.run_subcommand(subcommand, &arguments);
+        assert_refused(&bench, output, "invalid value");
+    }
 }
 
 #[test]
 fn two_targets_of_one_name() {
     refuses(
-        &["--target", "a=pg_config", "--target", "a=pg_config"],
+        &[
+            "--target",
+            "a=pg_config",
+            "--target",
+            "a=pg_config,fsync=off",
+        ],
         "two targets are named \"a\": give each --target or --url a name of its own",
     );
 }

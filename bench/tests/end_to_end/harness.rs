@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const FREEZE_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The session of a ping-pong that answers.
-pub const PLAYER: &str = "SELECT pid::text FROM pg_stat_activity WHERE query = 'NOTIFY ping'";
+pub const PLAYER: &str = "SELECT pid::text FROM pg_stat_activity WHERE query LIKE 'NOTIFY ping,%'";
 
 /// Waits until `condition` holds.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

@@ -74,7 +74,7 @@ fn every_kind_of_benchmark_measures_a_running_server() {
         ("hub", ["--listeners=3", "--notifications=2", "--warmup=0"]),
         (
             "multicast",
-            ["--group=2", "--listeners=3", "--duration=0.1"],
+            ["--group=1,2", "--listeners=3", "--duration=0.1"],
         ),
         ("listen", ["--connections=2", "--duration=1", "--warmup=0"]),
         ("overhead", ["--clients=2", "--duration=1", "--warmup=0"]),
@@ -143,7 +143,7 @@ fn two_urls_are_compared() {
         "--url",
         &format!("one={}", server.url()),
         "--url",
-        &format!("two={}", server.url()),
+        &format!("two={}?options=-c%20work_mem%3D7MB", server.url()),
         "--idle=0,3",
         "--round-trips=20",
         "--warmup=0",
@@ -154,9 +154,15 @@ fn two_urls_are_compared() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let report: Value = serde_json::from_slice(&fs::read(json_file).unwrap()).unwrap();
+    // One server twice, told apart by the settings of its sessions.
+    let [one, two] = [0, 1].map(|target| &report["targets"][target]);
+    assert!(one["settings"]["work_mem"].is_null(), "{one}");
+    assert_eq!(two["settings"]["work_mem"], "7MB");
+    let url = two["url"].as_str().unwrap();
+    assert!(url.ends_with("?options=-c%20work_mem%3D7MB"), "{url}");
     for point in report["points"].as_array().unwrap() {
         let ratio = &point["series"][1]["ratio"]["round_trips_per_sec"];
-        assert!(ratio["of_medians"].as_f64().unwrap() > 0.0, "{point}");
+        assert!(ratio["median"].as_f64().unwrap() > 0.0, "{point}");
     }
     server.assert_nothing_left();
     server.stop();
@@ -192,7 +198,7 @@ fn an_error_removes_the_schema() {
     let bench = Bench::new();
     let running = bench.start(&["--url", &server.url(), "--idle=3", "--duration=1000"]);
     let terminate = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
-                     WHERE query LIKE 'NOTIFY pinpoint_bench%ping'";
+                     WHERE query LIKE 'NOTIFY pinpoint_bench%ping,%'";
     wait_until("a session that takes part can be terminated", || {
         !server.bench.query("a", terminate).unwrap().is_empty()
     });

@@ -25,7 +25,7 @@ fn report(subcommand: &str, arguments: &[&str]) -> Value {
     let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(report["benchmark"], subcommand);
     assert_eq!(report["complete"], true);
-    let main_figure = report["figures"][0]["name"].as_str().unwrap();
+    let main_figure = report["figures"][0]["label"].as_str().unwrap();
     assert!(stdout.contains(main_figure), "{stdout}");
     report
 }
@@ -75,7 +75,7 @@ fn assert_sent(report: &Value, runs_in_all: usize) {
     for run in runs(report, runs_in_all) {
         let commit = number(run, "commit_msec");
         assert!(commit > 0.0, "{run}");
-        assert!(commit <= number(run, "commit_max_msec"), "{run}");
+        assert!(commit <= number(run, "commit_p99_msec"), "{run}");
         assert!(commit <= number(run, "transaction_msec"), "{run}");
         assert!(number(run, "all_received_msec") > 0.0, "{run}");
     }
@@ -96,7 +96,6 @@ fn channels_measures_each_number_with_and_without_a_sender_that_listens() {
     );
     assert_sent(&report, 4 * 2 * 2);
     assert_eq!(report["parameters"]["channels"][1], 40);
-    assert_eq!(report["parameters"]["listeners"][0], 1);
 }
 
 #[test]
@@ -147,7 +146,7 @@ fn hub_measures_each_number_of_listeners() {
         let times =
             ["first", "median", "all"].map(|of| number(run, &format!("{of}_received_msec")));
         assert!(times.is_sorted(), "{run}");
-        assert!(number(run, "sender_msec") > 0.0, "{run}");
+        assert!(number(run, "commit_msec") > 0.0, "{run}");
     }
 }
 
@@ -159,7 +158,7 @@ fn multicast_measures_each_size_of_the_group() {
             "--group",
             "1,3",
             // The last group is smaller than the others.
-            "--listeners",
+            "--idle",
             "10",
             "--duration",
             "0.2",
@@ -207,7 +206,7 @@ fn listen_measures_each_workload_with_each_number_of_connections() {
             ("listen_notify_common", 5),
         ]
     );
-    let workloads = &report["parameters"]["workloads"];
+    let workloads = &report["parameters"]["workload"];
     assert_eq!(workloads[0], "listen_unlisten_unique");
     for run in runs(&report, 4 * 2) {
         assert!(number(run, "transactions_per_sec") > 0.0, "{run}");
@@ -304,17 +303,20 @@ fn nonsense_on_the_command_line() {
             "for '--transactions <N>'",
         ),
         ("listeners", ["--listeners", "0"], "0 is not in 1..="),
-        ("listeners", ["--idle", "1"], "unexpected argument '--idle'"),
-        ("idle", ["--idle", "many"], "invalid value 'many'"),
-        ("hub", ["--notifications", "0"], "for '--notifications <N>'"),
+        ("listeners", ["--idle", "1,2"], "only one can have several"),
+        ("idle", ["--idle", "many"], "'many' is not a whole number"),
+        ("hub", ["--notifications", "0"], "for '--transactions <N>'"),
         ("multicast", ["--group", "1,,2"], "for '--group <N,N,...>'"),
+        ("multicast", ["--idle", "1,2"], "cannot both have several"),
         ("multicast", ["--duration", "0"], "must be more than 0"),
         ("listen", ["--workload", "listen_twice"], "listen_unique"),
+        ("commit", ["--commit-delay", "100001"], "100001 is not in"),
         (
-            "listen",
-            ["--duration", "0.5"],
-            "for '--duration <SECONDS>'",
+            "commit",
+            ["--form", "written"],
+            "statement, function, trigger",
         ),
+        ("decode", ["--workload", "both"], "single_transaction"),
         (
             "overhead",
             ["--protocol", "extended"],
@@ -338,7 +340,7 @@ fn more_listeners_than_descriptors() {
     assert_failed(
         &bench,
         &output,
-        "1002 connections need 1066 file descriptors, but the hard limit is 256",
+        "1004 connections need 1068 file descriptors, but the hard limit is 256",
     );
 }
 
@@ -346,9 +348,9 @@ fn more_listeners_than_descriptors() {
 fn start_endless(bench: &Bench, subcommand: &str) -> Running {
     let arguments: &[&str] = match subcommand {
         "hub" => &["--listeners=10", "--notifications=1000000000"],
-        "multicast" => &["--listeners=10", "--group=4", "--duration=1000"],
+        "multicast" => &["--group=4,5", "--idle=6", "--duration=1000"],
         "channels" => &["--channels=10", "--transactions=1000000000"],
-        "idle" => &["--idle=10", "--channels=10", "--runs=1000000000"],
+        "idle" => &["--idle=10", "--channels=10", "--runs=1000000"],
         other => panic!("{other}"),
     };
     let common = ["--target", "a=pg_config", "--timeout", "5"];
@@ -380,7 +382,7 @@ fn a_listener_that_is_terminated_ends_the_run_at_once() {
     let terminated = bench.query(
         "a",
         "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
-         WHERE query = 'LISTEN hub' LIMIT 1",
+         WHERE query = 'LISTEN channel_1;' LIMIT 1",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
     assert_fails(&bench, running, "with 10 listeners: a listener failed");
@@ -392,7 +394,7 @@ fn a_notification_that_does_not_arrive() {
     let running = start_endless(&bench, "hub");
     bench.freeze(
         "a",
-        "SELECT pid::text FROM pg_stat_activity WHERE query = 'LISTEN hub' LIMIT 1",
+        "SELECT pid::text FROM pg_stat_activity WHERE query = 'LISTEN channel_1;' LIMIT 1",
     );
     assert_fails(
         &bench,
@@ -406,7 +408,7 @@ fn a_notification_that_nobody_sent() {
     for (subcommand, notify, message) in [
         (
             "hub",
-            "NOTIFY hub",
+            "NOTIFY channel_1",
             "a listener received 2 notifications where 1 have been sent",
         ),
         (
@@ -442,12 +444,10 @@ fn an_answer_that_does_not_come() {
 fn an_idle_session_that_is_disconnected() {
     let bench = Bench::new();
     let running = start_endless(&bench, "idle");
-    // The first sender, which was replaced, may still be there.
     let terminated = bench.query(
         "a",
         "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
-         WHERE application_name = 'pinpoint-bench' AND query = '' \
-         ORDER BY backend_start DESC LIMIT 1",
+         WHERE application_name = 'pinpoint-bench' AND query = '' LIMIT 1",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
     assert_fails(

@@ -1,0 +1,183 @@
+//! What was measured of one load, and the figures that are made of it.
+
+use std::time::Duration;
+
+use super::form::Kind as LoadKind;
+use crate::clients::latency::Latencies;
+use crate::clients::pgbench::Load;
+use crate::report::results::{Figure, Kind, Values};
+
+const NOTIFY_TPS: &str = "notify_tps";
+const PLAIN_TPS: &str = "plain_tps";
+const NOTIFY_TO_PLAIN: &str = "notify_to_plain";
+const FROM_COMMIT_COUNT: &str = "from_commit_count";
+pub const BACKLOG_USEC: &str = "backlog_usec";
+
+/// How the notifications of a load arrived.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    /// Of each probe, from when its sender knew of the commit. Those that were
+    /// committed after the load are left out.
+    pub from_commit: Latencies,
+    /// Of each probe, from when it was due.
+    pub from_due: Latencies,
+    /// How long a listener had still to read when everything had been sent.
+    pub backlog: Duration,
+}
+
+/// The figures of a run that makes these kinds of load.
+pub fn figures(kinds: &[LoadKind]) -> Vec<Figure> {
+    let mut figures = vec![
+        Figure::new(
+            NOTIFY_TPS,
+            "transactions per second, with their notification",
+            Kind::Rate,
+        )
+        .drawn(),
+    ];
+    if kinds.contains(&LoadKind::Plain) {
+        figures.push(
+            Figure::new(
+                PLAIN_TPS,
+                "transactions per second, with something else in the notification's place",
+                Kind::Rate,
+            )
+            .drawn(),
+        );
+        figures.push(
+            Figure::new(
+                NOTIFY_TO_PLAIN,
+                "the first divided by the second, run by run",
+                Kind::Share,
+            )
+            .drawn(),
+        );
+    }
+    let count = Figure::new(
+        FROM_COMMIT_COUNT,
+        "notifications that the latency from COMMIT's return is of",
+        Kind::Count,
+    );
+    let backlog = Figure::new(
+        BACKLOG_USEC,
+        "time that a listener had still to read after the load (µs)",
+        Kind::Time,
+    );
+    for (start, label, last) in [
+        ("from_due", "when it was due", count),
+        ("from_commit", "COMMIT's return", backlog),
+    ] {
+        for (end, which) in [
+            ("p50", "median"),
+            ("p99", "99th percentile"),
+            ("max", "maximum"),
+        ] {
+            let name = format!("{start}_{end}_usec");
+            let label = format!("latency of a notification from {label}, {which} (µs)");
+            figures.push(Figure::new(&name, &label, Kind::Time));
+        }
+        figures.push(last);
+    }
+    figures
+}
+
+/// The figures of a run, from its loads in any order.
+pub fn values(loads: Vec<(LoadKind, (Load, Option<Delivery>))>) -> Values {
+    let mut values = Values::new();
+    for (kind, (load, delivery)) in loads {
+        let name = match kind {
+            LoadKind::Plain => PLAIN_TPS,
+            LoadKind::Notify => NOTIFY_TPS,
+        };
+        values.insert(name.to_owned(), load.transactions_per_sec);
+        if let Some(delivery) = delivery {
+            values.extend(latencies("from_commit", &delivery.from_commit));
+            values.extend(latencies("from_due", &delivery.from_due));
+            let count = delivery.from_commit.count() as f64;
+            values.insert(FROM_COMMIT_COUNT.to_owned(), count);
+            let backlog = delivery.backlog.as_micros() as f64;
+            values.insert(BACKLOG_USEC.to_owned(), backlog);
+        }
+    }
+    if let (Some(notify), Some(plain)) = (values.get(NOTIFY_TPS), values.get(PLAIN_TPS)) {
+        values.insert(NOTIFY_TO_PLAIN.to_owned(), notify / plain);
+    }
+    values
+}
+
+/// Those that there are: of nothing there is no quantile.
+fn latencies(start: &str, latencies: &Latencies) -> impl Iterator<Item = (String, f64)> {
+    [
+        ("p50_usec", latencies.at_quantile(0.50)),
+        ("p99_usec", latencies.at_quantile(0.99)),
+        ("max_usec", latencies.max()),
+    ]
+    .into_iter()
+    .filter_map(move |(end, value)| Some((format!("{start}_{end}"), value? as f64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clients::latency::tests::of;
+
+    fn load(tps: f64) -> Load {
+        Load {
+            transactions: 5,
+            transactions_per_sec: tps,
+        }
+    }
+
+    fn delivery(from_commit: &[u64]) -> Delivery {
+        Delivery {
+            from_commit: of(from_commit.iter().copied()),
+            from_due: of([500, 600]),
+            backlog: Duration::from_millis(125),
+        }
+    }
+
+    #[test]
+    fn figures_of_a_run_whatever_came_first() {
+        let plain = (LoadKind::Plain, (load(400.0), None));
+        let notify = (LoadKind::Notify, (load(300.0), Some(delivery(&[1, 2, 7]))));
+        let values_of = values(vec![plain.clone(), notify.clone()]);
+        let expected = [
+            ("notify_tps", 300.0),
+            ("plain_tps", 400.0),
+            ("notify_to_plain", 0.75),
+            ("from_commit_p50_usec", 2.0),
+            ("from_commit_p99_usec", 7.0),
+            ("from_commit_max_usec", 7.0),
+            ("from_commit_count", 3.0),
+            ("from_due_p50_usec", 500.0),
+            ("from_due_p99_usec", 600.0),
+            ("from_due_max_usec", 600.0),
+            ("backlog_usec", 125_000.0),
+        ];
+        let expected: Values = expected
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
+        assert_eq!(values_of, expected);
+        assert_eq!(values(vec![notify, plain]), expected);
+
+        // Each of them is described.
+        let described: Vec<String> = figures(&[LoadKind::Plain, LoadKind::Notify])
+            .into_iter()
+            .map(|figure| figure.name)
+            .collect();
+        assert_eq!(described[0], NOTIFY_TPS);
+        assert_eq!(described.len(), expected.len());
+        assert!(described.iter().all(|name| expected.contains_key(name)));
+    }
+
+    #[test]
+    fn without_plain_loads_and_committed_probes_their_figures_are_not_there() {
+        let values = values(vec![(LoadKind::Notify, (load(300.0), Some(delivery(&[]))))]);
+        for name in ["plain_tps", "notify_to_plain", "from_commit_p50_usec"] {
+            assert!(!values.contains_key(name), "{name}");
+        }
+        assert_eq!(values["from_commit_count"], 0.0);
+    }
+}

@@ -1,0 +1,233 @@
+//! The command line, and what is done for each of its subcommands.
+
+mod aliases;
+mod all;
+
+use std::cell::Cell;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use pinpoint_servers::running::RunningTarget;
+use pinpoint_torture::{TortureArgs, TortureCommand};
+
+use self::aliases::without_aliases;
+use self::all::AllArgs;
+use crate::benchmarks::channels::ChannelsArgs;
+use crate::benchmarks::decode::DecodeArgs;
+use crate::benchmarks::listen::ListenArgs;
+use crate::benchmarks::load::CommitArgs;
+use crate::benchmarks::pingpong::PingpongArgs;
+use crate::report::folder::{self, ReportArgs};
+use crate::runner::interrupt::Interrupts;
+use crate::runner::job::{Context, End, Job};
+use crate::runner::progress::Progress;
+
+/// For a measurement that could not be made; clap uses it for the command line, too.
+const FAILURE: u8 = 2;
+
+/// For a server that did not pass a test, or does not meet a condition.
+const DIFFERENCE: u8 = 1;
+
+/// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
+///
+/// Every subcommand makes throwaway clusters, takes its measurements on them in
+/// turn, and removes them. No other server is touched, unless --url names it.
+/// Started as root, the servers run as the user `postgres`.
+///
+/// Start here: pinpoint-bench pingpong --idle 0,1000
+///
+/// Then everything, with a page of charts: pinpoint-bench all --quick --output results
+#[derive(Debug, Parser)]
+#[command(version, after_help = aliases::HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Benchmark(BenchmarkCommand),
+    All(AllArgs),
+    Report(ReportArgs),
+    Torture(TortureArgs),
+}
+
+/// The subcommands that measure.
+#[derive(Debug, Subcommand)]
+enum BenchmarkCommand {
+    Pingpong(PingpongArgs),
+    Commit(CommitArgs),
+    Channels(ChannelsArgs),
+    Listen(ListenArgs),
+    Decode(DecodeArgs),
+}
+
+impl BenchmarkCommand {
+    fn into_job(self) -> Box<dyn Job> {
+        match self {
+            Self::Pingpong(args) => Box::new(args),
+            Self::Commit(args) => Box::new(args),
+            Self::Channels(args) => Box::new(args),
+            Self::Listen(args) => Box::new(args),
+            Self::Decode(args) => Box::new(args),
+        }
+    }
+}
+
+impl Cli {
+    /// Of the arguments of the program. What is wrong with them ends it.
+    pub fn of_program() -> Self {
+        Self::parse_from(without_aliases(std::env::args_os()))
+    }
+
+    /// Does what the command line asks for, and says on standard error what went wrong.
+    ///
+    /// A signal to stop ends the measurement where it is. What it has started and
+    /// made goes with it, since it all belongs to the future that is dropped then.
+    pub fn run(self) -> ExitCode {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        match runtime {
+            Ok(runtime) => runtime.block_on(self.run_to_its_end()),
+            Err(error) => fail(&error.into()),
+        }
+    }
+
+    async fn run_to_its_end(self) -> ExitCode {
+        let mut interrupts = match Interrupts::catch() {
+            Ok(interrupts) => interrupts,
+            Err(error) => return fail(&error.into()),
+        };
+        match self.command.run(&mut interrupts).await {
+            Ok(End::Complete) => ExitCode::SUCCESS,
+            Ok(End::Unmet) => ExitCode::from(DIFFERENCE),
+            Ok(End::Interrupted(interrupt)) => {
+                eprintln!("Interrupted; what was made for the measurement is removed.");
+                ExitCode::from(interrupt.exit_code())
+            }
+            Ok(End::Failed(error)) | Err(error) => fail(&error),
+        }
+    }
+}
+
+impl Command {
+    async fn run(self, interrupts: &mut Interrupts) -> anyhow::Result<End> {
+        let met = |met| if met { End::Complete } else { End::Unmet };
+        match self {
+            Self::Benchmark(command) => {
+                let job = command.into_job();
+                let (plan, time) = job.plan(None)?;
+                eprintln!("{plan}");
+                let context = Context {
+                    command_line: command_line(),
+                    progress: &Progress::new(time),
+                    interrupts,
+                };
+                job.run(None, context).await
+            }
+            Self::Report(args) => folder::run(&args.folder, &args.conditions).map(met),
+            Self::All(args) => all::run(&args, &command_line(), interrupts).await,
+            Self::Torture(args) => tokio::select! {
+                biased;
+                interrupt = interrupts.next() => Ok(End::Interrupted(interrupt)),
+                passed = torture(&args) => passed.map(met),
+            },
+        }
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(FAILURE)
+}
+
+/// Returns whether all have passed.
+async fn torture(args: &TortureArgs) -> anyhow::Result<bool> {
+    if let Some(TortureCommand::Check { file, shrink }) = &args.command {
+        return pinpoint_torture::check(file, shrink.as_deref());
+    }
+    let progress = Progress::new(args.plan.duration);
+    let shown = Cell::new(Duration::ZERO);
+    let on_progress = |elapsed: Duration, what| {
+        progress.advance(elapsed.saturating_sub(shown.replace(elapsed)));
+        progress.announce(what);
+    };
+    pinpoint_torture::torture(&args.plan, &on_progress).await
+}
+
+/// The command line for the record, with the passwords left out.
+fn command_line() -> Vec<String> {
+    without_passwords(std::env::args())
+}
+
+fn without_passwords(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let without = |url: &str| match url.parse::<RunningTarget>() {
+        Ok(target) => target.to_string(),
+        // It would not have been accepted.
+        Err(_) => String::new(),
+    };
+    let mut recorded: Vec<String> = Vec::new();
+    for argument in arguments {
+        let argument = match argument.strip_prefix("--url=") {
+            Some(url) => format!("--url={}", without(url)),
+            None if recorded.last().is_some_and(|last| last == "--url") => without(&argument),
+            None => argument,
+        };
+        recorded.push(argument);
+    }
+    recorded
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_has_an_example_that_can_be_typed() {
+        for command in Cli::command().get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            let mut lines = help.lines().map(str::trim);
+            let example = lines.find_map(|line| line.strip_prefix("Example: "));
+            let example = example.unwrap_or_else(|| panic!("{help}"));
+            let words = example
+                .split_whitespace()
+                .map(|word| word.trim_matches('\''));
+            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{example}: {error}"));
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_recorded() {
+        let arguments = [
+            "pinpoint-bench",
+            "notify",
+            "--url",
+            "a=postgresql://me:secret@h:1/d?password=secret",
+            "--url=postgresql://me:secret@h:1/d",
+            "--runs",
+            "1",
+        ];
+        assert_eq!(
+            without_passwords(arguments.map(str::to_owned).into_iter()),
+            [
+                "pinpoint-bench",
+                "notify",
+                "--url",
+                "a=postgresql://me@h:1/d",
+                "--url=server=postgresql://me@h:1/d",
+                "--runs",
+                "1",
+            ]
+        );
+    }
+}

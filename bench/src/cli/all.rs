@@ -1,0 +1,268 @@
+//! Every benchmark, one after the other (`all`).
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Parser};
+use pinpoint_servers::arguments::ServerArgs;
+
+use super::BenchmarkCommand;
+use super::aliases::without_aliases;
+use crate::report::folder;
+use crate::runner::interrupt::Interrupts;
+use crate::runner::job::{Context, End, Job};
+use crate::runner::progress::{Progress, in_words};
+
+/// All names, and the options that `--quick` gives them.
+const BENCHMARKS: &[(&str, &[&str])] = &[
+    (
+        "pingpong",
+        &["--idle=0,100,1000", "--duration=0.5", "--warmup=0.2"],
+    ),
+    ("commit", &["--writers=1,16", "--duration=1", "--warmup=1"]),
+    ("notify", &["--writers=1,32", "--duration=1", "--warmup=1"]),
+    (
+        "channels",
+        &["--channels=1,1000,10000", "--transactions=5", "--warmup=1"],
+    ),
+    (
+        "listeners",
+        &["--listeners=1,100", "--transactions=3", "--warmup=1"],
+    ),
+    ("idle", &["--idle=0,500", "--transactions=5", "--warmup=1"]),
+    (
+        "hub",
+        &["--listeners=1,100,1000", "--transactions=10", "--warmup=2"],
+    ),
+    (
+        "multicast",
+        &["--group=1,4,16", "--duration=0.5", "--warmup=0.2"],
+    ),
+    (
+        "listen",
+        &[
+            "--connections=32",
+            "--duration=1",
+            "--warmup=0",
+            "--workload=listen_unique,listen_unlisten_unique,listen_notify_unique,\
+             listen_notify_common",
+        ],
+    ),
+    (
+        "overhead",
+        &["--connections=8", "--duration=1", "--warmup=0"],
+    ),
+    ("decode", &["--tables=1000,3000"]),
+];
+
+/// Every benchmark, one after the other
+///
+/// Each with its own options as they are by default, and with clusters of its
+/// own. One that fails does not keep the others from being made.
+///
+/// Example: pinpoint-bench all --quick --output results
+#[derive(Debug, Args)]
+pub struct AllArgs {
+    /// Where to put the results: NAME.json and NAME.csv of each benchmark, their
+    /// charts, and index.html, a page with all of them
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+
+    /// Fewer points and shorter runs, for a first look: less than ten minutes in all
+    #[arg(long)]
+    quick: bool,
+
+    #[command(flatten)]
+    servers: ServerArgs,
+}
+
+/// A benchmark's own command line.
+#[derive(Parser)]
+struct Benchmark {
+    #[command(subcommand)]
+    command: BenchmarkCommand,
+}
+
+/// A benchmark that is to be made.
+struct Planned {
+    name: &'static str,
+    command_line: Vec<String>,
+    job: Box<dyn Job>,
+    time: Duration,
+}
+
+impl AllArgs {
+    fn plan(&self, command_line: &[String]) -> anyhow::Result<Vec<Planned>> {
+        let plan = |&(name, quick): &(&'static str, &'static [&'static str])| {
+            let options = if self.quick { quick } else { &[] };
+            let file = |ending: &str| self.output.join(format!("{name}.{ending}"));
+            let arguments = ["pinpoint-bench", name]
+                .into_iter()
+                .chain(options.iter().copied())
+                .map(OsString::from)
+                .chain(["--json".into(), file("json").into_os_string()])
+                .chain(["--csv".into(), file("csv").into_os_string()]);
+            let benchmark = Benchmark::try_parse_from(without_aliases(arguments))?;
+            let job = benchmark.command.into_job();
+            let (_, time) = job.plan(Some(&self.servers))?;
+            Ok(Planned {
+                name,
+                command_line: alone(command_line, name, options),
+                job,
+                time,
+            })
+        };
+        BENCHMARKS.iter().map(plan).collect()
+    }
+}
+
+/// The command line that makes one of the benchmarks alone, from that for all.
+fn alone(command_line: &[String], name: &str, options: &[&str]) -> Vec<String> {
+    let mut alone = Vec::new();
+    let mut arguments = command_line.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "all" if alone.len() == 1 => {
+                alone.push(name.to_owned());
+                alone.extend(options.iter().map(ToString::to_string));
+            }
+            "--quick" => {}
+            "--output" => {
+                arguments.next();
+            }
+            option if option.starts_with("--output=") => {}
+            _ => alone.push(argument.clone()),
+        }
+    }
+    alone
+}
+
+/// Measures, and writes the results of each benchmark when it ends.
+pub async fn run(
+    args: &AllArgs,
+    command_line: &[String],
+    interrupts: &mut Interrupts,
+) -> anyhow::Result<End> {
+    let mut plan = Vec::new();
+    for planned in args.plan(command_line)? {
+        match planned.job.refusal(Some(&args.servers))? {
+            Some(reason) => eprintln!("left out: {reason}"),
+            None => plan.push(planned),
+        }
+    }
+    fs::create_dir_all(&args.output).with_context(|| {
+        format!(
+            "could not make the folder {}: name another with --output",
+            args.output.display()
+        )
+    })?;
+    let count = plan.len();
+    let time = plan.iter().map(|planned| planned.time).sum();
+    eprintln!("{count} benchmarks: about {}", in_words(time));
+    let progress = Progress::new(time);
+    let mut failed = Vec::new();
+    let mut interrupt = None;
+    for (position, planned) in plan.into_iter().enumerate() {
+        progress.begin(format!("{} of {count}, ", position + 1), planned.time);
+        let context = Context {
+            command_line: planned.command_line,
+            progress: &progress,
+            interrupts,
+        };
+        match planned.job.run(Some(&args.servers), context).await {
+            Ok(End::Complete | End::Unmet) => {}
+            Ok(End::Interrupted(signal)) => {
+                interrupt = Some(signal);
+                break;
+            }
+            Ok(End::Failed(error)) | Err(error) => {
+                progress.suspend(|| eprintln!("error: {}: {error:#}", planned.name));
+                failed.push(planned.name);
+            }
+        }
+    }
+    drop(progress);
+
+    // What is there is shown, however this ends.
+    let page = folder::run(&args.output, &[]);
+    if let Some(interrupt) = interrupt {
+        return Ok(End::Interrupted(interrupt));
+    }
+    if !failed.is_empty() {
+        bail!(
+            "not everything could be measured: {} failed",
+            failed.join(", ")
+        );
+    }
+    page.map(|_| End::Complete)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::aliases::ALIASES;
+
+    #[derive(Parser)]
+    struct All {
+        #[command(flatten)]
+        args: AllArgs,
+    }
+
+    fn plan(arguments: &[&str]) -> Vec<Planned> {
+        let command_line: Vec<String> = ["pinpoint-bench", "all"]
+            .iter()
+            .chain(arguments)
+            .map(ToString::to_string)
+            .collect();
+        let args = All::parse_from(&command_line[1..]).args;
+        args.plan(&command_line).unwrap()
+    }
+
+    #[test]
+    fn every_name_is_measured() {
+        let names: Vec<_> = BENCHMARKS.iter().map(|(name, _)| *name).collect();
+        assert!(ALIASES.iter().all(|(alias, ..)| names.contains(alias)));
+        assert_eq!(plan(&["--output=x"]).len(), names.len());
+    }
+
+    #[test]
+    fn quick_is_less_than_ten_minutes_and_draws_verdicts() {
+        let time: Duration = plan(&["--output=x", "--quick"])
+            .iter()
+            .map(|planned| planned.time)
+            .sum();
+        // The rest is for what is not counted: sessions that connect, slow machines.
+        assert!(time < Duration::from_secs(480), "{time:?}");
+        for (name, options) in BENCHMARKS {
+            assert!(!options.iter().any(|o| o.starts_with("--runs")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_record_tells_how_to_make_one_benchmark_alone() {
+        let plan = plan(&[
+            "--output",
+            "all",
+            "--quick",
+            "--target=a=pg_config",
+            "--setting",
+            "fsync=off",
+        ]);
+        assert_eq!(
+            plan[0].command_line,
+            [
+                "pinpoint-bench",
+                "pingpong",
+                "--idle=0,100,1000",
+                "--duration=0.5",
+                "--warmup=0.2",
+                "--target=a=pg_config",
+                "--setting",
+                "fsync=off"
+            ]
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Charts: one figure against the axis of its benchmark, a curve for each target.
+
+mod direction;
+mod draw;
+mod palette;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use maud::{PreEscaped, html};
+use plotters::prelude::{BitMapBackend, IntoDrawingArea, SVGBackend};
+
+use super::results::{Figure, Kind, Report, Scale, Summary};
+
+/// Of all charts. Small, so that they can be read at the width of a phone, to
+/// which they shrink only a little.
+const SIZE: (u32, u32) = (420, 300);
+
+/// What is drawn at whole units is as exact as this on the page.
+const SVG_UNITS: u32 = 10;
+
+/// Sharp on any screen.
+const PNG_PIXELS: u32 = 3;
+
+/// What there is to draw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart<'a> {
+    /// The benchmark, and the workload if it has several.
+    title: String,
+    /// The figure.
+    subtitle: String,
+    x_label: &'a str,
+    x_scale: Scale,
+    y_scale: Scale,
+    /// A share or a multiple: 1 is to be seen.
+    is_ratio: bool,
+    curves: Vec<Curve<'a>>,
+}
+
+/// What one target made of it.
+#[derive(Debug, Clone, PartialEq)]
+struct Curve<'a> {
+    target: &'a str,
+    /// Which one of the report's targets this is: it has the same colour in all charts.
+    position: usize,
+    points: Vec<(f64, Summary)>,
+}
+
+impl<'a> Chart<'a> {
+    /// `None` if nothing was measured.
+    pub fn of(report: &'a Report, figure: &Figure, workload: &str) -> Option<Self> {
+        let curves: Vec<Curve> = report
+            .targets
+            .iter()
+            .enumerate()
+            .map(|(position, target)| {
+                let points = report.points_of(workload).filter_map(|point| {
+                    let summary = point.of_target(&target.name)?.summary.get(&figure.name)?;
+                    Some((point.x as f64, *summary))
+                });
+                let mut points: Vec<_> = points.collect();
+                points.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+                Curve {
+                    target: &target.name,
+                    position,
+                    points,
+                }
+            })
+            .filter(|curve| !curve.points.is_empty())
+            .collect();
+        if curves.is_empty() {
+            return None;
+        }
+        Some(Self {
+            title: if workload.is_empty() {
+                report.benchmark.clone()
+            } else {
+                format!("{}: {workload}", report.benchmark)
+            },
+            subtitle: match better(figure) {
+                Some(better) => format!("{}, {better}", figure.label),
+                None => figure.label.clone(),
+            },
+            x_label: &report.axis.label,
+            x_scale: report.axis.scale,
+            y_scale: figure.scale,
+            is_ratio: figure.kind == Kind::Share,
+            curves,
+        })
+    }
+
+    /// An image that follows the reader's preference for light or dark pages.
+    pub fn svg(&self) -> anyhow::Result<String> {
+        let (width, height) = SIZE;
+        let size = (width * SVG_UNITS, height * SVG_UNITS);
+        let mut image = String::new();
+        let area = SVGBackend::with_string(&mut image, size).into_drawing_area();
+        draw::draw(self, &area, SVG_UNITS).map_err(|error| anyhow!("{error}"))?;
+        drop(area);
+
+        let content = image
+            .split_once("<svg ")
+            .and_then(|(_, rest)| rest.split_once('>'))
+            .and_then(|(_, rest)| rest.rsplit_once("</svg>"))
+            .map(|(content, _)| content)
+            .context("plotters has not drawn an SVG image")?;
+        let svg = html! {
+            svg class="chart" xmlns="http://www.w3.org/2000/svg" width=(width) height=(height)
+                viewBox={ "0 0 " (size.0) " " (size.1) }
+                role="img" aria-label=(self.description()) {
+                style { (PreEscaped(palette::style_sheet())) }
+                (PreEscaped(content))
+            }
+        };
+        Ok(svg.into_string())
+    }
+
+    /// Writes an image for light pages.
+    pub fn write_png(&self, path: &Path) -> anyhow::Result<()> {
+        let (width, height) = SIZE;
+        let size = (width * PNG_PIXELS, height * PNG_PIXELS);
+        let area = BitMapBackend::new(path, size).into_drawing_area();
+        draw::draw(self, &area, PNG_PIXELS)
+            .and_then(|()| area.present())
+            .map_err(|error| anyhow!("{error}"))
+    }
+
+    /// For those who do not see it.
+    fn description(&self) -> String {
+        let targets: Vec<&str> = self.curves.iter().map(|curve| curve.target).collect();
+        format!(
+            "Chart, {}: {} by {}, for {}",
+            self.title,
+            self.subtitle,
+            self.x_label,
+            targets.join(", ")
+        )
+    }
+}
+
+/// Which way is up.
+pub fn better(figure: &Figure) -> Option<&'static str> {
+    match figure.kind {
+        Kind::Rate | Kind::Share => Some("higher is better"),
+        Kind::Time => Some("lower is better"),
+        Kind::Count => None,
+    }
+}

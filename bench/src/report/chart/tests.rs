@@ -1,0 +1,208 @@
+use std::fs;
+
+use roxmltree::{Document, Node};
+
+use super::*;
+use crate::report::results::Point;
+use crate::report::samples;
+
+/// All charts of a report.
+fn charts(report: &Report) -> Vec<Chart<'_>> {
+    let workloads = report.workloads();
+    let all = workloads.iter().flat_map(|workload| {
+        let figures = report.figures.iter();
+        figures.filter_map(|figure| Chart::of(report, figure, workload))
+    });
+    all.collect()
+}
+
+fn texts<'a>(svg: &'a Document) -> Vec<&'a str> {
+    svg.descendants()
+        .filter(|node| node.has_tag_name("text"))
+        .filter_map(|node| node.text())
+        .map(str::trim)
+        .collect()
+}
+
+/// The corners of a line or an area.
+fn corners(node: Node) -> Vec<(f64, f64)> {
+    let number = |text: &str| text.parse().expect("a coordinate is a number");
+    let attribute = |name| number(node.attribute(name).unwrap_or_default());
+    match node.tag_name().name() {
+        "line" => vec![
+            (attribute("x1"), attribute("y1")),
+            (attribute("x2"), attribute("y2")),
+        ],
+        "polyline" | "polygon" => node
+            .attribute("points")
+            .unwrap_or_default()
+            .split_whitespace()
+            .filter_map(|corner| corner.split_once(','))
+            .map(|(x, y)| (number(x), number(y)))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What is drawn in a colour.
+fn drawn(svg: &Document, attribute: &str, colour: palette::Colour) -> Vec<Vec<(f64, f64)>> {
+    let colour = palette::hex(colour.light);
+    svg.descendants()
+        .filter(|node| node.attribute(attribute) == Some(&colour))
+        .map(corners)
+        .filter(|corners| !corners.is_empty())
+        .collect()
+}
+
+#[test]
+fn every_point_is_drawn_between_the_axes() {
+    for report in samples::all() {
+        for chart in charts(&report) {
+            let image = chart.svg().unwrap();
+            let svg = Document::parse(&image).unwrap();
+            let axes = drawn(&svg, "stroke", palette::AXIS).concat();
+            let least = |of: fn(&(f64, f64)) -> f64| axes.iter().map(of).fold(f64::MAX, f64::min);
+            let greatest = |of: fn(&(f64, f64)) -> f64| axes.iter().map(of).fold(0.0, f64::max);
+            let (left, right) = (least(|at| at.0), greatest(|at| at.0));
+            let (top, bottom) = (least(|at| at.1), greatest(|at| at.1));
+
+            for curve in &chart.curves {
+                let colour = palette::CURVES[curve.position];
+                let (legend, lines): (Vec<_>, Vec<_>) = drawn(&svg, "stroke", colour)
+                    .into_iter()
+                    .partition(|line| line.iter().all(|at| at.1 < top));
+                assert_eq!(legend.len(), 1, "{}", chart.title);
+                // The curve, and the range of each of its points.
+                assert_eq!(lines.len(), 1 + curve.points.len(), "{}", chart.title);
+                for (x, y) in lines.concat() {
+                    let inside = (left..=right).contains(&x) && (top..=bottom).contains(&y);
+                    assert!(inside, "{}: {x}, {y}", chart.title);
+                }
+                let markers = drawn(&svg, "fill", colour);
+                assert_eq!(markers.len(), 1 + curve.points.len(), "{}", chart.title);
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_has_its_name() {
+    let report = samples::pingpong();
+    let image = charts(&report)[0].svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    assert_eq!(
+        texts(&svg),
+        [
+            "pingpong",
+            "round trips per second, higher is better",
+            "stock",
+            "pinpoint",
+            "idle listeners",
+            "10",
+            "100",
+            "1,000",
+            "10,000",
+            "0",
+            "10",
+            "100",
+            "1,000",
+        ]
+    );
+    assert_eq!(
+        svg.root_element().attribute("aria-label"),
+        Some(
+            "Chart, pingpong: round trips per second, higher is better by idle listeners, for \
+             stock, pinpoint"
+        )
+    );
+}
+
+#[test]
+fn more_listeners_are_further_right_and_more_round_trips_higher() {
+    let report = samples::pingpong();
+    let chart = &charts(&report)[0];
+    let image = chart.svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    let lines = drawn(&svg, "stroke", palette::CURVES[0]);
+    let curve = lines.iter().find(|line| line.len() == 4).unwrap();
+    assert!(curve.is_sorted_by(|a, b| a.0 < b.0), "{curve:?}");
+    // Stock gets slower and slower, and down is where y is greater.
+    assert!(curve.is_sorted_by(|a, b| a.1 < b.1), "{curve:?}");
+}
+
+#[test]
+fn names_are_data() {
+    let name = "<b>&'\"]]>";
+    let mut report = samples::pingpong();
+    report.benchmark = name.to_owned();
+    report.axis.label = name.to_owned();
+    report.figures[0].label = name.to_owned();
+    report.targets[0].name = name.to_owned();
+    for point in &mut report.points {
+        point.series[0].target = name.to_owned();
+    }
+    let image = charts(&report)[0].svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    let named = texts(&svg)
+        .into_iter()
+        .filter(|text| text.starts_with(name));
+    assert_eq!(named.count(), 4);
+}
+
+#[test]
+fn long_texts_take_several_lines() {
+    let mut report = samples::pingpong();
+    report.figures[0].label = "a word ".repeat(30);
+    for count in 0..8 {
+        let name = format!("a_long_name_{count}");
+        report.targets.push(report.targets[0].clone());
+        report.targets.last_mut().unwrap().name = name.clone();
+        for point in &mut report.points {
+            let mut series = point.series[0].clone();
+            series.target = name.clone();
+            point.series.push(series);
+        }
+    }
+    let image = charts(&report)[0].svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    let lines = texts(&svg).into_iter().filter(|text| text.contains("word"));
+    assert!(lines.count() > 2);
+    let ends = svg
+        .descendants()
+        .filter_map(|node| node.attribute("x")?.parse::<u32>().ok());
+    assert!(ends.max().unwrap() < SIZE.0 * SVG_UNITS);
+}
+
+#[test]
+fn a_target_that_was_not_measured_has_no_curve() {
+    let mut report = samples::pingpong();
+    let only_stock = |point: &mut Point| point.series.truncate(1);
+    report.points.iter_mut().for_each(only_stock);
+    let chart = &charts(&report)[0];
+    let targets: Vec<_> = chart.curves.iter().map(|curve| curve.target).collect();
+    assert_eq!(targets, ["stock"]);
+
+    report.points.clear();
+    assert_eq!(Chart::of(&report, &report.figures[0], ""), None);
+}
+
+#[test]
+fn a_png_has_its_size_and_a_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("chart.png");
+    let report = samples::commit();
+    charts(&report)[0].write_png(&path).unwrap();
+    let picture = fs::read(&path).unwrap();
+    assert_eq!(picture[..8], *b"\x89PNG\r\n\x1a\n");
+    let size = [16, 20].map(|at| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap()));
+    assert_eq!(size, [SIZE.0 * PNG_PIXELS, SIZE.1 * PNG_PIXELS]);
+    // Nothing but a background would be much smaller.
+    assert!(picture.len() > 10_000, "{}", picture.len());
+}
+
+#[test]
+fn a_png_that_cannot_be_written_is_an_error() {
+    let report = samples::commit();
+    let chart = &charts(&report)[0];
+    assert!(chart.write_png(Path::new("/nowhere/chart.png")).is_err());
+}

@@ -1,0 +1,169 @@
+//! A report for programs.
+
+use std::io::Write;
+
+use super::results::{Ratio, Report, ServerRecord, Summary};
+
+/// Tab-separated: the medians, their ranges and the ratios, a line for each point.
+pub fn write_tsv(report: &Report, out: impl Write) -> csv::Result<()> {
+    let mut writer = csv::WriterBuilder::new().delimiter(b'\t').from_writer(out);
+    let has_workloads = report.points.iter().any(|point| !point.workload.is_empty());
+
+    let mut header = Vec::new();
+    if has_workloads {
+        header.push("workload".to_owned());
+    }
+    header.push(report.axis.name.clone());
+    for (position, target) in report.targets.iter().enumerate() {
+        for figure in &report.figures {
+            let name = format!("{}_{}", target.name, figure.name);
+            header.extend([name.clone(), format!("{name}_min"), format!("{name}_max")]);
+            if position > 0 {
+                header.extend(["", "_min", "_max"].map(|end| format!("{name}_ratio{end}")));
+            }
+        }
+    }
+    writer.write_record(header)?;
+
+    for point in &report.points {
+        let mut row = Vec::new();
+        if has_workloads {
+            row.push(point.workload.clone());
+        }
+        row.push(point.x.to_string());
+        for (position, series) in point.series.iter().enumerate() {
+            for figure in &report.figures {
+                row.extend(match series.summary.get(&figure.name) {
+                    Some(Summary { median, min, max }) => [median, min, max].map(f64::to_string),
+                    None => Default::default(),
+                });
+                if position > 0 {
+                    row.extend(match series.ratio.get(&figure.name) {
+                        Some(Ratio {
+                            median, min, max, ..
+                        }) => [median, min, max].map(f64::to_string),
+                        None => Default::default(),
+                    });
+                }
+            }
+        }
+        writer.write_record(row)?;
+    }
+    writer.flush()?;
+    Ok(())
+}
+
+/// Comma-separated: a line for every single run, with everything that is needed
+/// to read it without the other lines, so that files can be put together.
+pub fn write_csv(report: &Report, out: impl Write) -> csv::Result<()> {
+    let mut writer = csv::Writer::from_writer(out);
+    let mut header = vec!["benchmark", "workload", "axis", "x", "target", "run"];
+    header.extend(report.figures.iter().map(|figure| figure.name.as_str()));
+    header.extend([
+        "complete",
+        "date",
+        "program_version",
+        "server_version",
+        "preload",
+        "settings",
+        "cpu_model",
+        "cpu_count",
+        "os",
+        "kernel",
+        "command_line",
+    ]);
+    writer.write_record(header)?;
+
+    let machine = &report.machine;
+    for point in &report.points {
+        for (series, target) in point.series.iter().zip(&report.targets) {
+            for (position, run) in series.runs.iter().enumerate() {
+                let mut line = vec![
+                    report.benchmark.clone(),
+                    point.workload.clone(),
+                    report.axis.name.clone(),
+                    point.x.to_string(),
+                    series.target.clone(),
+                    (position + 1).to_string(),
+                ];
+                line.extend(report.figures.iter().map(|figure| {
+                    run.get(&figure.name)
+                        .map(f64::to_string)
+                        .unwrap_or_default()
+                }));
+                line.extend([
+                    report.complete.to_string(),
+                    report.date.clone(),
+                    report.program_version.clone(),
+                    target.server_version.clone(),
+                    target.preload.join(" "),
+                    settings(target),
+                    machine.cpu_model.clone(),
+                    machine.cpu_count.to_string(),
+                    machine.os.clone(),
+                    machine.kernel.clone(),
+                    report.command_line.join(" "),
+                ]);
+                writer.write_record(line)?;
+            }
+        }
+    }
+    writer.flush()?;
+    Ok(())
+}
+
+/// The settings of a target in one field.
+fn settings(target: &ServerRecord) -> String {
+    let settings: Vec<String> = target
+        .settings
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    settings.join(" ")
+}
+
+/// JSON: the whole report.
+pub fn write_json(report: &Report, mut out: impl Write) -> serde_json::Result<()> {
+    serde_json::to_writer_pretty(&mut out, report)?;
+    writeln!(out).map_err(serde_json::Error::io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::samples;
+
+    fn written<E: std::fmt::Debug>(write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> String {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// With a point of two targets, and little else.
+    fn report() -> Report {
+        let mut report = samples::pingpong();
+        report.points.drain(..3);
+        for series in &mut report.points[0].series {
+            series.runs.truncate(1);
+        }
+        report
+    }
+
+    #[test]
+    fn tsv() {
+        insta::assert_snapshot!(written(|out| write_tsv(&report(), out)));
+    }
+
+    #[test]
+    fn csv() {
+        insta::assert_snapshot!(written(|out| write_csv(&report(), out)));
+    }
+
+    #[test]
+    fn json_can_be_read_back() {
+        for report in samples::all() {
+            let json = written(|out| write_json(&report, out));
+            assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+        }
+    }
+}

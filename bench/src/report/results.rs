@@ -1,0 +1,189 @@
+//! What a benchmark reports: one form for all of them, in memory and as JSON.
+//!
+//! `docs/results.md` describes the JSON for those who read it with another program.
+
+use std::collections::BTreeMap;
+
+pub use pinpoint_servers::server::ServerRecord;
+use serde::{Deserialize, Serialize};
+
+/// Goes up when a field changes its meaning or goes away.
+pub const SCHEMA_VERSION: u32 = 2;
+
+/// All that one invocation of one subcommand has measured, and on what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema_version: u32,
+    /// `pingpong`
+    pub benchmark: String,
+    /// The question it answers, one sentence.
+    pub question: String,
+    /// How it was measured: paragraphs of plain text.
+    pub method: Vec<String>,
+    pub program_version: String,
+    pub command_line: Vec<String>,
+    /// RFC 3339, UTC, when the measurement began.
+    pub date: String,
+    pub machine: Machine,
+    pub parameters: serde_json::Value,
+    /// The first one is the baseline.
+    pub targets: Vec<ServerRecord>,
+    pub axis: Axis,
+    /// The first one is the figure of the benchmark, that of all verdicts.
+    pub figures: Vec<Figure>,
+    pub points: Vec<Point>,
+    /// False if the measurement was stopped before its end.
+    pub complete: bool,
+    /// What makes the figures doubtful: sentences.
+    pub warnings: Vec<String>,
+}
+
+/// What varies from point to point.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Axis {
+    /// `idle_listeners`
+    pub name: String,
+    /// `idle listeners`
+    pub label: String,
+    pub scale: Scale,
+}
+
+impl Axis {
+    pub fn new(name: &str, label: &str, scale: Scale) -> Self {
+        Self {
+            name: name.to_owned(),
+            label: label.to_owned(),
+            scale,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    Linear,
+    Logarithmic,
+}
+
+/// Something that is measured in every run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// `round_trips_per_sec`: with its unit as the last part.
+    pub name: String,
+    /// `round trips per second`
+    pub label: String,
+    pub kind: Kind,
+    pub scale: Scale,
+    /// Is it drawn? Every figure is in the files.
+    pub chart: bool,
+}
+
+/// What a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Something per second: more is better.
+    Rate,
+    /// Less is better.
+    Time,
+    /// A share or a multiple, without a unit: more is better.
+    Share,
+    /// A number of something: neither is better.
+    Count,
+}
+
+impl Figure {
+    pub fn new(name: &str, label: &str, kind: Kind) -> Self {
+        Self {
+            name: name.to_owned(),
+            label: label.to_owned(),
+            kind,
+            scale: match kind {
+                Kind::Share => Scale::Linear,
+                _ => Scale::Logarithmic,
+            },
+            chart: false,
+        }
+    }
+
+    pub fn drawn(self) -> Self {
+        Self {
+            chart: true,
+            ..self
+        }
+    }
+
+    pub fn on_scale(self, scale: Scale) -> Self {
+        Self { scale, ..self }
+    }
+}
+
+/// One place on the axis.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// A curve of its own, where a benchmark has several workloads
+    /// (`listen_unique`, `single_transaction`); empty where it has one.
+    pub workload: String,
+    pub x: u64,
+    /// In the order of the targets.
+    pub series: Vec<Series>,
+}
+
+/// All runs of one target at one point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    pub target: String,
+    /// Of each figure that was measured.
+    pub summary: BTreeMap<String, Summary>,
+    /// Of each figure, as a multiple of the baseline's. Empty for the baseline.
+    pub ratio: BTreeMap<String, Ratio>,
+    /// Figures by their names; one that could not be measured is not there.
+    pub runs: Vec<Values>,
+}
+
+pub type Values = BTreeMap<String, f64>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// One figure as a multiple of another one: a ratio for each pair of runs that
+/// were made one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+    pub pairs: usize,
+}
+
+/// The machine that the figures are from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub cpu_model: String,
+    pub cpu_count: usize,
+    pub os: String,
+    pub kernel: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_example_is_a_report() {
+        let documentation = include_str!("../../../docs/results.md");
+        let (_, example) = documentation.split_once("```json").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let report: Report = serde_json::from_str(example).unwrap();
+        assert_eq!(report.schema_version, SCHEMA_VERSION);
+        assert_eq!(
+            serde_json::to_value(&report).unwrap(),
+            serde_json::from_str::<serde_json::Value>(example).unwrap(),
+            "it has more fields, or fewer"
+        );
+    }
+}
