@@ -21,20 +21,20 @@ pub fn times(figure: &Figure, ratio: f64) -> String {
 
 /// From the least to the greatest pair: `146 to 324 times in 7 pairs`.
 pub fn range(figure: &Figure, ratio: &Ratio) -> String {
-    let Ratio {
-        min, max, pairs, ..
-    } = *ratio;
-    let [mut least, mut greatest] = [min, max].map(number::ratio);
-    // As the multiple is told, if the pairs agree.
-    let is_turned = match figure.kind {
-        Kind::Rate => max < 1.0,
-        Kind::Time => max < 1.0,
-        _ => false,
+    let [least, greatest] = ends(figure, ratio);
+    format!("{least} to {greatest} times in {} pairs", ratio.pairs)
+}
+
+/// The least and the greatest ratio, the other way round where `times` has them so.
+pub fn ends(figure: &Figure, ratio: &Ratio) -> [String; 2] {
+    let Ratio { min, max, .. } = *ratio;
+    let is_turned = matches!(figure.kind, Kind::Rate | Kind::Time) && min > 0.0 && max < 1.0;
+    let ends = if is_turned {
+        [1.0 / max, 1.0 / min]
+    } else {
+        [min, max]
     };
-    if is_turned && min > 0.0 {
-        [least, greatest] = [1.0 / max, 1.0 / min].map(number::ratio);
-    }
-    format!("{least} to {greatest} times in {pairs} pairs")
+    ends.map(number::ratio)
 }
 
 /// Where that is: `1,000 idle listeners`.

@@ -258,7 +258,7 @@ fn a_full_disk_under_one_file_leaves_the_other_results() {
         json.to_str().unwrap(),
     ]);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(stdout.contains("round_trips_per_sec"), "{stdout}");
+    assert!(stdout.contains("round trips per second"), "{stdout}");
     assert!(fs::metadata(json).unwrap().len() > 0);
     assert_refused(
         &bench,

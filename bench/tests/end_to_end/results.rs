@@ -183,7 +183,7 @@ fn idle_listeners_have_a_channel_each_on_every_target() {
         let mut listens = bench
             .query(
                 target,
-                "SELECT query FROM pg_stat_activity WHERE query LIKE '%LISTEN idle%'",
+                "SELECT query FROM pg_stat_activity WHERE query LIKE 'UNLISTEN *; LISTEN idle%'",
             )
             .unwrap();
         listens.sort();

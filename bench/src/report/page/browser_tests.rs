@@ -160,7 +160,7 @@ fn check(width: u32, dark: bool) {
     assert_eq!(*window_width, f64::from(width));
     assert!(page_width <= window_width, "{page_width} of {window_width}");
     assert_eq!(measured.requests, [""; 0]);
-    assert_eq!(chart_sizes.len(), 6);
+    assert_eq!(chart_sizes.len(), 10);
     for (width, height) in chart_sizes {
         assert!(*width >= 300.0 && *height >= 200.0, "{chart_sizes:?}");
     }

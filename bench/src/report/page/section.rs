@@ -105,12 +105,12 @@ fn circumstances(report: &Report) -> Markup {
                     @for target in &report.targets {
                         tr {
                             th scope="row" data-label="name" { (target.name) }
-                            td data-label="version" { span { (target.server_version) @if let Some(url) = &target.url { p { code { (url) } } } } }
-                            td data-label="libraries and extensions" { span {
+                            td data-label="version" { div { (target.server_version) @if let Some(url) = &target.url { p { code { (url) } } } } }
+                            td data-label="libraries and extensions" { div {
                                 @for library in &target.preload { p { (library) } }
                                 @for (name, version) in &target.extensions { p { (name) " " (version) } }
                             } }
-                            td data-label="settings that differ" { span {
+                            td data-label="settings that differ" { div {
                                 @for setting in settings(report, target, false) { p { code { (setting) } } }
                             } }
                         }

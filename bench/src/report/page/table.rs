@@ -14,7 +14,7 @@ use crate::report::{number, words};
 pub fn render(report: &Report, figure: &Figure, workload: &str) -> Markup {
     let baseline = report.baseline().unwrap_or_default();
     html! {
-        table.stack {
+        div.scroll tabindex="0" role="region" aria-label={ "Table: " (figure.label) } { table.stack {
             caption { (figure.label) @if let Some(better) = better(figure) { ", " (better) } " " code { (figure.name) } }
             thead {
                 tr {
@@ -36,7 +36,7 @@ pub fn render(report: &Report, figure: &Figure, workload: &str) -> Markup {
                     }
                 }
             }
-        }
+        } }
     }
 }
 
@@ -61,16 +61,16 @@ fn comparison(figure: &Figure, point: &Point, target: &str, baseline: &str) -> M
     let verdict = Verdict::of(figure, series, base);
     let content = match series.ratio.get(&figure.name) {
         None => html! { span.range { "no ratio" } },
+        Some(ratio) if verdict.is_clear() => with_range(
+            words::times(figure, ratio.median),
+            words::ends(figure, ratio),
+        ),
         Some(Ratio {
             median, min, max, ..
-        }) => {
-            let shown = if verdict.is_clear() {
-                words::times(figure, *median)
-            } else {
-                format!("× {}", number::ratio(*median))
-            };
-            with_range(shown, [*min, *max].map(number::ratio))
-        }
+        }) => with_range(
+            format!("× {}", number::ratio(*median)),
+            [*min, *max].map(number::ratio),
+        ),
     };
     html! { td class={ "ratio " (class(verdict)) } data-label=(label) { (content) } }
 }
