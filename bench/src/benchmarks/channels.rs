@@ -21,7 +21,7 @@ use crate::clients::session::{CONNECTING_AT_ONCE, Session};
 use crate::report::results::{Axis, Figure, Kind, Scale, Values};
 use crate::report::stats::milliseconds;
 use crate::runner::benchmark::{Benchmark, Description, PointId};
-use crate::runner::options::{CommonArgs, RunArgs, count};
+use crate::runner::options::{CommonArgs, count};
 
 /// A transaction with more notifications fills PostgreSQL's queue.
 const MAX_CHANNELS: u32 = 1_000_000;
@@ -88,10 +88,6 @@ pub struct ChannelsArgs {
 
     #[command(flatten)]
     #[serde(flatten)]
-    runs: RunArgs,
-
-    #[command(flatten)]
-    #[serde(skip)]
     common: CommonArgs,
 }
 
@@ -207,7 +203,12 @@ impl ChannelsArgs {
 
     async fn connect(&self, server: &Server) -> anyhow::Result<Session> {
         let config = server.config();
-        within(self.runs.timeout, "a connection", Session::connect(&config)).await?
+        within(
+            self.common.runs.timeout,
+            "a connection",
+            Session::connect(&config),
+        )
+        .await?
     }
 }
 
@@ -341,14 +342,6 @@ impl Benchmark for ChannelsArgs {
         })
     }
 
-    fn parameters(&self) -> serde_json::Value {
-        serde_json::json!(self)
-    }
-
-    fn runs(&self) -> &RunArgs {
-        &self.runs
-    }
-
     fn common(&self) -> &CommonArgs {
         &self.common
     }
@@ -368,7 +361,7 @@ impl Benchmark for ChannelsArgs {
         point: &PointId,
     ) -> anyhow::Result<()> {
         let scene = self.scene(point);
-        let timeout = self.runs.timeout;
+        let timeout = self.common.runs.timeout;
         let transaction = Transaction::new(server, scene.channels);
         let listeners = scene.listeners as usize;
         // Those of the point before may listen on too few channels, or be too many.
@@ -404,7 +397,7 @@ impl Benchmark for ChannelsArgs {
         let scene = self.scene(point);
         let transaction = Transaction::new(server, scene.channels);
         let sender = state.sender.as_mut().expect("a sender is prepared");
-        let (listeners, timeout) = (&state.listeners, self.runs.timeout);
+        let (listeners, timeout) = (&state.listeners, self.common.runs.timeout);
         let mut timings = Vec::new();
         for number in 0..self.warmup.saturating_add(self.transactions.get()) {
             let timing = transaction

@@ -34,7 +34,7 @@ use self::receiver::Receiver;
 use self::workload::Workload;
 use crate::report::results::{Axis, Figure, Kind, Scale, Values};
 use crate::runner::benchmark::{Benchmark, Description, PointId};
-use crate::runner::options::{CommonArgs, RunArgs};
+use crate::runner::options::CommonArgs;
 
 /// Each of them has a file, twice with that of the other server.
 const MAX_TABLES: u32 = 1_000_000;
@@ -86,10 +86,6 @@ pub struct DecodeArgs {
 
     #[command(flatten)]
     #[serde(flatten)]
-    runs: RunArgs,
-
-    #[command(flatten)]
-    #[serde(skip)]
     common: CommonArgs,
 }
 
@@ -173,14 +169,6 @@ impl Benchmark for DecodeArgs {
             settings: self.settings()?,
             needs_own_cluster: Some("it makes databases and replication slots"),
         })
-    }
-
-    fn parameters(&self) -> serde_json::Value {
-        serde_json::json!(self)
-    }
-
-    fn runs(&self) -> &RunArgs {
-        &self.runs
     }
 
     fn common(&self) -> &CommonArgs {

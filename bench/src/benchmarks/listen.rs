@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::clients::pgbench::{self, Pgbench, Protocol};
 use crate::report::results::{Axis, Figure, Kind, Scale, Values};
 use crate::runner::benchmark::{Benchmark, Description, PointId};
-use crate::runner::options::{CommonArgs, RunArgs, TimeArgs};
+use crate::runner::options::{CommonArgs, TimeArgs};
 
 /// Rows of pgbench_accounts for each unit of the scale.
 const ACCOUNTS: u32 = 100_000;
@@ -83,10 +83,6 @@ pub struct ListenArgs {
 
     #[command(flatten)]
     #[serde(flatten)]
-    runs: RunArgs,
-
-    #[command(flatten)]
-    #[serde(skip)]
     common: CommonArgs,
 }
 
@@ -255,21 +251,13 @@ impl Benchmark for ListenArgs {
         })
     }
 
-    fn parameters(&self) -> serde_json::Value {
-        serde_json::json!(self)
-    }
-
-    fn runs(&self) -> &RunArgs {
-        &self.runs
-    }
-
     fn common(&self) -> &CommonArgs {
         &self.common
     }
 
     async fn set_up(&self, server: &Server) -> anyhow::Result<()> {
         if self.workload.0.iter().any(|workload| workload.selects()) {
-            pgbench::initialise(server, self.scale, self.runs.timeout).await?;
+            pgbench::initialise(server, self.scale, self.common.runs.timeout).await?;
         }
         Ok(())
     }
@@ -299,7 +287,7 @@ impl Benchmark for ListenArgs {
             },
             warmup: self.time.warmup,
             duration: self.time.duration,
-            timeout: self.runs.timeout,
+            timeout: self.common.runs.timeout,
         };
         let load = pgbench.run(server, || ()).await?;
         Ok([(TPS.to_owned(), load.transactions_per_sec)].into())

@@ -31,7 +31,7 @@ use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
 use crate::report::number;
 use crate::report::results::{Axis, Point, Scale, Values};
 use crate::runner::benchmark::{Benchmark, Description, PointId};
-use crate::runner::options::{CommonArgs, RunArgs, TimeArgs};
+use crate::runner::options::{CommonArgs, TimeArgs};
 
 /// The probe, and the session that prepares each load.
 const MORE_SESSIONS: u32 = 2;
@@ -109,10 +109,6 @@ pub struct CommitArgs {
 
     #[command(flatten)]
     #[serde(flatten)]
-    runs: RunArgs,
-
-    #[command(flatten)]
-    #[serde(skip)]
     common: CommonArgs,
 }
 
@@ -178,14 +174,6 @@ impl Benchmark for CommitArgs {
                 .commit_delay
                 .map(|_| "--commit-delay is a setting of the whole server"),
         })
-    }
-
-    fn parameters(&self) -> serde_json::Value {
-        serde_json::json!(self)
-    }
-
-    fn runs(&self) -> &RunArgs {
-        &self.runs
     }
 
     fn common(&self) -> &CommonArgs {

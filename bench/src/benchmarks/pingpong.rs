@@ -21,7 +21,7 @@ use crate::clients::latency::Latencies;
 use crate::clients::session::{CONNECTING_AT_ONCE, Session};
 use crate::report::results::{Axis, Figure, Kind, Scale, Values};
 use crate::runner::benchmark::{Benchmark, Description, PointId};
-use crate::runner::options::{CommonArgs, RunArgs, TimeArgs, count};
+use crate::runner::options::{CommonArgs, TimeArgs, count};
 
 /// Round trips per second between sessions, while others listen on channels of
 /// their own
@@ -65,10 +65,6 @@ pub struct PingpongArgs {
 
     #[command(flatten)]
     #[serde(flatten)]
-    runs: RunArgs,
-
-    #[command(flatten)]
-    #[serde(skip)]
     common: CommonArgs,
 }
 
@@ -100,7 +96,7 @@ impl PingpongArgs {
         connecting: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
         within(
-            self.runs.timeout,
+            self.common.runs.timeout,
             "a session's connection and LISTEN",
             connecting,
         )
@@ -140,7 +136,7 @@ impl PingpongArgs {
         number: u64,
         group: u32,
     ) -> anyhow::Result<Duration> {
-        let timeout = self.runs.timeout;
+        let timeout = self.common.runs.timeout;
         let mut received = 0;
         let start = Instant::now();
         let there_and_back = async {
@@ -264,14 +260,6 @@ impl Benchmark for PingpongArgs {
             settings: Vec::new(),
             needs_own_cluster: None,
         })
-    }
-
-    fn parameters(&self) -> serde_json::Value {
-        serde_json::json!(self)
-    }
-
-    fn runs(&self) -> &RunArgs {
-        &self.runs
     }
 
     fn common(&self) -> &CommonArgs {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use pinpoint_servers::server::Server;
 use pinpoint_servers::target::{Setting, Target};
+use serde::Serialize;
 
-use super::options::{CommonArgs, RunArgs};
+use super::options::CommonArgs;
 use crate::report::results::{Axis, Figure, Point, Values};
 
 /// A place on the axis that is to be measured.
@@ -60,21 +61,17 @@ pub struct Description {
     pub needs_own_cluster: Option<&'static str>,
 }
 
-/// A subcommand that measures, with its parameters, which are those of its command line.
+/// A subcommand that measures, with its parameters, which are those of its command line,
+/// and are recorded.
 ///
 /// `set_up` is called once for each server; then, for each point, `prepare` for
 /// each server; then, run by run and server by server in turn, `measure`. Any of
 /// them may be dropped in the middle, when a signal arrives.
-pub trait Benchmark {
+pub trait Benchmark: Serialize {
     /// What is kept of a server between its runs: sessions that stay connected, ...
     type State;
 
     fn describe(&self) -> anyhow::Result<Description>;
-
-    /// For the record.
-    fn parameters(&self) -> serde_json::Value;
-
-    fn runs(&self) -> &RunArgs;
 
     fn common(&self) -> &CommonArgs;
 

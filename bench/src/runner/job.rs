@@ -61,7 +61,7 @@ impl<B: Benchmark> Job for B {
         let description = self.describe()?;
         let count = targets(self, servers)?.count() as u32;
         let points = description.points.len() as u32;
-        let runs = self.runs().runs;
+        let runs = self.common().runs.runs;
         let time = (description.run_time * points * runs + CLUSTER_TIME) * count;
         let plural = |count: u32, what: &str| match count {
             1 => format!("1 {what}"),
@@ -186,7 +186,7 @@ async fn measure<B: Benchmark>(
         command_line: context.command_line,
         date,
         machine: Machine::detect(),
-        parameters: benchmark.parameters(),
+        parameters: serde_json::json!(benchmark),
         targets: records,
         axis,
         figures,
@@ -276,7 +276,7 @@ async fn record<B: Benchmark>(
     }
     settle(&mut entrants).await?;
     progress.advance(CLUSTER_TIME * entrants.len() as u32);
-    let runs = benchmark.runs().runs;
+    let runs = benchmark.common().runs.runs;
     let tell = |step: Step| match step {
         Step::Preparing(server, point) => {
             progress.announce(format!(

@@ -54,12 +54,18 @@ pub fn count(text: &str) -> Result<NonZeroU32, String> {
     Ok(count)
 }
 
-/// Which servers, and where the results go.
-#[derive(Debug, Args)]
+/// How often, on which servers, and where the results go.
+#[derive(Debug, Args, Serialize)]
 pub struct CommonArgs {
     #[command(flatten)]
+    #[serde(flatten)]
+    pub runs: RunArgs,
+
+    #[command(flatten)]
+    #[serde(skip)]
     pub servers: ServerArgs,
 
     #[command(flatten)]
+    #[serde(skip)]
     pub output: OutputArgs,
 }

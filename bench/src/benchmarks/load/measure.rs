@@ -32,7 +32,12 @@ async fn execute(
         let client = server.connect().await?;
         client.batch_execute(&statements.join("; ")).await
     };
-    let executed = within(plan.runs.timeout, "the preparation of a load", execute).await?;
+    let executed = within(
+        plan.common.runs.timeout,
+        "the preparation of a load",
+        execute,
+    )
+    .await?;
     executed.context("could not prepare a load")
 }
 
@@ -44,7 +49,7 @@ pub async fn measure(
     clients: u32,
     server: &Server,
 ) -> anyhow::Result<(Load, Option<Delivery>)> {
-    let timeout = plan.runs.timeout;
+    let timeout = plan.common.runs.timeout;
     let channel = server.channel(CHANNEL);
     execute(plan, server, plan.form.prepare(kind, &channel)).await?;
     within(timeout, "a checkpoint", server.checkpoint()).await??;
