@@ -65,6 +65,24 @@ pub async fn run(
         plan.listeners,
         signaller,
     ));
+    // Before anybody begins: what fails from then on is looked at more closely.
+    let has_engine: bool = monitor
+        .query_one("SELECT to_regclass('pinpoint.stat_queue') IS NOT NULL", &[])
+        .await?
+        .try_get(0)?;
+    let header = Header {
+        format: FORMAT,
+        workload,
+        listeners: plan.listeners,
+        timeout: plan.timeout,
+        server: monitor
+            .query_one("SELECT version()", &[])
+            .await?
+            .try_get(0)?,
+    };
+    let recorder = plan.record.as_deref();
+    let recorder = recorder.map(|path| Recorder::create(path, &header));
+    let recorder = recorder.transpose()?;
     let (event_sender, events) = mpsc::unbounded_channel();
 
     let mut workers: JoinSet<Result<(), Finding>> = JoinSet::new();
@@ -84,26 +102,9 @@ pub async fn run(
         confirmations,
     ));
 
-    let has_engine: bool = monitor
-        .query_one("SELECT to_regclass('pinpoint.stat_queue') IS NOT NULL", &[])
-        .await?
-        .try_get(0)?;
-    let header = Header {
-        format: FORMAT,
-        workload,
-        listeners: plan.listeners,
-        timeout: plan.timeout,
-        server: monitor
-            .query_one("SELECT version()", &[])
-            .await?
-            .try_get(0)?,
-    };
-    let recorder = plan.record.as_deref();
     let mut inspection = Inspection {
         checker: Checker::new(workload, plan.listeners, plan.timeout),
-        recorder: recorder
-            .map(|path| Recorder::create(path, &header))
-            .transpose()?,
+        recorder,
         shared: Arc::clone(&shared),
         monitor,
         events,
