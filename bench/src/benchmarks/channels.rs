@@ -14,6 +14,7 @@ use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use pinpoint_servers::server::Server;
 use pinpoint_servers::within::within;
 use serde::Serialize;
+use tokio_postgres::Client;
 
 use self::transaction::{Timings, Transaction};
 use crate::clients::crowd::Crowd;
@@ -33,6 +34,11 @@ const CHANNELS: u32 = 1000;
 /// slow, and what each of its notifications adds for each listener.
 const TRANSACTION_TIME: Duration = Duration::from_millis(10);
 const NOTIFICATION_TIME: Duration = Duration::from_nanos(700);
+
+/// The same for each of the sessions, which are new in each run.
+const CONNECTION_TIME: Duration = Duration::from_millis(3);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a sender waits, against the number of channels or of listeners
 ///
@@ -201,6 +207,30 @@ impl ChannelsArgs {
         one && self.varied() == Varied::Listeners
     }
 
+    /// One run, with new sessions.
+    async fn transactions(&self, server: &Server, scene: Scene) -> anyhow::Result<Vec<Timings>> {
+        let timeout = self.common.runs.timeout;
+        let transaction = Transaction::new(server, scene.channels);
+        let statements = transaction.listen();
+        let mut crowd = Crowd::new()?;
+        let (config, size) = (server.config(), scene.listeners as usize);
+        crowd.grow(size, &config, &statements, timeout).await?;
+        let mut sender = self.connect(server).await?;
+        if scene.sender_listens {
+            within(timeout, "LISTEN", sender.execute(&statements)).await??;
+        }
+        let mut timings = Vec::new();
+        for number in 0..self.warmup.saturating_add(self.transactions.get()) {
+            let timing = transaction
+                .run(&mut sender, scene.sender_listens, &crowd, timeout)
+                .await?;
+            if number >= self.warmup {
+                timings.push(timing);
+            }
+        }
+        Ok(timings)
+    }
+
     async fn connect(&self, server: &Server) -> anyhow::Result<Session> {
         let config = server.config();
         within(
@@ -212,16 +242,10 @@ impl ChannelsArgs {
     }
 }
 
-/// The sessions of one server.
-#[derive(Debug)]
-pub struct State {
-    sender: Option<Session>,
-    listeners: Crowd,
-    idle: Vec<Session>,
-}
-
 impl Benchmark for ChannelsArgs {
-    type State = State;
+    /// The idle sessions, which stay connected, and are only added to. All others are new
+    /// in each run: where the system puts a process is part of the noise.
+    type State = Vec<Session>;
 
     fn describe(&self) -> anyhow::Result<Description> {
         let given = [&self.channels, &self.listeners, &self.idle];
@@ -266,23 +290,29 @@ impl Benchmark for ChannelsArgs {
         };
         let time = |name: &str, label: &str| Figure::new(name, label, Kind::Time);
         let mut figures = vec![
-            time("commit_msec", "COMMIT, ms").drawn(),
+            time("commit_msec", "milliseconds for COMMIT").drawn(),
             time(
                 "all_received_msec",
-                "from COMMIT until all have everything, ms",
+                "milliseconds from COMMIT until all have everything",
             )
             .drawn(),
-            time("commit_p99_msec", "99th percentile of COMMIT, ms"),
-            time("transaction_msec", "whole transaction, ms"),
-            time("first_received_msec", "until the first has everything, ms"),
+            time("commit_p99_msec", "99th percentile of COMMIT (ms)"),
+            time("transaction_msec", "whole transaction (ms)"),
+            time("first_received_msec", "until the first has everything (ms)"),
             time(
                 "median_received_msec",
-                "until half of them have everything, ms",
+                "until half of them have everything (ms)",
             ),
-            time("client_msec", "of COMMIT: this program's own, ms"),
-            time(
+            // These are of no server.
+            Figure::new(
+                "client_msec",
+                "of COMMIT: this program's own milliseconds",
+                Kind::Count,
+            ),
+            Figure::new(
                 "listeners_client_msec",
-                "until all have everything: this program's own, ms",
+                "until all have everything: this program's own milliseconds",
+                Kind::Count,
             ),
         ];
         if self.is_hub() {
@@ -293,6 +323,7 @@ impl Benchmark for ChannelsArgs {
             .iter()
             .map(|scene| u64::from(scene.channels) * u64::from(scene.listeners.max(1)))
             .sum();
+        let listeners: u32 = scenes.iter().map(|scene| scene.listeners).sum();
         let notifications = work / scenes.len() as u64;
         let transaction = TRANSACTION_TIME
             + NOTIFICATION_TIME.saturating_mul(u32::try_from(notifications).unwrap_or(u32::MAX));
@@ -307,7 +338,7 @@ impl Benchmark for ChannelsArgs {
                      listens on all of the channels. The next transaction begins when every \
                      listener has received everything; a notification that does not arrive, or \
                      too many of them, are an error. A run is {} such transactions after {} that \
-                     are not measured, with the same sessions, and its figures are medians.",
+                     are not measured, with the same new sessions, and its figures are medians.",
                     self.transactions, self.warmup
                 ),
                 "sender_listens: the sender listens on the channels itself and is the first of the \
@@ -329,7 +360,8 @@ impl Benchmark for ChannelsArgs {
             ],
             axis: Axis::new(axis, label, scale),
             figures,
-            run_time: transaction.saturating_mul(per_run),
+            run_time: transaction.saturating_mul(per_run)
+                + CONNECTION_TIME * (listeners / scenes.len() as u32),
             sessions: scenes
                 .iter()
                 .map(|scene| 2 + scene.listeners + scene.idle)
@@ -346,75 +378,76 @@ impl Benchmark for ChannelsArgs {
         &self.common
     }
 
-    async fn set_up(&self, _server: &Server) -> anyhow::Result<State> {
-        Ok(State {
-            sender: None,
-            listeners: Crowd::new()?,
-            idle: Vec::new(),
-        })
+    async fn set_up(&self, _server: &Server) -> anyhow::Result<Vec<Session>> {
+        Ok(Vec::new())
     }
 
     async fn prepare(
         &self,
         server: &Server,
-        state: &mut State,
+        idle: &mut Vec<Session>,
         point: &PointId,
     ) -> anyhow::Result<()> {
-        let scene = self.scene(point);
-        let timeout = self.common.runs.timeout;
-        let transaction = Transaction::new(server, scene.channels);
-        let listeners = scene.listeners as usize;
-        // Those of the point before may listen on too few channels, or be too many.
-        if self.varied() == Varied::Channels || state.listeners.size() > listeners {
-            state.listeners = Crowd::new()?;
-        }
-        let config = server.config();
-        let statements = transaction.listen();
-        state
-            .listeners
-            .grow(listeners, &config, &statements, timeout)
-            .await?;
-        let more: Vec<Session> = stream::iter(state.idle.len()..scene.idle as usize)
+        let more: Vec<Session> = stream::iter(idle.len()..self.scene(point).idle as usize)
             .map(|_| self.connect(server))
             .buffer_unordered(CONNECTING_AT_ONCE)
             .try_collect()
             .await?;
-        state.idle.extend(more);
-        let sender = state.sender.insert(self.connect(server).await?);
-        if scene.sender_listens {
-            within(timeout, "LISTEN", sender.execute(&statements)).await??;
-        }
+        idle.extend(more);
         Ok(())
     }
 
     async fn measure(
         &self,
         server: &Server,
-        state: &mut State,
+        idle: &mut Vec<Session>,
         point: &PointId,
         _run: u32,
     ) -> anyhow::Result<Values> {
-        let scene = self.scene(point);
-        let transaction = Transaction::new(server, scene.channels);
-        let sender = state.sender.as_mut().expect("a sender is prepared");
-        let (listeners, timeout) = (&state.listeners, self.common.runs.timeout);
-        let mut timings = Vec::new();
-        for number in 0..self.warmup.saturating_add(self.transactions.get()) {
-            let timing = transaction
-                .run(sender, scene.sender_listens, listeners, timeout)
-                .await?;
-            if number >= self.warmup {
-                timings.push(timing);
-            }
-        }
-        let lost = state.idle.iter().filter(|s| s.is_closed()).count();
-        let all = state.idle.len();
+        let sessions = Sessions::of(server).await?;
+        let timings = self.transactions(server, self.scene(point)).await?;
+        let gone = sessions.wait_for_others_to_go();
+        within(self.common.runs.timeout, "the end of all sessions", gone).await??;
+        let lost = idle.iter().filter(|session| session.is_closed()).count();
+        let all = idle.len();
         ensure!(
             lost == 0,
             "{lost} of {all} idle sessions lost their connection: these figures would not be for \
              them"
         );
         Ok(values(&timings))
+    }
+}
+
+/// The sessions that this program has on a server.
+struct Sessions {
+    client: Client,
+    count: i64,
+}
+
+impl Sessions {
+    async fn of(server: &Server) -> anyhow::Result<Self> {
+        let mut sessions = Self {
+            client: server.connect().await?,
+            count: 0,
+        };
+        sessions.count = sessions.count().await?;
+        Ok(sessions)
+    }
+
+    async fn count(&self) -> anyhow::Result<i64> {
+        let sql = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE application_name = 'pinpoint-bench' AND pid <> pg_backend_pid()";
+        Ok(self.client.query_one(sql, &[]).await?.try_get(0)?)
+    }
+
+    /// While hundreds of them end, the machine is busy, which must not be part of the
+    /// next run.
+    async fn wait_for_others_to_go(&self) -> anyhow::Result<()> {
+        while self.count().await? > self.count {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
     }
 }
 

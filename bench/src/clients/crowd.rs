@@ -37,11 +37,6 @@ impl Crowd {
         })
     }
 
-    /// How many there are.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
     /// Connects more sessions, until there are `size`. Each executes `statements`,
     /// which make it listen.
     pub async fn grow(
