@@ -92,7 +92,7 @@ pub struct Plan {
     )]
     pub channels: u32,
 
-    /// Plant a fault into pg_pinpoint, which the torture must find or bear
+    /// Plant a fault into pg_pinpoint, which the torture must find
     #[arg(long, value_enum, default_value_t = Fault::None)]
     pub fault: Fault,
 
@@ -117,10 +117,13 @@ impl Plan {
     /// Gives a target the settings that the torture needs, and those that make it
     /// harder. The target's own come after them.
     pub fn prepare(&self, mut target: Target) -> anyhow::Result<Target> {
+        // Without the extension its library leaves everything to PostgreSQL.
+        let has_engine =
+            [&target.preload, &target.extensions].map(|names| names.iter().any(|n| n == ENGINE));
         ensure!(
-            self.fault == Fault::None || target.preload.iter().any(|name| name == ENGINE),
-            "a fault can be planted in {ENGINE} only, and target \"{}\" does not load that: \
-             leave out --fault, or add preload={ENGINE}",
+            self.fault == Fault::None || has_engine == [true, true],
+            "a fault can be planted in {ENGINE} only, and target \"{}\" does not have that: \
+             leave out --fault, or add preload={ENGINE},extension={ENGINE}",
             target.name
         );
         target.settings.splice(0..0, self.settings()?);
@@ -141,7 +144,7 @@ impl Plan {
         settings.extend(match self.fault {
             Fault::None => None,
             Fault::ArrivalOrder => Some("pinpoint.debug_fault=arrival_order"),
-            Fault::Lookup => Some("pinpoint.debug_fault=lookup"),
+            Fault::HandOver => Some("pinpoint.debug_fault=hand_over"),
         });
         settings.into_iter().map(str::parse).collect()
     }
@@ -154,6 +157,7 @@ pub enum Fault {
     /// Publish in order of arrival: a difference is to be found
     #[value(name = "arrival_order")]
     ArrivalOrder,
-    /// Fail to read the channel map after commit: every listener is woken, and nothing lost
-    Lookup,
+    /// Drop the signals that are left to the waker: a hang is to be found
+    #[value(name = "hand_over")]
+    HandOver,
 }
