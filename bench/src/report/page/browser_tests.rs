@@ -1,5 +1,5 @@
 //! The page as a browser shows it: Chromium, without a window. Not every machine has
-//! one, so these run only when asked for: `cargo test browser -- --ignored`.
+//! one, so these run only when asked for: `script/test page`.
 
 use std::fs;
 use std::process::Command;
