@@ -8,17 +8,16 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::ensure;
-use clap::ValueEnum;
+use clap::{ArgAction, ValueEnum};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use pinpoint_servers::server::Server;
 use pinpoint_servers::within::within;
 use serde::Serialize;
-use tokio_postgres::Client;
 
 use self::transaction::{Timings, Transaction};
 use crate::clients::crowd::Crowd;
-use crate::clients::session::{CONNECTING_AT_ONCE, Session};
+use crate::clients::session::{CONNECTING_AT_ONCE, Session, Sessions};
 use crate::report::results::{Axis, Figure, Kind, Scale, Values};
 use crate::report::stats::milliseconds;
 use crate::runner::benchmark::{Benchmark, Description, PointId};
@@ -37,8 +36,6 @@ const NOTIFICATION_TIME: Duration = Duration::from_nanos(700);
 
 /// The same for each of the sessions, which are new in each run.
 const CONNECTION_TIME: Duration = Duration::from_millis(3);
-
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a sender waits, against the number of channels or of listeners
 ///
@@ -66,6 +63,7 @@ pub struct ChannelsArgs {
     /// Who listens
     #[arg(
         long,
+        action = ArgAction::Set,
         value_name = "NAME,NAME",
         value_delimiter = ',',
         value_enum,
@@ -289,7 +287,7 @@ impl Benchmark for ChannelsArgs {
             ),
         };
         let time = |name: &str, label: &str| Figure::new(name, label, Kind::Time);
-        let mut figures = vec![
+        let figures = vec![
             time("commit_msec", "milliseconds for COMMIT").drawn(),
             time(
                 "all_received_msec",
@@ -315,9 +313,6 @@ impl Benchmark for ChannelsArgs {
                 Kind::Count,
             ),
         ];
-        if self.is_hub() {
-            figures.swap(0, 1);
-        }
         let per_run = self.transactions.get().saturating_add(self.warmup);
         let work: u64 = scenes
             .iter()
@@ -416,38 +411,6 @@ impl Benchmark for ChannelsArgs {
              them"
         );
         Ok(values(&timings))
-    }
-}
-
-/// The sessions that this program has on a server.
-struct Sessions {
-    client: Client,
-    count: i64,
-}
-
-impl Sessions {
-    async fn of(server: &Server) -> anyhow::Result<Self> {
-        let mut sessions = Self {
-            client: server.connect().await?,
-            count: 0,
-        };
-        sessions.count = sessions.count().await?;
-        Ok(sessions)
-    }
-
-    async fn count(&self) -> anyhow::Result<i64> {
-        let sql = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE application_name = 'pinpoint-bench' AND pid <> pg_backend_pid()";
-        Ok(self.client.query_one(sql, &[]).await?.try_get(0)?)
-    }
-
-    /// While hundreds of them end, the machine is busy, which must not be part of the
-    /// next run.
-    async fn wait_for_others_to_go(&self) -> anyhow::Result<()> {
-        while self.count().await? > self.count {
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
     }
 }
 

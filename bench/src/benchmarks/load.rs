@@ -1,5 +1,6 @@
 //! Throughput under load: what a notification adds to a transaction that writes
-//! (`commit`), and how many of them many sessions can send (`notify`).
+//! (`commit`), how many of them many sessions can send (`notify`), and what it takes if
+//! many listen on the channel, as the workers of a job queue do (`queue`).
 //!
 //! pgbench makes the load. Listeners in this program read every notification
 //! of it, and are held to the number of transactions that pgbench reports. A
@@ -18,23 +19,30 @@ mod listener;
 mod measure;
 mod probe;
 mod results;
+mod workload;
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use clap::ArgAction;
 use pinpoint_servers::options::{Numbers, numbers};
 use pinpoint_servers::server::Server;
 use serde::Serialize;
 
 use self::form::Form;
+use self::measure::Scene;
+use self::workload::Workload;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
 use crate::report::number;
 use crate::report::results::{Axis, Point, Scale, Values};
 use crate::runner::benchmark::{Benchmark, Description, PointId};
 use crate::runner::options::{CommonArgs, TimeArgs};
 
-/// The probe, and the session that prepares each load.
-const MORE_SESSIONS: u32 = 2;
+/// The probe, the session that prepares each load, and the one that looks at all others.
+const MORE_SESSIONS: u32 = 3;
+
+/// For the time that is left to be told: what it takes to connect a listener.
+const CONNECTION_TIME: Duration = Duration::from_millis(3);
 
 /// A backlog of more than this fraction of a load is worth a warning.
 const BACKLOG: f64 = 0.05;
@@ -50,8 +58,8 @@ const MAX_COMMIT_DELAY: i64 = 100_000;
 /// pgbench inserts rows, once with a NOTIFY in each transaction and once with an
 /// equally long statement that does nothing in its place, or sends notifications and
 /// nothing else (--form alone). This is measured for each number of sessions, while
-/// listeners read all notifications. Also measures how long a notification is on its
-/// way meanwhile.
+/// listeners read all notifications; or for each number of listeners, if --listeners
+/// has several. Also measures how long a notification is on its way meanwhile.
 ///
 /// Example: pinpoint-bench commit --writers 1,16 --duration 10s
 #[derive(Debug, clap::Args, Serialize)]
@@ -81,14 +89,27 @@ pub struct CommitArgs {
     )]
     commit_delay: Option<u32>,
 
-    /// Sessions that listen, and read everything that is sent
+    /// Sessions that listen on the channel, and read everything that they get
     #[arg(
         long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)),
+        value_name = "N,N,...",
+        default_value = "1",
+        value_parser = numbers(1..=MAX_CLIENTS),
     )]
-    listeners: u32,
+    listeners: Numbers,
+
+    /// Who is to get a notification [default: broadcast]
+    ///
+    /// Listeners ask for it by a setting of their sessions; where the server does not
+    /// know that, everybody gets everything.
+    #[arg(
+        long,
+        action = ArgAction::Set,
+        value_name = "NAME,NAME",
+        value_delimiter = ',',
+        value_enum,
+    )]
+    workload: Vec<Workload>,
 
     /// How pgbench sends its statements
     #[arg(long, value_enum, default_value_t = Protocol::Simple)]
@@ -112,11 +133,106 @@ pub struct CommitArgs {
     common: CommonArgs,
 }
 
+impl CommitArgs {
+    /// Is it about the number of listeners?
+    fn is_queue(&self) -> bool {
+        self.listeners.vary() || (!self.writers.vary() && !self.workload.is_empty())
+    }
+
+    fn workloads(&self) -> &[Workload] {
+        match &self.workload[..] {
+            [] => &[Workload::Broadcast],
+            given => given,
+        }
+    }
+
+    /// What varies from point to point.
+    fn numbers(&self) -> (&Numbers, &'static str) {
+        match self.is_queue() {
+            true => (&self.listeners, "listeners"),
+            false => (&self.writers, self.form.clients_name()),
+        }
+    }
+
+    fn points(&self) -> Vec<PointId> {
+        let (numbers, _) = self.numbers();
+        let at = |x| {
+            let of = move |workload| PointId::of_workload(workload, x);
+            self.workloads().iter().map(of)
+        };
+        match self.workloads().len() {
+            1 => numbers.iter().map(PointId::at).collect(),
+            _ => numbers.iter().flat_map(at).collect(),
+        }
+    }
+
+    fn scene(&self, point: &PointId) -> Scene {
+        let of_point = |numbers: &Numbers, varies| match varies {
+            true => point.x,
+            false => numbers.first(),
+        };
+        // If there is only one workload, its points do not name it.
+        let mut workloads = self.workloads().iter();
+        let named = workloads.find(|workload| workload.to_string() == point.workload);
+        Scene {
+            writers: of_point(&self.writers, !self.is_queue()),
+            listeners: of_point(&self.listeners, self.is_queue()),
+            workload: *named.unwrap_or(&self.workloads()[0]),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.form {
+            _ if self.is_queue() => "queue",
+            Form::Alone => "notify",
+            _ => "commit",
+        }
+    }
+
+    fn question(&self) -> &'static str {
+        match self.form {
+            _ if self.is_queue() => {
+                "How many transactions per second can notify a channel that many listen on?"
+            }
+            Form::Alone => "How many notifications per second can many sessions send?",
+            _ => "What does a notification add to a transaction that writes?",
+        }
+    }
+
+    /// What has to be said of many listeners.
+    fn method_of_queue(&self) -> Vec<String> {
+        vec![
+            format!(
+                "This is the shape of a job queue: {} sessions write, and all listeners are on \
+                 one channel. broadcast: every listener gets every notification. folded: they \
+                 set pinpoint.fold, so that identical notifications that wait for a listener \
+                 arrive there once. shared: they set pinpoint.shared_channels, so that each \
+                 notification goes to a few of them. A server that does not know these settings \
+                 does the same in all three.",
+                self.writers
+            ),
+            "Apart from the servers' work for the writers stands what it takes to listen: \
+             processor time divided by the number of transactions, of the server processes of \
+             the listeners, and of the threads of this program that read them, which is the \
+             same work for all servers. On a machine with few cores they take it from the \
+             writers."
+                .to_owned(),
+        ]
+    }
+}
+
 impl Benchmark for CommitArgs {
     type State = ();
 
     fn describe(&self) -> anyhow::Result<Description> {
-        let clients = self.form.clients_name();
+        ensure!(
+            !(self.writers.vary() && self.listeners.vary()),
+            "of --writers and --listeners only one can have several numbers"
+        );
+        let (_, label) = self.numbers();
+        let points = self.points();
+        let listeners = points.iter().map(|point| self.scene(point).listeners);
+        let connecting = CONNECTION_TIME * (listeners.sum::<u32>() / points.len() as u32);
         let load = match self.form {
             Form::Alone => {
                 "pgbench sends notifications and does nothing else, all on one channel.".to_owned()
@@ -134,40 +250,37 @@ impl Benchmark for CommitArgs {
             // Whether or not other transactions are active.
             settings.push("commit_siblings=0".parse()?);
         }
+        let mut method = vec![
+            load,
+            format!(
+                "A load is {} s of warm-up, and {} s that are measured, of the same sessions. \
+                 Every notification has to arrive at each of the sessions that listen ({}), and \
+                 is counted there.",
+                self.time.warmup.as_secs_f64(),
+                self.time.duration.as_secs_f64(),
+                self.listeners
+            ),
+            format!(
+                "Meanwhile one more session, the probe, sends the same transaction {} times \
+                 per second, at fixed times. The latency of its notification is taken from \
+                 when COMMIT has returned, and from when the transaction was due: a server \
+                 that makes the probe wait is not excused.",
+                self.probes
+            ),
+        ];
+        if self.is_queue() {
+            method.extend(self.method_of_queue());
+        }
         Ok(Description {
-            name: if self.form == Form::Alone {
-                "notify"
-            } else {
-                "commit"
-            },
-            question: if self.form == Form::Alone {
-                "How many notifications per second can many sessions send?"
-            } else {
-                "What does a notification add to a transaction that writes?"
-            },
-            method: vec![
-                load,
-                format!(
-                    "A load is {} s of warm-up, and {} s that are measured, of the same sessions. \
-                     Every notification has to arrive at each of the {} sessions that listen, and \
-                     is counted there.",
-                    self.time.warmup.as_secs_f64(),
-                    self.time.duration.as_secs_f64(),
-                    self.listeners
-                ),
-                format!(
-                    "Meanwhile one more session, the probe, sends the same transaction {} times \
-                     per second, at fixed times. The latency of its notification is taken from \
-                     when COMMIT has returned, and from when the transaction was due: a server \
-                     that makes the probe wait is not excused.",
-                    self.probes
-                ),
-            ],
-            axis: Axis::new(clients, clients, Scale::Logarithmic),
-            figures: results::figures(self.form.kinds()),
-            points: self.writers.iter().map(PointId::at).collect(),
-            run_time: (self.time.warmup + self.time.duration) * self.form.kinds().len() as u32,
-            sessions: self.writers.last() + self.listeners + MORE_SESSIONS,
+            name: self.name(),
+            question: self.question(),
+            method,
+            axis: Axis::new(label, label, Scale::Logarithmic),
+            figures: results::figures(self.form.kinds(), self.is_queue()),
+            points,
+            run_time: (self.time.warmup + self.time.duration + connecting)
+                * self.form.kinds().len() as u32,
+            sessions: self.writers.last() + self.listeners.last() + MORE_SESSIONS,
             programs: &[pgbench::PROGRAM],
             settings,
             needs_own_cluster: self
@@ -181,6 +294,7 @@ impl Benchmark for CommitArgs {
     }
 
     fn warnings(&self, points: &[Point]) -> Vec<String> {
+        let (_, label) = self.numbers();
         let limit = self.time.duration.mul_f64(BACKLOG);
         let mut behind = Vec::new();
         for point in points {
@@ -191,10 +305,9 @@ impl Benchmark for CommitArgs {
                 let backlog = Duration::from_micros(backlog.max as u64);
                 if backlog > limit {
                     behind.push(format!(
-                        "{} with {} {}, {:.1} s",
+                        "{} with {} {label}, {:.1} s",
                         series.target,
                         number::whole(point.x as f64),
-                        self.form.clients_name(),
                         backlog.as_secs_f64()
                     ));
                 }
@@ -227,12 +340,12 @@ impl Benchmark for CommitArgs {
         }
         let mut loads = Vec::new();
         for kind in kinds {
-            let load = measure::measure(self, kind, point.x, server)
+            let load = measure::measure(self, kind, self.scene(point), server)
                 .await
                 .with_context(|| format!("{kind} load"))?;
             loads.push((kind, load));
         }
-        Ok(results::values(loads))
+        Ok(results::values(loads, self.is_queue()))
     }
 }
 
@@ -249,9 +362,58 @@ mod tests {
         args: CommitArgs,
     }
 
+    fn parse(arguments: &[&str]) -> CommitArgs {
+        Commit::parse_from(["commit"].iter().chain(arguments)).args
+    }
+
+    #[test]
+    fn writers_or_listeners_are_varied() {
+        use Workload::{Broadcast, Folded, Shared};
+
+        for (arguments, name, expected) in [
+            (
+                &["--writers=1,4", "--listeners=3"][..],
+                "commit",
+                &[(1, 3, Broadcast), (4, 3, Broadcast)][..],
+            ),
+            (
+                &["--writers=1,4", "--workload=shared"],
+                "commit",
+                &[(1, 1, Shared), (4, 1, Shared)],
+            ),
+            (&["--writers=4"], "commit", &[(4, 1, Broadcast)]),
+            (
+                &["--writers=4", "--listeners=2,9", "--workload=folded,shared"],
+                "queue",
+                &[
+                    (4, 2, Folded),
+                    (4, 2, Shared),
+                    (4, 9, Folded),
+                    (4, 9, Shared),
+                ],
+            ),
+            (
+                &["--writers=4", "--listeners=9", "--workload=folded"],
+                "queue",
+                &[(4, 9, Folded)],
+            ),
+        ] {
+            let args = parse(arguments);
+            let description = args.describe().unwrap();
+            assert_eq!(description.name, name);
+            let scenes = description.points.iter().map(|point| args.scene(point));
+            let scenes: Vec<_> = scenes
+                .map(|scene| (scene.writers, scene.listeners, scene.workload))
+                .collect();
+            assert_eq!(scenes, expected);
+        }
+        let error = parse(&["--writers=1,2", "--listeners=1,2"]).describe();
+        assert!(error.unwrap_err().to_string().contains("only one can have"));
+    }
+
     #[test]
     fn a_backlog_gets_a_warning() {
-        let args = Commit::parse_from(["commit", "--form=alone", "--duration=2"]).args;
+        let args = parse(&["--form=alone", "--duration=2"]);
         let warnings = |backlog| {
             let run = Values::from([(results::BACKLOG_USEC.to_owned(), backlog)]);
             args.warnings(&[Point {

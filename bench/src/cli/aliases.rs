@@ -11,6 +11,15 @@ pub const ALIASES: &[(&str, &str, &[&str])] = &[
         "commit",
         &["--form=alone", "--writers=1,2,4,8,16,32,64,128"],
     ),
+    (
+        "queue",
+        "commit",
+        &[
+            "--writers=16",
+            "--listeners=1,50,200,1000",
+            "--workload=broadcast,folded,shared",
+        ],
+    ),
     ("listeners", "channels", &["--listeners=1,10,50,100,200"]),
     ("idle", "channels", &["--idle=0,50,100,200,300,400,500"]),
     (
@@ -42,6 +51,7 @@ pub const ALIASES: &[(&str, &str, &[&str])] = &[
 pub const HELP: &str = "\
 Other names, for certain questions:
   notify     commit --form alone: NOTIFY and nothing else
+  queue      commit, against the number of listeners, who may share the channel
   listeners  channels, against the number of listeners
   idle       channels, against the number of sessions that do not listen
   hub        channels --channels 1, against the number of listeners
@@ -70,6 +80,10 @@ mod tests {
 
     /// What the benchmark is called that these arguments start.
     fn name(arguments: &[&str]) -> String {
+        plan(arguments).split_once(':').unwrap().0.to_owned()
+    }
+
+    fn plan(arguments: &[&str]) -> String {
         let arguments = ["pinpoint-bench"]
             .iter()
             .chain(arguments)
@@ -78,8 +92,28 @@ mod tests {
         let Command::Benchmark(command) = cli.command else {
             panic!("no benchmark");
         };
-        let (plan, _) = command.into_job().plan(None).unwrap();
-        plan.split_once(':').unwrap().0.to_owned()
+        command.into_job().plan(None).unwrap().0
+    }
+
+    /// Lists are replaced, and not added to.
+    #[test]
+    fn workloads_replace_those_of_an_alias() {
+        for (arguments, measurements) in [
+            (&["queue", "--listeners=5"][..], 3),
+            (&["queue", "--listeners=5", "--workload=shared"], 1),
+            (
+                &["queue", "--listeners=5", "--workload=shared,broadcast"],
+                2,
+            ),
+            (&["hub", "--listeners=5", "--workload=others_listen"], 1),
+            (&["overhead", "--clients=2", "--workload=select_only"], 1),
+        ] {
+            let plan = plan(arguments);
+            assert!(
+                plan.contains(&format!(": {measurements} measurement")),
+                "{plan}"
+            );
+        }
     }
 
     #[test]
@@ -96,6 +130,7 @@ mod tests {
     fn options_replace_those_of_an_alias_and_may_have_their_older_names() {
         for arguments in [
             &["notify", "--senders", "16", "--runs", "1"][..],
+            &["queue", "--listeners", "50", "--workload", "shared"],
             &["hub", "--listeners", "2,5", "--notifications", "3"],
             &["multicast", "--group", "1,3", "--listeners", "10"],
             &["overhead", "--clients", "2", "--protocol", "prepared"],

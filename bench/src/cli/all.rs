@@ -23,7 +23,16 @@ const BENCHMARKS: &[(&str, &[&str])] = &[
         &["--idle=0,100,1000", "--duration=0.5", "--warmup=0.2"],
     ),
     ("commit", &["--writers=1,16", "--duration=1", "--warmup=1"]),
-    ("notify", &["--writers=1,32", "--duration=1", "--warmup=1"]),
+    ("notify", &["--writers=32", "--duration=1", "--warmup=1"]),
+    (
+        "queue",
+        &[
+            "--listeners=100",
+            "--workload=broadcast,shared",
+            "--duration=1",
+            "--warmup=0",
+        ],
+    ),
     (
         "channels",
         &["--channels=1,1000,10000", "--transactions=5", "--warmup=1"],
@@ -235,7 +244,7 @@ mod tests {
             .map(|planned| planned.time)
             .sum();
         // The rest is for what is not counted: sessions that connect, slow machines.
-        assert!(time < Duration::from_secs(480), "{time:?}");
+        assert!(time < Duration::from_secs(520), "{time:?}");
         for (name, options) in BENCHMARKS {
             assert!(!options.iter().any(|o| o.starts_with("--runs")), "{name}");
         }

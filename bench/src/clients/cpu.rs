@@ -1,5 +1,6 @@
-//! How much processor time this program uses itself.
+//! How much processor time this program uses itself, and how much a server process.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,6 +12,13 @@ pub fn time_of_this_thread() -> anyhow::Result<Duration> {
     Ok(time
         .context("could not read this program's processor time")?
         .into())
+}
+
+/// What a process of this machine has used since it began, if the system tells.
+pub fn time_of_process(pid: i32) -> Option<Duration> {
+    let statistics = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let nanoseconds = statistics.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
-//! A session that sends and listens.
+//! A session that sends and listens, and all that there are.
+
+use std::time::Duration;
 
 use anyhow::{Context, Error};
+use pinpoint_servers::server::Server;
 use tokio::sync::mpsc::{self, UnboundedReceiver, error::TryRecvError};
 use tokio_postgres::{Client, Config};
 
@@ -8,6 +11,8 @@ use super::reader;
 
 /// Where many sessions connect: so many at the same time.
 pub const CONNECTING_AT_ONCE: usize = 16;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 const CLOSED: &str = "the server closed the connection";
 
@@ -66,5 +71,45 @@ impl Session {
 
     pub fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+}
+
+/// The sessions that this program has on a server.
+pub struct Sessions {
+    client: Client,
+    count: i64,
+}
+
+impl Sessions {
+    pub async fn of(server: &Server) -> anyhow::Result<Self> {
+        let mut sessions = Self {
+            client: server.connect().await?,
+            count: 0,
+        };
+        sessions.count = sessions.count().await?;
+        Ok(sessions)
+    }
+
+    /// The server processes of those that execute, or have executed last, `statements`.
+    pub async fn processes_of(&self, statements: &str) -> anyhow::Result<Vec<i32>> {
+        let sql = "SELECT pid FROM pg_stat_activity \
+                   WHERE application_name = 'pinpoint-bench' AND query = $1";
+        let rows = self.client.query(sql, &[&statements]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    async fn count(&self) -> anyhow::Result<i64> {
+        let sql = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE application_name = 'pinpoint-bench' AND pid <> pg_backend_pid()";
+        Ok(self.client.query_one(sql, &[]).await?.try_get(0)?)
+    }
+
+    /// While hundreds of them end, the machine is busy, which must not be part of the
+    /// next run.
+    pub async fn wait_for_others_to_go(&self) -> anyhow::Result<()> {
+        while self.count().await? > self.count {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
     }
 }

@@ -213,6 +213,55 @@ fn notify_measures_each_number_of_senders() {
     }
 }
 
+/// What is given to some of the listeners is counted, and the sessions that listen are
+/// those whose processor time is taken.
+#[test]
+fn queue_delivers_to_all_once_or_to_a_few() {
+    let bench = Bench::new();
+    let json_file = bench.result("json");
+    let arguments = [
+        &SHORT[..],
+        &[
+            "--writers=2",
+            "--listeners=5,12",
+            "--target",
+            "stock=pg_config",
+            "--target",
+            "one=pg_config,preload=pg_pinpoint,extension=pg_pinpoint,pinpoint.share_limit=1",
+            "--json",
+            json_file.to_str().unwrap(),
+        ],
+    ]
+    .concat();
+    let output = bench.run_subcommand("queue", &arguments);
+    assert_succeeded(&bench, &output);
+    let report = json(&bench);
+    assert_eq!(report["benchmark"], "queue");
+    assert_eq!(report["axis"]["name"], "listeners");
+
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 6);
+    for point in points {
+        let listeners = number(&point["x"]);
+        for series in point["series"].as_array().unwrap() {
+            let run = &series["runs"][0];
+            assert_measured(run);
+            assert!(number(&run["plain_tps"]) > 0.0, "{run}");
+            assert!(number(&run["listeners_server_usec"]) > 0.0, "{run}");
+            assert!(number(&run["listeners_client_usec"]) > 0.0, "{run}");
+            let first = number(&run["first_from_due_p50_usec"]);
+            assert!(first <= number(&run["from_due_p50_usec"]), "{run}");
+            let deliveries = number(&run["deliveries_per_notification"]);
+            let target = series["target"].as_str().unwrap();
+            match (target, point["workload"].as_str().unwrap()) {
+                ("one", "shared") => assert_eq!(deliveries, 1.0),
+                ("one", "folded") => assert!(deliveries <= listeners, "{run}"),
+                _ => assert_eq!(deliveries, listeners, "{run}"),
+            }
+        }
+    }
+}
+
 /// Makes a pg_config whose programs are those of the real one, except pgbench.
 fn with_pgbench(bench: &Bench, pgbench: Option<&str>) -> String {
     let answer = |option| {
@@ -243,7 +292,7 @@ fn with_pgbench(bench: &Bench, pgbench: Option<&str>) -> String {
 fn without_pgbench() {
     let bench = Bench::new();
     let target = with_pgbench(&bench, None);
-    for subcommand in ["commit", "notify", "listen", "overhead"] {
+    for subcommand in ["commit", "notify", "queue", "listen", "overhead"] {
         let output = bench.run_subcommand(subcommand, &["--target", &target]);
         assert_failed(
             &bench,
@@ -326,7 +375,7 @@ fn a_listener_that_is_terminated_ends_the_run_at_once() {
     let terminated = bench.query(
         "a",
         "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
-         WHERE query = 'LISTEN pinpoint_bench'",
+         WHERE query LIKE 'LISTEN pinpoint_bench;%'",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
     let (status, stderr) = running.wait();

@@ -76,6 +76,7 @@ fn every_kind_of_benchmark_measures_a_running_server() {
             "multicast",
             ["--group=1,2", "--listeners=3", "--duration=0.1"],
         ),
+        ("queue", ["--listeners=2", "--writers=2", "--duration=1"]),
         ("listen", ["--connections=2", "--duration=1", "--warmup=0"]),
         ("overhead", ["--clients=2", "--duration=1", "--warmup=0"]),
     ] {

@@ -188,9 +188,15 @@ impl Form {
     }
 }
 
-/// What marks the end of a load to the listeners.
+/// What marks the end of a load to the listeners, all of them: on a channel that is
+/// not shared.
 pub fn fence(channel: &str) -> String {
-    format!("NOTIFY {channel}, '{FENCE}'")
+    format!("NOTIFY {channel}_{FENCE}, '{FENCE}'")
+}
+
+/// What a listener executes.
+pub fn listen(channel: &str) -> String {
+    format!("LISTEN {channel}; LISTEN {channel}_{FENCE}")
 }
 
 /// A statement with its semicolon, made `length` bytes long by a comment.

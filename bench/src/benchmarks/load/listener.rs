@@ -1,19 +1,25 @@
-//! A listener that reads everything, as fast as it comes.
+//! Listeners that read everything, as fast as it comes.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, ensure};
+use futures_util::future::try_join_all;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
-use tokio_postgres::Config;
+use tokio_postgres::{Config, Notification};
 
 use super::form::Origin;
+use crate::clients::cpu;
 use crate::clients::reader::ReaderThread;
+use crate::clients::session::CONNECTING_AT_ONCE;
 
-/// A session that listens, read by a thread of its own. It ends when this is dropped.
+/// Sessions that listen. They are read by as many threads as the machine has cores,
+/// if there are as many of them, and end when this is dropped.
 #[derive(Debug)]
-pub struct Listener {
-    arrivals: mpsc::UnboundedReceiver<Result<Arrival, Error>>,
-    _thread: ReaderThread,
+pub struct Listeners {
+    arrivals: Vec<mpsc::UnboundedReceiver<Result<Arrival, Error>>>,
+    threads: Vec<ReaderThread>,
 }
 
 /// The arrival of a notification that is not part of the load.
@@ -28,73 +34,102 @@ struct Arrival {
 /// All that a listener has received.
 #[derive(Debug)]
 pub struct Received {
-    /// When each probe arrived, in the order of their numbers.
-    pub probes: Vec<Instant>,
+    /// The numbers of probes, ascending, and when each arrived.
+    pub probes: Vec<(u32, Instant)>,
     pub fence: Instant,
     /// Notifications of the load.
     pub load: u64,
 }
 
-impl Listener {
-    /// Connects, and LISTENs on `channel`.
-    pub async fn start(config: Config, channel: &str) -> anyhow::Result<Self> {
-        let thread = ReaderThread::start()?;
-        let (arrived, arrivals) = mpsc::unbounded_channel();
-        let mut load = 0;
-        let on_arrival = move |arrival: Result<tokio_postgres::Notification, Error>| {
-            let arrival = match arrival {
-                Ok(notification) => match Origin::of(notification.payload()) {
-                    Origin::Load => {
-                        load += 1;
-                        return;
-                    }
-                    origin => Ok(Arrival {
-                        origin,
-                        at: Instant::now(),
-                        load,
-                    }),
-                },
-                Err(error) => Err(error),
-            };
-            // Nobody wants it any more if the receiver has gone.
-            let _ = arrived.send(arrival);
-        };
-        thread
-            .listen(config, format!("LISTEN {channel}"), on_arrival)
-            .await
-            .context("a listener failed")?;
-        Ok(Self {
-            arrivals,
-            _thread: thread,
-        })
+impl Listeners {
+    /// Connects `count` sessions, which execute `statements` to listen.
+    pub async fn start(count: u32, config: &Config, statements: &str) -> anyhow::Result<Self> {
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+        let threads: Vec<ReaderThread> = (0..cores.min(count as usize))
+            .map(|_| ReaderThread::start())
+            .collect::<anyhow::Result<_>>()?;
+        let arrivals = stream::iter(0..count as usize)
+            .map(|number| listen(&threads[number % threads.len()], config, statements))
+            .buffered(CONNECTING_AT_ONCE)
+            .try_collect()
+            .await?;
+        Ok(Self { arrivals, threads })
     }
 
-    /// Waits for the fence, and returns all that came before it.
-    pub async fn receive(&mut self) -> anyhow::Result<Received> {
-        let mut probes = Vec::new();
-        loop {
-            let arrival = self.arrivals.recv().await;
-            let arrival = arrival.context("the thread of a listener has ended")?;
-            let arrival = arrival.context("a listener failed")?;
-            match arrival.origin {
-                Origin::Probe(got) => {
-                    let expected = probes.len() as u32;
+    /// Waits until each has the fence, and returns all that came before it.
+    pub async fn receive(&mut self) -> anyhow::Result<Vec<Received>> {
+        try_join_all(self.arrivals.iter_mut().map(receive)).await
+    }
+
+    /// The processor time that the threads have used.
+    pub async fn processor_time(&self) -> anyhow::Result<Duration> {
+        let mut sum = Duration::ZERO;
+        for thread in &self.threads {
+            sum += thread.run(cpu::time_of_this_thread).await??;
+        }
+        Ok(sum)
+    }
+}
+
+async fn listen(
+    thread: &ReaderThread,
+    config: &Config,
+    statements: &str,
+) -> anyhow::Result<mpsc::UnboundedReceiver<Result<Arrival, Error>>> {
+    let (arrived, arrivals) = mpsc::unbounded_channel();
+    let mut load = 0;
+    let on_arrival = move |arrival: Result<Notification, Error>| {
+        let arrival = match arrival {
+            Ok(notification) => match Origin::of(notification.payload()) {
+                Origin::Load => {
+                    load += 1;
+                    return;
+                }
+                origin => Ok(Arrival {
+                    origin,
+                    at: Instant::now(),
+                    load,
+                }),
+            },
+            Err(error) => Err(error),
+        };
+        // Nobody wants it any more if the receiver has gone.
+        let _ = arrived.send(arrival);
+    };
+    thread
+        .listen(config.clone(), statements.to_owned(), on_arrival)
+        .await
+        .context("a listener failed")?;
+    Ok(arrivals)
+}
+
+async fn receive(
+    arrivals: &mut mpsc::UnboundedReceiver<Result<Arrival, Error>>,
+) -> anyhow::Result<Received> {
+    let mut probes: Vec<(u32, Instant)> = Vec::new();
+    loop {
+        let arrival = arrivals.recv().await;
+        let arrival = arrival.context("the thread of a listener has ended")?;
+        let arrival = arrival.context("a listener failed")?;
+        match arrival.origin {
+            Origin::Probe(number) => {
+                if let Some(&(last, _)) = probes.last() {
                     ensure!(
-                        got == expected,
-                        "probe {got} arrived at a listener where probe {expected} was due: the \
-                         server lost a notification or changed their order"
+                        number > last,
+                        "probe {number} arrived at a listener after probe {last}: the server \
+                         changed their order, or sent one twice"
                     );
-                    probes.push(arrival.at);
                 }
-                Origin::Fence => {
-                    return Ok(Received {
-                        probes,
-                        fence: arrival.at,
-                        load: arrival.load,
-                    });
-                }
-                Origin::Load => {}
+                probes.push((number, arrival.at));
             }
+            Origin::Fence => {
+                return Ok(Received {
+                    probes,
+                    fence: arrival.at,
+                    load: arrival.load,
+                });
+            }
+            Origin::Load => {}
         }
     }
 }

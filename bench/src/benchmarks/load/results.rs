@@ -13,6 +13,10 @@ const NOTIFY_TO_PLAIN: &str = "notify_to_plain";
 const FROM_COMMIT_COUNT: &str = "from_commit_count";
 pub const BACKLOG_USEC: &str = "backlog_usec";
 
+const DELIVERIES: &str = "deliveries_per_notification";
+const SERVER_USEC: &str = "listeners_server_usec";
+const CLIENT_USEC: &str = "listeners_client_usec";
+
 /// How the notifications of a load arrived.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
@@ -23,10 +27,24 @@ pub struct Delivery {
     pub from_due: Latencies,
     /// How long a listener had still to read when everything had been sent.
     pub backlog: Duration,
+    /// The same as `from_due`, at the first listener of each probe.
+    pub first_from_due: Latencies,
+    pub listening: Listening,
 }
 
-/// The figures of a run that makes these kinds of load.
-pub fn figures(kinds: &[LoadKind]) -> Vec<Figure> {
+/// What listening to a load has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listening {
+    /// Notifications of the load that arrived, at all listeners together.
+    pub received: u64,
+    /// Processor time of the listeners' server processes, where it can be seen.
+    pub server: Option<Duration>,
+    /// That of this program's threads which read the listeners.
+    pub client: Duration,
+}
+
+/// The figures of a run that makes these kinds of load, with many listeners or not.
+pub fn figures(kinds: &[LoadKind], is_queue: bool) -> Vec<Figure> {
     let mut figures = vec![
         Figure::new(
             NOTIFY_TPS,
@@ -78,11 +96,46 @@ pub fn figures(kinds: &[LoadKind]) -> Vec<Figure> {
         }
         figures.push(last);
     }
+    if is_queue {
+        figures.extend(queue_figures());
+    }
+    figures
+}
+
+/// What there is to know of many listeners on one channel.
+fn queue_figures() -> Vec<Figure> {
+    let mut figures = vec![
+        Figure::new(
+            SERVER_USEC,
+            "processor time of the listeners' server processes, for each transaction (µs)",
+            Kind::Time,
+        )
+        .drawn(),
+        // This is of no server.
+        Figure::new(
+            CLIENT_USEC,
+            "processor time that this program reads the listeners with, for each transaction (µs)",
+            Kind::Count,
+        )
+        .drawn(),
+        Figure::new(
+            DELIVERIES,
+            "listeners that a notification arrives at, on average",
+            Kind::Count,
+        ),
+    ];
+    for (end, which) in [("p50", "median"), ("p99", "99th percentile")] {
+        figures.push(Figure::new(
+            &format!("first_from_due_{end}_usec"),
+            &format!("latency from when it was due, at its first listener, {which} (µs)"),
+            Kind::Time,
+        ));
+    }
     figures
 }
 
 /// The figures of a run, from its loads in any order.
-pub fn values(loads: Vec<(LoadKind, (Load, Option<Delivery>))>) -> Values {
+pub fn values(loads: Vec<(LoadKind, (Load, Option<Delivery>))>, is_queue: bool) -> Values {
     let mut values = Values::new();
     for (kind, (load, delivery)) in loads {
         let name = match kind {
@@ -97,12 +150,35 @@ pub fn values(loads: Vec<(LoadKind, (Load, Option<Delivery>))>) -> Values {
             values.insert(FROM_COMMIT_COUNT.to_owned(), count);
             let backlog = delivery.backlog.as_micros() as f64;
             values.insert(BACKLOG_USEC.to_owned(), backlog);
+            if is_queue {
+                values.extend(queue_values(&delivery, load.transactions));
+            }
         }
     }
     if let (Some(notify), Some(plain)) = (values.get(NOTIFY_TPS), values.get(PLAIN_TPS)) {
         values.insert(NOTIFY_TO_PLAIN.to_owned(), notify / plain);
     }
     values
+}
+
+fn queue_values(delivery: &Delivery, transactions: u64) -> impl Iterator<Item = (String, f64)> {
+    let Listening {
+        received,
+        server,
+        client,
+    } = delivery.listening;
+    let of_each = |what: f64| what / transactions.max(1) as f64;
+    let usec = |time: Duration| of_each(time.as_secs_f64() * 1e6);
+    let own = [
+        (SERVER_USEC, server.map(usec)),
+        (CLIENT_USEC, Some(usec(client))),
+        (DELIVERIES, Some(of_each(received as f64))),
+    ];
+    let own = own
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let first = latencies("first_from_due", &delivery.first_from_due);
+    own.chain(first.filter(|(name, _)| !name.ends_with("max_usec")))
 }
 
 /// Those that there are: of nothing there is no quantile.
@@ -135,6 +211,12 @@ mod tests {
             from_commit: of(from_commit.iter().copied()),
             from_due: of([500, 600]),
             backlog: Duration::from_millis(125),
+            first_from_due: of([400, 450]),
+            listening: Listening {
+                received: 10,
+                server: Some(Duration::from_micros(50)),
+                client: Duration::from_micros(20),
+            },
         }
     }
 
@@ -142,7 +224,7 @@ mod tests {
     fn figures_of_a_run_whatever_came_first() {
         let plain = (LoadKind::Plain, (load(400.0), None));
         let notify = (LoadKind::Notify, (load(300.0), Some(delivery(&[1, 2, 7]))));
-        let values_of = values(vec![plain.clone(), notify.clone()]);
+        let values_of = values(vec![plain.clone(), notify.clone()], false);
         let expected = [
             ("notify_tps", 300.0),
             ("plain_tps", 400.0),
@@ -160,21 +242,36 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), value))
             .into();
         assert_eq!(values_of, expected);
-        assert_eq!(values(vec![notify, plain]), expected);
+        assert_eq!(values(vec![notify.clone(), plain.clone()], false), expected);
+        assert_described(&expected, false);
 
-        // Each of them is described.
-        let described: Vec<String> = figures(&[LoadKind::Plain, LoadKind::Notify])
+        let of_queue = values(vec![notify, plain], true);
+        assert_described(&of_queue, true);
+        for (name, value) in [
+            (SERVER_USEC, 10.0),
+            (CLIENT_USEC, 4.0),
+            (DELIVERIES, 2.0),
+            ("first_from_due_p50_usec", 400.0),
+            ("first_from_due_p99_usec", 450.0),
+        ] {
+            assert!((of_queue[name] - value).abs() < 1e-9, "{name}");
+        }
+    }
+
+    fn assert_described(values: &Values, is_queue: bool) {
+        let described: Vec<String> = figures(&[LoadKind::Plain, LoadKind::Notify], is_queue)
             .into_iter()
             .map(|figure| figure.name)
             .collect();
         assert_eq!(described[0], NOTIFY_TPS);
-        assert_eq!(described.len(), expected.len());
-        assert!(described.iter().all(|name| expected.contains_key(name)));
+        assert_eq!(described.len(), values.len());
+        assert!(described.iter().all(|name| values.contains_key(name)));
     }
 
     #[test]
     fn without_plain_loads_and_committed_probes_their_figures_are_not_there() {
-        let values = values(vec![(LoadKind::Notify, (load(300.0), Some(delivery(&[]))))]);
+        let loads = vec![(LoadKind::Notify, (load(300.0), Some(delivery(&[]))))];
+        let values = values(loads, false);
         for name in ["plain_tps", "notify_to_plain", "from_commit_p50_usec"] {
             assert!(!values.contains_key(name), "{name}");
         }
