@@ -11,6 +11,7 @@
 #define PINPOINT_BATCH_H
 
 #include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "lib/ilist.h"
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
@@ -50,8 +51,12 @@ typedef struct PinpointBatch
 			struct PinpointBatch *right;
 		}			heap;
 	};
-	XLogRecPtr	order;			/* in flight: lower bound of the commit
+	union
+	{
+		XLogRecPtr	order;		/* in flight: lower bound of the commit
 								 * record; ready: its end */
+		TimestampTz published_at;	/* published: when */
+	};
 	uint64		sequence;		/* ready: number of its turn among equals;
 								 * published: number of publication */
 	uint64		position;		/* bytes published before this batch */

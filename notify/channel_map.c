@@ -423,8 +423,8 @@ pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 
 	dshash_seq_init(&seq, channel_map, false);
 	while ((entry = dshash_seq_next(&seq)) != NULL)
-		visitor(entry->key.dboid, entry->key.channel, entry->nlisteners,
-				entry->nsharers, arg);
+		visitor(entry->key.dboid, entry->key.channel, listeners_of(entry),
+				entry->nlisteners, entry->nsharers, arg);
 	dshash_seq_term(&seq);
 }
 

@@ -26,10 +26,13 @@ typedef struct PinpointListeners
 typedef void (*PinpointListenersVisitor) (const PinpointListeners *listeners,
 										  void *arg);
 
-/* What is done with each channel. */
+/*
+ * What is done with each channel.  Its nlisteners slots are first those that do not
+ * share it, and then the nsharers that do.
+ */
 typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
-										int nlisteners, int nsharers,
-										void *arg);
+										const int *slots, int nlisteners,
+										int nsharers, void *arg);
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);

@@ -68,8 +68,10 @@
 #include "lib/ilist.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
+#include "utils/timestamp.h"
 
 #include "commit_order.h"
+#include "counters.h"
 #include "locks.h"
 #include "message_log.h"
 #include "replicate.h"
@@ -264,6 +266,8 @@ pinpoint_commit_order_publish(void)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	leave_in_flight(batch);
 	batch->order = my_stamp;
+	if (!may_publish(batch))
+		pinpoint_count(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
 	insert_ready(batch);
 	publish_ready();
 }
@@ -276,6 +280,7 @@ void
 pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 {
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
 	publish(batch);
 	pinpoint_wakeup_before_release();
 	LWLockRelease(PinpointOrderLock);
@@ -406,17 +411,20 @@ publish(PinpointBatch *batch)
 	int			nfound = pinpoint_wakeup_find(batch, sequence);
 
 	commit_order->published++;
-	if (batch->sender_pid != MyProcPid)
-		commit_order->published_by_others++;
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_TRANSACTIONS, 1);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_NOTIFICATIONS,
+				   batch->nnotifications);
 
 	if (nfound == 0)
 	{
 		commit_order->unheard++;
+		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
 		pinpoint_message_log_free(batch);
 	}
 	else
 	{
 		batch->sequence = sequence;
+		batch->published_at = GetCurrentTimestamp();
 		pinpoint_message_log_append(batch);
 		pinpoint_wakeup_collect(batch, nfound);
 	}
@@ -437,6 +445,11 @@ publish_ready(void)
 		PinpointBatch *batch = commit_order->ready;
 
 		remove_first_ready();
+		if (batch->sender_pid != MyProcPid)
+		{
+			commit_order->published_by_others++;
+			pinpoint_count(batch->dboid, PINPOINT_COUNT_BY_OTHERS, 1);
+		}
 		publish(batch);
 
 		if (++in_round == MAX_BATCHES_PER_ROUND)

@@ -21,8 +21,10 @@
 #include "commands/async.h"
 #include "common/hashfn.h"
 #include "lib/ilist.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 
+#include "counters.h"
 #include "fold.h"
 
 /* Bytes of names and payloads that are collected at most, about. */
@@ -115,6 +117,7 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
 	if (entry != NULL)
 	{
 		entry->notification->sender_pid = sender_pid;
+		pinpoint_count(MyDatabaseId, PINPOINT_COUNT_FOLDED, 1);
 		return;
 	}
 

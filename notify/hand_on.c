@@ -33,6 +33,7 @@
 
 #include "channel_map.h"
 #include "compat.h"
+#include "counters.h"
 #include "hand_on.h"
 #include "locks.h"
 #include "message_log.h"
@@ -161,7 +162,10 @@ hand_on_to(const PinpointListeners *listeners, void *arg)
 	slotno = pinpoint_sharing_pass_on(hand_on->batch, hand_on->place,
 									  listeners, &late);
 	if (slotno >= 0)
+	{
+		pinpoint_count(hand_on->batch->dboid, PINPOINT_COUNT_HANDED_ON, 1);
 		make_read(slotno, hand_on->batch, late);
+	}
 }
 
 /*

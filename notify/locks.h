@@ -30,6 +30,7 @@ extern LWLock *PinpointOrderLock;
 
 extern void pinpoint_locks_request(void);
 extern void pinpoint_locks_init(void);
+extern void pinpoint_check_preloaded(void);
 extern int	pinpoint_channel_map_tranche(void);
 
 #endif							/* PINPOINT_LOCKS_H */

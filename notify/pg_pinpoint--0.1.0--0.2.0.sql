@@ -58,3 +58,108 @@ COMMENT ON VIEW pinpoint.stat_channels IS
 REVOKE ALL ON FUNCTION pinpoint.stat_get_channels() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pinpoint.stat_get_channels() TO pg_read_all_stats;
 GRANT SELECT ON pinpoint.stat_channels TO pg_read_all_stats;
+
+-- Who listens, on what, and what has happened.
+DROP VIEW pinpoint.stat_listeners;
+DROP FUNCTION pinpoint.stat_get_listeners();
+
+CREATE FUNCTION pinpoint.stat_get_listeners(
+	OUT pid integer,
+	OUT datid oid,
+	OUT state text,
+	OUT channels integer,
+	OUT wakeups bigint,
+	OUT notifications bigint,
+	OUT backlog_bytes bigint,
+	OUT backlog_batches bigint,
+	OUT oldest_unread timestamp with time zone)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_listeners'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_listeners() IS
+'the sessions of the whole server that listen; see the view pinpoint.stat_listeners';
+
+CREATE VIEW pinpoint.stat_listeners AS
+SELECT l.pid, l.datid, d.datname, a.usesysid, r.rolname AS usename,
+	   a.application_name, a.client_addr, l.state, l.channels, l.wakeups,
+	   l.notifications, l.backlog_bytes, l.backlog_batches, l.oldest_unread
+  FROM pinpoint.stat_get_listeners() AS l
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) l.datid
+  LEFT JOIN pg_catalog.pg_stat_get_activity(NULL) AS a
+	ON a.pid OPERATOR(pg_catalog.=) l.pid AND l.state IS NOT NULL
+  LEFT JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) a.usesysid;
+
+COMMENT ON VIEW pinpoint.stat_listeners IS
+'one row per listening session: who it is, its wake-up state, channels, signals sent to it, notifications delivered, and what it has not read: bytes and batches that were published since, and when the oldest was';
+
+CREATE FUNCTION pinpoint.stat_get_listening(
+	OUT pid integer,
+	OUT datid oid,
+	OUT channel text,
+	OUT shared boolean)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_listening'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_listening() IS
+'who listens on what, in the whole server; see the view pinpoint.listening';
+
+CREATE VIEW pinpoint.listening AS
+SELECT l.pid, l.datid, d.datname, l.channel, l.shared
+  FROM pinpoint.stat_get_listening() AS l
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) l.datid;
+
+COMMENT ON VIEW pinpoint.listening IS
+'one row per listening session and channel, and whether it shares the channel with others';
+
+CREATE FUNCTION pinpoint.stat_get_notify(
+	OUT datid oid,
+	OUT transactions bigint,
+	OUT notifications bigint,
+	OUT replayed bigint,
+	OUT unheard bigint,
+	OUT held_back bigint,
+	OUT published_by_others bigint,
+	OUT signals bigint,
+	OUT signals_saved bigint,
+	OUT handed_over bigint,
+	OUT delivered bigint,
+	OUT folded bigint,
+	OUT handed_on bigint,
+	OUT disconnected bigint,
+	OUT queue_full bigint,
+	OUT disk_full bigint,
+	OUT stats_reset timestamp with time zone)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_notify'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_notify() IS
+'what has happened since the server started, by database; see the view pinpoint.stat_notify';
+
+CREATE VIEW pinpoint.stat_notify AS
+SELECT n.datid, d.datname, n.transactions, n.notifications, n.replayed,
+	   n.unheard, n.held_back, n.published_by_others, n.signals,
+	   n.signals_saved, n.handed_over, n.delivered, n.folded, n.handed_on,
+	   n.disconnected, n.queue_full, n.disk_full, n.stats_reset
+  FROM pinpoint.stat_get_notify() AS n
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) n.datid;
+
+COMMENT ON VIEW pinpoint.stat_notify IS
+'one row per database: what was notified and what became of it, since the server started or the counters were reset';
+
+CREATE FUNCTION pinpoint.stat_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'pinpoint_stat_reset'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_reset() IS
+'set the counters of pinpoint.stat_notify to zero, those of all databases';
+
+REVOKE ALL ON FUNCTION pinpoint.stat_get_listening() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pinpoint.stat_get_listening() TO pg_read_all_stats;
+REVOKE ALL ON FUNCTION pinpoint.stat_reset() FROM PUBLIC;
+
+GRANT SELECT ON pinpoint.stat_listeners, pinpoint.stat_notify TO PUBLIC;
+GRANT SELECT ON pinpoint.listening TO pg_read_all_stats;

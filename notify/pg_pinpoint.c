@@ -32,6 +32,7 @@
 #include "channel_map.h"
 #include "commit_order.h"
 #include "commit_work.h"
+#include "counters.h"
 #include "delivery.h"
 #include "function_calls.h"
 #include "listening.h"
@@ -116,6 +117,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
+	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
 	pinpoint_locks_request();
 }
 
@@ -136,6 +138,7 @@ startup_shmem(void)
 	pinpoint_wakeup_init();
 	pinpoint_replay_allocate();
 	pinpoint_slow_listener_shmem_init();
+	pinpoint_counters_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
 

@@ -42,6 +42,7 @@
 #include "storage/shmem.h"
 
 #include "compat.h"
+#include "counters.h"
 #include "locks.h"
 #include "message_log.h"
 #include "slots.h"
@@ -309,6 +310,7 @@ pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered)
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
 		trim();
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
 	return next != NULL;
 }
 
@@ -368,6 +370,7 @@ pinpoint_slots_give_up(Size limit, int *pids)
 			pinpoint_message_log_bytes() - slot->unread_position <= limit)
 			continue;
 		slot->given_up = true;
+		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
 		pids[n++] = slot->pid;
 	}
 	LWLockRelease(PinpointOrderLock);
@@ -385,8 +388,11 @@ pinpoint_slots_give_up_furthest(void)
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	furthest = furthest_behind();
-	if (furthest != NULL)
+	if (furthest != NULL && !furthest->given_up)
+	{
 		furthest->given_up = true;
+		pinpoint_count(furthest->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
+	}
 	LWLockRelease(PinpointOrderLock);
 	return furthest ? furthest->pid : 0;
 }
@@ -406,6 +412,8 @@ pinpoint_slots_give_up_database(Oid dboid)
 
 		if (slot->pid == 0 || slot->dboid != dboid)
 			continue;
+		if (!slot->given_up)
+			pinpoint_count(dboid, PINPOINT_COUNT_DISCONNECTED, 1);
 		slot->given_up = true;
 		(void) kill(slot->pid, SIGTERM);
 		n++;
@@ -430,12 +438,11 @@ pinpoint_slots_is_listening(int pid)
 }
 
 /*
- * Copy the slots of all listeners to copy[], and the bytes of the log that
- * each has not read to backlog[].  Both have room for MaxBackends elements.
- * Returns their number.
+ * Copy what there is to know of all listeners to copy[], which has room for
+ * MaxBackends elements.  Returns their number.
  */
 int
-pinpoint_slots_copy(PinpointSlot *copy, uint64 *backlog)
+pinpoint_slots_copy(PinpointListenerStats *copy)
 {
 	int			n = 0;
 
@@ -443,13 +450,25 @@ pinpoint_slots_copy(PinpointSlot *copy, uint64 *backlog)
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointListenerStats *stats = &copy[n];
 
 		if (slot->pid == 0)
 			continue;
-		copy[n] = *slot;
-		backlog[n] = slot->unread ?
-			pinpoint_message_log_bytes() - slot->unread_position : 0;
 		n++;
+		stats->slotno = i;
+		stats->slot = *slot;
+		stats->roleid = slot->proc->roleId;
+		stats->backlog_bytes = 0;
+		stats->backlog_batches = 0;
+		stats->oldest_unread = 0;
+		if (slot->unread != NULL)
+		{
+			stats->backlog_bytes = pinpoint_message_log_bytes() -
+				slot->unread_position;
+			stats->backlog_batches = pinpoint_message_log_sequence() -
+				slot->unread_sequence + 1;
+			stats->oldest_unread = slot->unread->published_at;
+		}
 	}
 	LWLockRelease(PinpointOrderLock);
 	return n;

@@ -62,6 +62,17 @@ typedef struct PinpointSlot
 	int			next;			/* the one behind it there, -1 for none */
 } PinpointSlot;
 
+/* What the view pinpoint.stat_listeners shows of a session. */
+typedef struct PinpointListenerStats
+{
+	int			slotno;
+	PinpointSlot slot;
+	Oid			roleid;			/* who is connected */
+	uint64		backlog_bytes;	/* published since the first unread batch, */
+	uint64		backlog_batches;	/* including that */
+	TimestampTz oldest_unread;	/* when that was published; 0 if all is read */
+} PinpointListenerStats;
+
 /* What the waker is to do next, and who it is; see wakeup.c. */
 typedef struct PinpointHandOver
 {
@@ -104,6 +115,6 @@ extern int	pinpoint_slots_give_up(Size limit, int *pids);
 extern int	pinpoint_slots_give_up_furthest(void);
 extern int	pinpoint_slots_give_up_database(Oid dboid);
 extern bool pinpoint_slots_is_listening(int pid);
-extern int	pinpoint_slots_copy(PinpointSlot *copy, uint64 *backlog);
+extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #endif							/* PINPOINT_SLOTS_H */

@@ -37,6 +37,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "counters.h"
 #include "locks.h"
 #include "log_storage.h"
 #include "message_log.h"
@@ -250,6 +251,7 @@ pinpoint_report_queue_full(Size size, int sender)
 	int			listener;
 	char	   *hint;
 
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	listener = pinpoint_slots_furthest_behind();
 	LWLockRelease(PinpointOrderLock);
@@ -285,6 +287,7 @@ pinpoint_report_no_disk_space(int error)
 {
 	int			listener;
 
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	listener = pinpoint_slots_furthest_behind();
 	LWLockRelease(PinpointOrderLock);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * statistics.c
- *		What the SQL views show.
+ *		What the SQL views show of the queue, the channels and what has happened.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -15,19 +15,22 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "channel_map.h"
 #include "commit_order.h"
+#include "counters.h"
 #include "locks.h"
 #include "message_log.h"
 #include "slots.h"
 #include "wakeup.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_notification_queue_usage);
-PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_queue);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_channels);
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_notify);
+PG_FUNCTION_INFO_V1(pinpoint_stat_reset);
 
 /* A snapshot of what the view pinpoint.stat_queue shows. */
 typedef struct QueueStats
@@ -37,9 +40,7 @@ typedef struct QueueStats
 	uint64		wakeups;		/* signals sent since start */
 } QueueStats;
 
-static void check_preloaded(void);
 static void get_queue_stats(QueueStats *stats);
-static const char *state_name(PinpointWakeState state);
 
 /* A list of channels, being collected. */
 typedef struct ChannelRow
@@ -57,19 +58,6 @@ typedef struct ChannelRows
 	Size		length;			/* room for */
 	Size		missed;			/* found no room */
 } ChannelRows;
-
-/*
- * Shared memory is there only if the library was preloaded.
- */
-static void
-check_preloaded(void)
-{
-	if (PinpointOrderLock == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),
-				 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
-}
 
 static void
 get_queue_stats(QueueStats *stats)
@@ -101,59 +89,6 @@ pinpoint_notification_queue_usage(PG_FUNCTION_ARGS)
 	PG_RETURN_FLOAT8(Max(usage, own_usage));
 }
 
-static const char *
-state_name(PinpointWakeState state)
-{
-	switch (state)
-	{
-		case PINPOINT_IDLE:
-			return "idle";
-		case PINPOINT_SIGNALLED:
-			return "signalled";
-		case PINPOINT_READING:
-			return "reading";
-		case PINPOINT_READING_AGAIN:
-			return "reading again";
-	}
-	return "unknown";
-}
-
-/*
- * pinpoint.stat_get_listeners(): one row per session that listens.
- */
-Datum
-pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
-{
-#define LISTENER_COLUMNS 7
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	PinpointSlot *slots;
-	uint64	   *backlog;
-	int			nslots;
-
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	slots = palloc_array(PinpointSlot, MaxBackends);
-	backlog = palloc_array(uint64, MaxBackends);
-
-	nslots = pinpoint_slots_copy(slots, backlog);
-	for (int i = 0; i < nslots; i++)
-	{
-		Datum		values[LISTENER_COLUMNS];
-		bool		nulls[LISTENER_COLUMNS] = {false};
-
-		values[0] = Int32GetDatum(slots[i].pid);
-		values[1] = ObjectIdGetDatum(slots[i].dboid);
-		values[2] = CStringGetTextDatum(state_name(slots[i].state));
-		values[3] = Int32GetDatum((int32) slots[i].nchannels);
-		values[4] = Int64GetDatum((int64) slots[i].wakeups);
-		values[5] = Int64GetDatum((int64) slots[i].delivered);
-		values[6] = Int64GetDatum((int64) backlog[i]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, nulls);
-	}
-	return (Datum) 0;
-}
-
 /*
  * pinpoint.stat_get_queue(): one row, all in all.
  */
@@ -169,7 +104,7 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
-	check_preloaded();
+	pinpoint_check_preloaded();
 	get_queue_stats(&stats);
 	values[0] = Int64GetDatum((int64) stats.log.size);
 	values[1] = Int64GetDatum((int64) stats.log.used);
@@ -189,8 +124,8 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
  * Called with a lock held: must neither fail nor allocate.
  */
 static void
-collect_channel(Oid dboid, const char *channel, int nlisteners, int nsharers,
-				void *arg)
+collect_channel(Oid dboid, const char *channel, const int *slots,
+				int nlisteners, int nsharers, void *arg)
 {
 	ChannelRows *rows = arg;
 	ChannelRow *row;
@@ -219,7 +154,7 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	ChannelRows rows = {.length = 1024};
 
-	check_preloaded();
+	pinpoint_check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
 
 	for (;;)
@@ -252,4 +187,48 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 							 values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * pinpoint.stat_get_notify(): one row per database in which anything was counted.
+ */
+Datum
+pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
+{
+#define NOTIFY_COLUMNS (PINPOINT_NCOUNTERS + 2)
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PinpointCounts *counts;
+	int			n;
+
+	pinpoint_check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	counts = palloc_array(PinpointCounts, PINPOINT_MAX_COUNTED_DATABASES);
+
+	n = pinpoint_counters_copy(counts);
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[NOTIFY_COLUMNS];
+		bool		nulls[NOTIFY_COLUMNS] = {false};
+
+		values[0] = ObjectIdGetDatum(counts[i].dboid);
+		nulls[0] = counts[i].dboid == InvalidOid;
+		for (int j = 0; j < PINPOINT_NCOUNTERS; j++)
+			values[1 + j] = Int64GetDatum((int64) counts[i].counts[j]);
+		values[NOTIFY_COLUMNS - 1] = TimestampTzGetDatum(counts[i].reset);
+		nulls[NOTIFY_COLUMNS - 1] = counts[i].reset == 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * pinpoint.stat_reset(): begin to count anew.
+ */
+Datum
+pinpoint_stat_reset(PG_FUNCTION_ARGS)
+{
+	pinpoint_check_preloaded();
+	pinpoint_counters_reset();
+	PG_RETURN_VOID();
 }

@@ -60,6 +60,7 @@
 
 #include "channel_map.h"
 #include "compat.h"
+#include "counters.h"
 #include "locks.h"
 #include "message_log.h"
 #include "settings.h"
@@ -278,15 +279,23 @@ find_slot(int slotno, void *arg)
 void
 pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 {
+	int			nsaved = 0;
+
 	for (int i = 0; i < nfound; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[found_slots[i]];
 
 		if (slot->state == PINPOINT_IDLE)
 			pinpoint_wakeup_note(found_slots[i], batch);
-		else if (slot->state == PINPOINT_READING)
-			slot->state = PINPOINT_READING_AGAIN;
+		else
+		{
+			nsaved++;
+			if (slot->state == PINPOINT_READING)
+				slot->state = PINPOINT_READING_AGAIN;
+		}
 	}
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, nfound - nsaved);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS_SAVED, nsaved);
 }
 
 /*
@@ -337,7 +346,11 @@ pinpoint_wakeup_before_release(void)
 		if (noted[i].pid == MyProcPid)
 			notifyInterruptPending = true;
 		else
+		{
 			hand_over(noted[i].slotno);
+			pinpoint_count(PinpointSlotArray->slots[noted[i].slotno].dboid,
+						   PINPOINT_COUNT_HANDED_OVER, 1);
+		}
 	}
 	nnoted = 0;
 	waker_to_tell = list->waker;
