@@ -106,8 +106,8 @@ current_level(void)
 /*
  * Remember a notification to send at commit.
  *
- * channel: name, 1 to NAMEDATALEN - 1 bytes.  payload: text of less than
- * NOTIFY_PAYLOAD_MAX_LENGTH bytes, "" for none.  The caller has checked both.
+ * channel: name, 1 to NAMEDATALEN - 1 bytes.  payload: text of at most
+ * pinpoint_max_payload_size bytes, "" for none.  The caller has checked both.
  */
 void
 pinpoint_pending_notify(const char *channel, const char *payload)
@@ -123,7 +123,7 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 
 	n = palloc(offsetof(PinpointNotification, data) + data_len);
 	n->channel_len = (uint16) channel_len;
-	n->payload_len = (uint16) payload_len;
+	n->payload_len = (uint32) payload_len;
 	memcpy(n->data, channel, channel_len + 1);
 	memcpy(n->data + channel_len + 1, payload, payload_len + 1);
 	n->hash = hash_bytes((unsigned char *) n->data, (int) data_len);

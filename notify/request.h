@@ -27,8 +27,8 @@ typedef struct PinpointAction
 typedef struct PinpointNotification
 {
 	uint32		hash;			/* of channel and payload */
-	uint16		channel_len;	/* bytes, without the terminating zero */
-	uint16		payload_len;	/* likewise */
+	uint32		payload_len;	/* bytes, without the terminating zero */
+	uint16		channel_len;	/* likewise */
 	char		data[FLEXIBLE_ARRAY_MEMBER];	/* channel, 0, payload, 0 */
 } PinpointNotification;
 

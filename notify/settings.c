@@ -30,6 +30,7 @@ int			pinpoint_max_listener_lag = -1;
 int			pinpoint_on_lag = PINPOINT_ON_LAG_WARN;
 int			pinpoint_latency_target = 0;
 bool		pinpoint_waker = true;
+int			pinpoint_max_payload_size = PINPOINT_OWN_MAX_PAYLOAD;
 char	   *pinpoint_shared_channels = NULL;
 int			pinpoint_share_limit = 2;
 bool		pinpoint_fold = false;
@@ -174,6 +175,17 @@ pinpoint_settings_define(void)
 							PINPOINT_MAX_SHARE_LIMIT,
 							PGC_USERSET,
 							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.max_payload_size",
+							"Sets the length of the longest payload that can be sent.",
+							"Longer ones than PostgreSQL allows go by pg_pinpoint's queue only.",
+							&pinpoint_max_payload_size,
+							PINPOINT_OWN_MAX_PAYLOAD,
+							PINPOINT_OWN_MAX_PAYLOAD,
+							PINPOINT_LARGEST_PAYLOAD,
+							PGC_SUSET,
+							GUC_UNIT_BYTE,
 							NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pinpoint.waker",

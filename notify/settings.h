@@ -22,6 +22,16 @@ typedef enum PinpointFault
 /* Most that pinpoint.share_limit can be. */
 #define PINPOINT_MAX_SHARE_LIMIT	64
 
+/* Bytes of the longest payload that PostgreSQL allows; private to its async.c. */
+#define PINPOINT_OWN_MAX_PAYLOAD	(BLCKSZ - NAMEDATALEN - 128 - 1)
+
+/*
+ * Most that pinpoint.max_payload_size can be: four times as much, as conversion to
+ * a client's encoding may need, has to fit into one message, and it has to fit into
+ * one WAL record.
+ */
+#define PINPOINT_LARGEST_PAYLOAD	(16 * 1024 * 1024)
+
 /* What is done about a listener that is too far behind; see slow_listener.c. */
 typedef enum PinpointOnLag
 {
@@ -37,6 +47,7 @@ extern int	pinpoint_max_listener_lag;	/* kB; no limit if negative */
 extern int	pinpoint_on_lag;	/* a PinpointOnLag */
 extern int	pinpoint_latency_target;	/* ms */
 extern bool pinpoint_waker;
+extern int	pinpoint_max_payload_size;	/* bytes */
 extern char *pinpoint_shared_channels;
 extern int	pinpoint_share_limit;
 extern bool pinpoint_fold;

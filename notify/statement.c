@@ -43,9 +43,6 @@
 #include "statement.h"
 #include "utility_calls.h"
 
-/* PostgreSQL's limit on the length of a payload; private to its async.c. */
-#define NOTIFY_PAYLOAD_MAX_LENGTH	(BLCKSZ - NAMEDATALEN - 128)
-
 /* Is the library preloaded?  If not, its functions can be called all the same. */
 static bool hooks_installed = false;
 
@@ -64,6 +61,7 @@ static bool listens_in_recovery(void);
 static void listen_in_recovery(const char *channel);
 static void record_action(PinpointActionKind kind, const char *channel);
 static bool takes_over(void);
+static void check_own_payload(const char *payload);
 static void queue_notification(const char *channel, const char *payload);
 static void check_privilege(FmgrInfo *flinfo);
 
@@ -113,6 +111,9 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 						   notify->payload ? notify->payload : "");
 		return;
 	}
+	if (IsA(pstmt->utilityStmt, NotifyStmt) &&
+		((NotifyStmt *) pstmt->utilityStmt)->payload != NULL)
+		check_own_payload(((NotifyStmt *) pstmt->utilityStmt)->payload);
 
 	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
 
@@ -239,8 +240,8 @@ takes_over(void)
 /*
  * Send a notification when the transaction commits.
  *
- * channel: 1 to NAMEDATALEN - 1 bytes.  payload: less than
- * NOTIFY_PAYLOAD_MAX_LENGTH bytes, "" for none.
+ * channel: 1 to NAMEDATALEN - 1 bytes.  payload: at most
+ * pinpoint_max_payload_size bytes, "" for none.
  *
  * Errors: as in PostgreSQL (documentation of NOTIFY), with its texts.
  */
@@ -260,12 +261,34 @@ queue_notification(const char *channel, const char *payload)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("channel name too long")));
 
-	if (strlen(payload) >= NOTIFY_PAYLOAD_MAX_LENGTH)
+	if (strlen(payload) > (size_t) pinpoint_max_payload_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("payload string too long")));
+				 errmsg("payload string too long"),
+				 pinpoint_max_payload_size > PINPOINT_OWN_MAX_PAYLOAD ?
+				 errdetail("It has %zu bytes, and \"pinpoint.max_payload_size\" is %d bytes.",
+						   strlen(payload), pinpoint_max_payload_size) : 0));
 
 	pinpoint_pending_notify(channel, payload);
+}
+
+/*
+ * A notification goes PostgreSQL's own way.  PostgreSQL will refuse a long payload;
+ * where we would not, say why.
+ *
+ * Errors: as in PostgreSQL, with its text.
+ */
+static void
+check_own_payload(const char *payload)
+{
+	if (pinpoint_max_payload_size > PINPOINT_OWN_MAX_PAYLOAD &&
+		strlen(payload) > PINPOINT_OWN_MAX_PAYLOAD)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("payload string too long"),
+				 errdetail("This notification goes by PostgreSQL's own queue, which takes %d bytes, and not by that of pg_pinpoint.",
+						   PINPOINT_OWN_MAX_PAYLOAD),
+				 errhint("Is \"pinpoint.enabled\" on, and is the extension \"pg_pinpoint\" in this database?")));
 }
 
 /*
@@ -289,7 +312,10 @@ pinpoint_notify(PG_FUNCTION_ARGS)
 	if (takes_over())
 		queue_notification(channel, payload);
 	else
+	{
+		check_own_payload(payload);
 		Async_Notify(channel, payload);
+	}
 
 	PG_RETURN_VOID();
 }
