@@ -5,9 +5,9 @@ PARTS = notify decoding
 
 PG_CONFIG ?= pg_config
 
-.PHONY: all install uninstall clean clean-bench bench check
+.PHONY: all install uninstall installcheck clean clean-bench bench check
 
-all install uninstall clean:
+all install uninstall installcheck clean:
 	@$(PG_CONFIG) --pgxs >/dev/null
 	@set -e; for part in $(PARTS); do \
 		$(MAKE) -C $$part PG_CONFIG='$(PG_CONFIG)' $@; \
@@ -21,6 +21,7 @@ clean-bench:
 bench:
 	cargo build --release --locked --manifest-path bench/Cargo.toml
 
-# Installs every part first: the tests run on the server of PG_CONFIG.
+# Installs every part first: the tests run on the server of PG_CONFIG. Unlike
+# installcheck, which is for a server that is running, and is what packagers use.
 check:
 	PG_CONFIG='$(PG_CONFIG)' script/test

@@ -107,4 +107,12 @@ pinpoint_wait_event(void)
 #define PINPOINT_MY_SLOT_NUMBER		(MyBackendId == InvalidBackendId ? -1 : MyBackendId - 1)
 #endif
 
+/* What pg_get_loaded_modules() tells of the library. */
+#if PG_VERSION_NUM >= 180000
+#define PINPOINT_MODULE_MAGIC(module) \
+	PG_MODULE_MAGIC_EXT(.name = (module), .version = PINPOINT_VERSION)
+#else
+#define PINPOINT_MODULE_MAGIC(module)	PG_MODULE_MAGIC
+#endif
+
 #endif							/* PINPOINT_DECODING_COMPAT_H */

@@ -21,7 +21,7 @@
 #include "decoding.h"
 #include "redirect.h"
 
-PG_MODULE_MAGIC;
+PINPOINT_MODULE_MAGIC("pg_pinpoint_decoding");
 
 void		_PG_init(void);
 

@@ -131,4 +131,12 @@ typedef RelFileNode PinpointRelFile;
 	parse, query_string, cursor_options, bound_params
 #endif
 
+/* What pg_get_loaded_modules() tells of the library. */
+#if PG_VERSION_NUM >= 180000
+#define PINPOINT_MODULE_MAGIC(module) \
+	PG_MODULE_MAGIC_EXT(.name = (module), .version = PINPOINT_VERSION)
+#else
+#define PINPOINT_MODULE_MAGIC(module)	PG_MODULE_MAGIC
+#endif
+
 #endif							/* PINPOINT_COMPAT_H */

@@ -32,6 +32,7 @@
 #include "channel_map.h"
 #include "commit_order.h"
 #include "commit_work.h"
+#include "compat.h"
 #include "counters.h"
 #include "delivery.h"
 #include "function_calls.h"
@@ -49,7 +50,7 @@
 #include "waker.h"
 #include "wakeup.h"
 
-PG_MODULE_MAGIC;
+PINPOINT_MODULE_MAGIC("pg_pinpoint");
 
 void		_PG_init(void);
 

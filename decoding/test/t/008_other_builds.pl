@@ -26,7 +26,7 @@ foreach my $build ([ 'EXEC_BACKEND', $ENV{CC} // 'cc', '-DEXEC_BACKEND' ], [ 'mu
 		{
 			my ($object) = $file =~ m{([^/]+)\.c$};
 			ok( eval {
-					compile("$name.$object.o", '-c', '-fPIC', '-D_GNU_SOURCE', '-DPINPOINT_LIVE',
+					compile("$name.$object.o", '-c', '-fPIC', '-D_GNU_SOURCE', '-DPINPOINT_LIVE', '-DPINPOINT_VERSION="0"',
 						'-Wno-sign-compare', @options, $file);
 				},
 				"$name: $object.c compiles") or diag($@);

@@ -1,0 +1,142 @@
+# What "make install" puts where, and the libraries in another place than the
+# server's, as an extension that is mounted from an image is.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use File::Basename qw(basename);
+use File::Copy qw(copy);
+use File::Find ();
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $source    = "$FindBin::RealBin/../../..";
+my $tmp_check = $PostgreSQL::Test::Utils::tmp_check;
+my %library   = (notify => 'pg_pinpoint', decoding => 'pg_pinpoint_decoding');
+
+# Whatever make runs this test, the ones that it starts are on their own.
+delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES DESTDIR)};
+
+sub run_make
+{
+	my ($part, @arguments) = @_;
+	my $output;
+	my @command =
+	  ('make', '-s', '-C', "$tmp_check/$part", 'PG_CONFIG=pg_config', 'with_llvm=no', 'COPT=-O0', @arguments);
+	IPC::Run::run(\@command, '>&', \$output) or die "failed: @command\n$output\n";
+	return;
+}
+
+# The files below a folder, from its path on.
+sub files_below
+{
+	my ($folder) = @_;
+	my @files;
+	File::Find::find(
+		{ no_chdir => 1, wanted => sub { push @files, substr $_, length $folder if -f } },
+		$folder);
+	return [ sort @files ];
+}
+
+sub pg_config
+{
+	my ($option) = @_;
+	my $output;
+	IPC::Run::run([ 'pg_config', $option ], '>', \$output) or die "could not run pg_config\n";
+	chomp $output;
+	return $output;
+}
+
+# The folder in which one of the files is.
+sub folder_of
+{
+	my ($name, $folder) = @_;
+	my ($file) = grep { basename($_) eq $name } @{ files_below($folder) };
+	return $folder . ($file =~ s{/[^/]*$}{}r);
+}
+
+sub edit
+{
+	my ($path, $from, $to) = @_;
+	my $text = slurp_file($path);
+	$text =~ s/$from/$to/ or die "nothing in $path is $from\n";
+	open my $file, '>', $path or die "$path: $!\n";
+	print {$file} $text;
+	close $file or die "$path: $!\n";
+	return;
+}
+
+# ---- the files
+
+my $root   = "$tmp_check/root";
+my $prefix = "$tmp_check/elsewhere";
+my @expected;
+foreach my $part (sort keys %library)
+{
+	mkdir "$tmp_check/$part" or die "$tmp_check/$part: $!\n";
+	foreach my $file (glob "$source/$part/*.[ch] $source/$part/*.sql $source/$part/*.control $source/$part/Makefile")
+	{
+		copy($file, "$tmp_check/$part") or die "$file: $!\n";
+		push @expected, pg_config('--sharedir') . '/extension/' . basename($file)
+		  if $file =~ /\.(sql|control)$/;
+	}
+	push @expected, pg_config('--pkglibdir') . "/$library{$part}.so";
+	run_make($part, 'install', "DESTDIR=$root");
+}
+is_deeply(files_below($root), [ sort @expected ],
+	'DESTDIR gets the libraries, each SQL file and each control file, and nothing else');
+
+run_make($_, 'uninstall', "DESTDIR=$root") foreach sort keys %library;
+is_deeply(files_below($root), [], 'uninstall leaves no file');
+
+# ---- the libraries from elsewhere, which PostgreSQL 18 and later can load
+
+my ($version) = pg_config('--version') =~ /^PostgreSQL (\d+)/;
+if ($version >= 18)
+{
+	run_make($_, 'install', "prefix=$prefix") foreach sort keys %library;
+	is_deeply(
+		[ sort map { basename($_) } @{ files_below($prefix) } ],
+		[ sort map { basename($_) } @expected ],
+		'the same files are installed below prefix');
+
+	my $control = folder_of('pg_pinpoint.control', $prefix);
+	my $lib     = folder_of('pg_pinpoint.so',      $prefix);
+	edit("$control/$_.control", qr/^comment = '.*'/m, "comment = 'from elsewhere'") foreach values %library;
+
+	my $node = new_node(
+		'main',
+		preload => 'pg_pinpoint, pg_pinpoint_decoding',
+		conf    => join "\n",
+		"extension_control_path = '" . ($control =~ s{/extension$}{}r) . ':$system\'',
+		"dynamic_library_path = '$lib:\$libdir'",
+		'');
+	my $session = connect_to($node);
+	$session->run('CREATE EXTENSION pg_pinpoint_decoding');
+	my $versions = $session->run(
+		q{SELECT e.extname, e.extversion, obj_description(e.oid, 'pg_extension'), m.version, m.file_name
+		    FROM pg_extension AS e JOIN pg_get_loaded_modules() AS m ON m.module_name = e.extname
+		   WHERE e.extname LIKE 'pg_pinpoint%' ORDER BY 1})->rows;
+	is_deeply([ map { "@$_[0, 2, 4]" } @$versions ],
+		[ map { "$_ from elsewhere $_.so" } sort values %library ],
+		'both extensions and both libraries are there, by name');
+	is($_->[3], $_->[1], "library and extension are version $_->[1]: $_->[0]") foreach @$versions;
+
+	$session->run('LISTEN a');
+	my $published = stat_queue($session)->{published};
+	$session->run(q{SELECT pg_notify('a', 'b')});
+	is_deeply(all_as_text($session->take_notifications), ['a/b'], 'a notification arrives');
+	is(stat_queue($session)->{published} - $published, 1, 'through pg_pinpoint');
+
+	# The functions' "$libdir/" has not brought another copy.
+	my %mapped = map { $_ => 1 } slurp_file('/proc/' . $session->pid . '/maps') =~ m{(/\S*/pg_pinpoint\w*\.so)}g;
+	is_deeply([ sort keys %mapped ], [ map { "$lib/$_.so" } sort values %library ],
+		'one copy of each, the one from elsewhere');
+	$session->close;
+}
+
+done_testing();
