@@ -22,7 +22,7 @@ read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
 # What script/test can do: by itself, and when it is asked to. See there.
 STAGES=(shell fmt clippy build regress isolation tap cargo torture)
 # shellcheck disable=SC2034 # for the scripts
-ALL_STAGES=("${STAGES[@]}" upstream examples page)
+ALL_STAGES=("${STAGES[@]}" upstream examples page package)
 
 # ---- Messages ---------------------------------------------------------------
 
@@ -196,11 +196,18 @@ on_exit() {
 	trap '' INT TERM HUP PIPE
 	set +e
 	clean_up
+	undo
 	if [ -z "$STOPPED" ]; then
 		at_end "$rc"
 		rc=$?
 	fi
 	exit "$rc"
+}
+
+# Take back what was done outside of the temporary folder. A script that does
+# such things defines it anew.
+undo() {
+	:
 }
 
 # The last word of a run that was not stopped, and its exit code. A script that
