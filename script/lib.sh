@@ -117,6 +117,10 @@ apt_install() {
 		--no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
 }
 
+is_installed() {
+	[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
 # ---- The environment and the PostgreSQL installation ------------------------
 
 # Variables such as PGHOST or PGOPTIONS would change what the tests do, and
