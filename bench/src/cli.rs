@@ -2,6 +2,7 @@
 
 mod aliases;
 mod all;
+mod documents;
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ enum Command {
     All(AllArgs),
     Report(ReportArgs),
     Torture(TortureArgs),
+    #[command(hide = true)]
+    Documents(documents::Args),
 }
 
 /// The subcommands that measure.
@@ -130,6 +133,7 @@ impl Command {
             }
             Self::Report(args) => folder::run(&args.folder, &args.conditions).map(met),
             Self::All(args) => all::run(&args, &command_line(), interrupts).await,
+            Self::Documents(args) => args.run().map(|()| End::Complete),
             Self::Torture(args) => tokio::select! {
                 biased;
                 interrupt = interrupts.next() => Ok(End::Interrupted(interrupt)),
