@@ -11,6 +11,9 @@ use serde::Serialize;
 /// What a target looks like.
 const SYNTAX: &str = "expected NAME=PG_CONFIG, followed by ,NAME=VALUE any number of times";
 
+/// The library and the extension of the notifications.
+const ENGINE: &str = "pg_pinpoint";
+
 /// Settings that the clusters stand on, and what to use instead.
 const RESERVED: [(&str, &str); 9] = [
     ("config_file", "give single settings with --setting"),
@@ -115,8 +118,8 @@ impl Target {
     pub fn pinpoint(pg_config: &Path) -> Self {
         Self {
             name: "pinpoint".to_owned(),
-            preload: vec!["pg_pinpoint".to_owned()],
-            extensions: vec!["pg_pinpoint".to_owned()],
+            preload: vec![ENGINE.to_owned()],
+            extensions: vec![ENGINE.to_owned()],
             ..Self::stock(pg_config)
         }
     }
@@ -149,6 +152,12 @@ impl FromStr for Target {
                 (name, value) => target.settings.push(Setting::new(name, value)?),
             }
         }
+        let has_engine = |names: &[String]| names.iter().any(|name| name == ENGINE);
+        ensure!(
+            has_engine(&target.preload) || !has_engine(&target.extensions),
+            "the extension {ENGINE} does nothing on a server that has not loaded its library: add \
+             preload={ENGINE} to target \"{name}\""
+        );
         Ok(target)
     }
 }
@@ -215,6 +224,10 @@ mod tests {
             (&long, "the name \"nnn"),
             ("a=pg_config,preload=", "is not the name of a library"),
             ("a=pg_config,=1", "\"\" is not the name of a setting"),
+            (
+                "a=pg_config,extension=pg_pinpoint",
+                "add preload=pg_pinpoint to target \"a\"",
+            ),
             ("a=pg_config,PORT=1", "port is set by pinpoint-bench itself"),
             ("a=pg_config,work_mem=1\n", "has a line break"),
         ] {

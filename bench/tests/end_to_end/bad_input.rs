@@ -147,8 +147,8 @@ fn an_extension_that_is_not_installed() {
 #[test]
 fn an_extension_that_cannot_be_created() {
     refuses(
-        &["--target", "a=pg_config,extension=pg_pinpoint"],
-        "pg_pinpoint must be loaded via shared_preload_libraries",
+        &["--target", "a=pg_config,extension=plpgsql"],
+        "extension \"plpgsql\" already exists",
     );
 }
 
