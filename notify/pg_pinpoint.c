@@ -141,6 +141,11 @@ startup_shmem(void)
 	pinpoint_slow_listener_shmem_init();
 	pinpoint_counters_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
+
+	ereport(LOG,
+			(errmsg("pg_pinpoint %s is active on PostgreSQL %s, with a NOTIFY queue of %d kB, %d kB of it in memory",
+					PINPOINT_VERSION, PG_VERSION, pinpoint_queue_size,
+					Min(pinpoint_queue_memory, pinpoint_queue_size))));
 }
 
 static void
