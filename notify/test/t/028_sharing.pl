@@ -395,6 +395,7 @@ $sender->result;
 is(as_text($other_channel->wait_for(1)), 'd/two', 'who begins to share a channel during a commit is told');
 ($heir) = sharers(1, 1);
 $keeps->close;
+wait_until(sub { !defined stat_listener($observer, $keeps->pid) }) or die 'it stays';
 is_deeply([ told($heir) ], [ ['one'] ], 'and what was given to another is still handed on');
 close_all($heir, $other_channel);
 
