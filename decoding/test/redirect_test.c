@@ -15,6 +15,7 @@
  *	pages		how many pages of code are no longer the program file's
  *	pad			whether the first instruction is what it was
  *	uprobe		"set", or why the kernel does not let us
+ *	translation	"Operation not permitted", as the C library translates it
  *
  * Macros:
  *
@@ -413,8 +414,8 @@ main(void)
 #ifdef CATALOGS
 	require(setlocale(LC_ALL, "C.UTF-8") != NULL &&
 			setenv("LANGUAGE", "xx", 1) == 0 &&
-			bindtextdomain("libc", CATALOGS) != NULL &&
-			strcmp(strerror(EPERM), "verboten") == 0, "a locale with translations");
+			bindtextdomain("libc", CATALOGS) != NULL, "a locale");
+	printf("translation %s\n", strerror(EPERM));
 #endif
 #ifdef THREAD
 	pthread_t	thread;

@@ -220,9 +220,15 @@ sub test_translated_error
 	mkdir $_ or die "$_: $!" foreach $folder, "$folder/xx", "$folder/xx/LC_MESSAGES";
 	write_source('locale/xx/LC_MESSAGES/libc.mo', $catalog);
 
-	is(run_test($deny, 'exec', compile_test("-DCATALOGS=\"$folder\""))->{reason},
-		'could not make memory executable: Operation not permitted',
-		with("an error of the system is not translated"));
+	my $result = run_test($deny, 'exec', compile_test("-DCATALOGS=\"$folder\""));
+  SKIP:
+	{
+		# Newer ones (glibc 2.43) do not in C.UTF-8, the one locale that is always there.
+		skip "$toolchain->{name}: this C library translates nothing", 1
+		  unless $result->{translation} eq $translation;
+		is($result->{reason}, 'could not make memory executable: Operation not permitted',
+			with("an error of the system is not translated"));
+	}
 	return;
 }
 
