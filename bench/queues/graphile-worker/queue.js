@@ -1,0 +1,72 @@
+// graphile-worker, as an application uses it: N workers, each a runner with a pool of
+// its own as in N processes, and those who add jobs. ../run says what to do on standard
+// input; see there.
+
+import { Logger, makeWorkerUtils, run } from "graphile-worker";
+import pg from "pg";
+import readline from "node:readline";
+
+const WORKERS = Number(process.argv[2]);
+const logger = new Logger(() => () => {});
+const started = []; // for each job, how long it took to start, in milliseconds
+let done = 0;
+
+const now = () => Number(process.hrtime.bigint()) / 1e6;
+const sleep = (msec) => new Promise((resolve) => setTimeout(resolve, msec));
+const newPool = (max) => {
+  const pool = new pg.Pool({ max });
+  pool.on("error", () => {});
+  return pool;
+};
+
+// The steady phase: a job every so often, whoever may be late with the last.
+async function steady(utils, rate, seconds) {
+  const jobs = Math.round(rate * seconds);
+  const begin = now();
+  const added = [];
+  started.length = 0;
+  for (let i = 0; i < jobs; i++) {
+    await sleep(begin + (i * 1000) / rate - now());
+    added.push(utils.addJob("steady", { added: now() }));
+  }
+  await Promise.all(added);
+  const deadline = now() + 10000;
+  while (started.length < jobs && now() < deadline) await sleep(10);
+  return { jobs, latency_msec: started, seconds: (now() - begin) / 1000 };
+}
+
+// The flood: four who add jobs one after another, as fast as they are let.
+async function flood(utils, seconds) {
+  const begin = now();
+  let enqueued = 0;
+  done = 0;
+  await Promise.all(
+    [1, 2, 3, 4].map(async () => {
+      while (now() < begin + seconds * 1000) {
+        await utils.addJob("flood", {});
+        enqueued++;
+      }
+    }),
+  );
+  return { enqueued, done, seconds: (now() - begin) / 1000 };
+}
+
+const utils = await makeWorkerUtils({ pgPool: newPool(4), logger });
+await utils.migrate();
+const taskList = {
+  steady: async (payload) => { started.push(now() - payload.added); },
+  flood: async () => { done++; },
+};
+for (let i = 0; i < WORKERS; i++) {
+  await run({
+    pgPool: newPool(3), concurrency: 1, pollInterval: 60000, noHandleSignals: true,
+    logger, taskList,
+  });
+}
+console.log("ready");
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const [phase, ...numbers] = line.split(" ");
+  const result = await { steady, flood }[phase](utils, ...numbers.map(Number));
+  console.log(JSON.stringify(result));
+}
+process.exit(0);
