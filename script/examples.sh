@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # The stage "examples" of script/test: the clients in examples/, each built and
 # run against the stock server and with pg_pinpoint. A client passes when it does
-# what it should on both, with the same outcome.
+# what it should on both, with the same outcome. Then the job queues of bench/queues,
+# so briefly that it is no measurement: jobs are done, and through pg_pinpoint.
 
 # The tool that an example is built with.
 example_tool() {
@@ -141,4 +142,27 @@ compare_example() {
 		print_log "$stock"
 		print_log "$pinpoint"
 	fi
+}
+
+smoke_queues() {
+	local name tool log
+
+	cp -R "$ROOT/bench/queues" "$WORK/queues"
+	for name in river graphile-worker; do
+		tool=npm
+		[ "$name" != river ] || tool=go
+		log=$WORK/queue-$name.log
+		if ! command -v python3 >/dev/null; then
+			not_run "bench/queues, $name" "there is no python3"
+		elif ! command -v "$tool" >/dev/null; then
+			not_run "bench/queues, $name" "there is no $tool"
+		elif run quietly "$log" python3 "$WORK/queues/run" --pg-config "$PG_CONFIG" \
+			--queue "$name" --workers 1 --pairs 1 --seconds 1; then
+			count 1 0 0
+			echo "$name: jobs are done on both servers"
+		else
+			count 0 1 1
+			print_log "$log"
+		fi
+	done
 }

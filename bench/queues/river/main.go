@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -129,6 +130,8 @@ func flood(client *river.Client[pgx.Tx], seconds float64) map[string]any {
 }
 
 func main() {
+	defaults := flag.Bool("defaults", false, "fetch as often as River does unless told otherwise")
+	flag.Parse()
 	ctx := context.Background()
 	inserting := riverpgxv5.New(pool(8))
 	migrator, err := rivermigrate.New(inserting, nil)
@@ -140,14 +143,16 @@ func main() {
 	river.AddWorker(workers, &SteadyWorker{})
 	river.AddWorker(workers, &FloodWorker{})
 	config := river.Config{
-		FetchCooldown:     time.Millisecond,
-		FetchPollInterval: time.Minute,
-		Logger:            slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
-		Workers:           workers,
+		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Workers: workers,
+	}
+	if !*defaults {
+		config.FetchCooldown = time.Millisecond
+		config.FetchPollInterval = time.Minute
 	}
 	inserter, err := river.NewClient(inserting, &config)
 	must(err)
-	for range int(number(os.Args[1])) {
+	for range int(number(flag.Arg(0))) {
 		working := config
 		working.Queues = map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 1}}
 		client, err := river.NewClient(riverpgxv5.New(pool(3)), &working)
