@@ -19,15 +19,17 @@ const newPool = (max) => {
   return pool;
 };
 
-// The steady phase: a job every so often, whoever may be late with the last.
+// The steady phase: a job every so often. What counts is when it was due, so that a
+// delay of the one who adds is not left out.
 async function steady(utils, rate, seconds) {
   const jobs = Math.round(rate * seconds);
   const begin = now();
   const added = [];
   started.length = 0;
   for (let i = 0; i < jobs; i++) {
-    await sleep(begin + (i * 1000) / rate - now());
-    added.push(utils.addJob("steady", { added: now() }));
+    const due = begin + (i * 1000) / rate;
+    await sleep(due - now());
+    added.push(utils.addJob("steady", { due }));
   }
   await Promise.all(added);
   const deadline = now() + 10000;
@@ -54,7 +56,7 @@ async function flood(utils, seconds) {
 const utils = await makeWorkerUtils({ pgPool: newPool(4), logger });
 await utils.migrate();
 const taskList = {
-  steady: async (payload) => { started.push(now() - payload.added); },
+  steady: async (payload) => { started.push(now() - payload.due); },
   flood: async () => { done++; },
 };
 for (let i = 0; i < WORKERS; i++) {

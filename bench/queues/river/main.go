@@ -25,7 +25,7 @@ import (
 )
 
 type Steady struct {
-	Inserted time.Duration `json:"inserted"` // since begin
+	Due time.Duration `json:"due"` // since begin
 }
 
 func (Steady) Kind() string { return "steady" }
@@ -46,7 +46,7 @@ type SteadyWorker struct{ river.WorkerDefaults[Steady] }
 func (SteadyWorker) Work(_ context.Context, job *river.Job[Steady]) error {
 	mutex.Lock()
 	defer mutex.Unlock()
-	started = append(started, float64(time.Since(begin)-job.Args.Inserted)/1e6)
+	started = append(started, float64(time.Since(begin)-job.Args.Due)/1e6)
 	return nil
 }
 
@@ -86,16 +86,18 @@ func numberStarted() int {
 	return len(started)
 }
 
-// The steady phase: a job every so often, whoever may be late with the last.
+// The steady phase: a job every so often. What counts is when it was due, so that a
+// delay of the one who inserts is not left out.
 func steady(client *river.Client[pgx.Tx], rate, seconds float64) map[string]any {
 	jobs := int(rate*seconds + 0.5)
 	start := time.Now()
 	var inserts sync.WaitGroup
 	started = nil
 	for i := range jobs {
-		time.Sleep(time.Until(start.Add(time.Duration(float64(i) / rate * 1e9))))
+		due := start.Add(time.Duration(float64(i) / rate * 1e9))
+		time.Sleep(time.Until(due))
 		inserts.Go(func() {
-			_, err := client.Insert(context.Background(), Steady{time.Since(begin)}, nil)
+			_, err := client.Insert(context.Background(), Steady{due.Sub(begin)}, nil)
 			must(err)
 		})
 	}
