@@ -10,6 +10,9 @@ const WORKERS = Number(process.argv[2]);
 const logger = new Logger(() => () => {});
 const started = []; // for each job, how long it took to start, in milliseconds
 let done = 0;
+let held = 0;
+let release;
+const released = new Promise((resolve) => { release = resolve; });
 
 const now = () => Number(process.hrtime.bigint()) / 1e6;
 const sleep = (msec) => new Promise((resolve) => setTimeout(resolve, msec));
@@ -39,6 +42,7 @@ async function steady(utils, rate, seconds) {
 
 // The flood: four who add jobs one after another, as fast as they are let.
 async function flood(utils, seconds) {
+  release();
   const begin = now();
   let enqueued = 0;
   done = 0;
@@ -53,11 +57,20 @@ async function flood(utils, seconds) {
   return { enqueued, done, seconds: (now() - begin) / 1000 };
 }
 
+// Keep this many workers busy, until the flood.
+async function hold(utils, workers) {
+  for (let i = 0; i < workers; i++) await utils.addJob("hold", {});
+  const deadline = now() + 10000;
+  while (held < workers && now() < deadline) await sleep(10);
+  return { held };
+}
+
 const utils = await makeWorkerUtils({ pgPool: newPool(4), logger });
 await utils.migrate();
 const taskList = {
   steady: async (payload) => { started.push(now() - payload.due); },
   flood: async () => { done++; },
+  hold: async () => { held++; await released; },
 };
 for (let i = 0; i < WORKERS; i++) {
   await run({
@@ -68,7 +81,7 @@ for (let i = 0; i < WORKERS; i++) {
 console.log("ready");
 for await (const line of readline.createInterface({ input: process.stdin })) {
   const [phase, ...numbers] = line.split(" ");
-  const result = await { steady, flood }[phase](utils, ...numbers.map(Number));
+  const result = await { hold, steady, flood }[phase](utils, ...numbers.map(Number));
   console.log(JSON.stringify(result));
 }
 process.exit(0);

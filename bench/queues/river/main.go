@@ -34,11 +34,17 @@ type Flood struct{}
 
 func (Flood) Kind() string { return "flood" }
 
+type Hold struct{}
+
+func (Hold) Kind() string { return "hold" }
+
 var (
-	begin   = time.Now()
-	mutex   sync.Mutex
-	started []float64 // for each job, how long it took to start, in milliseconds
-	done    atomic.Int64
+	begin    = time.Now()
+	mutex    sync.Mutex
+	started  []float64 // for each job, how long it took to start, in milliseconds
+	done     atomic.Int64
+	held     atomic.Int64
+	released = make(chan struct{})
 )
 
 type SteadyWorker struct{ river.WorkerDefaults[Steady] }
@@ -54,6 +60,14 @@ type FloodWorker struct{ river.WorkerDefaults[Flood] }
 
 func (FloodWorker) Work(context.Context, *river.Job[Flood]) error {
 	done.Add(1)
+	return nil
+}
+
+type HoldWorker struct{ river.WorkerDefaults[Hold] }
+
+func (HoldWorker) Work(context.Context, *river.Job[Hold]) error {
+	held.Add(1)
+	<-released
 	return nil
 }
 
@@ -111,12 +125,26 @@ func steady(client *river.Client[pgx.Tx], rate, seconds float64) map[string]any 
 	return map[string]any{"jobs": jobs, "latency_msec": started, "seconds": time.Since(start).Seconds()}
 }
 
+// Keep this many workers busy, until the flood.
+func hold(client *river.Client[pgx.Tx], workers int) map[string]any {
+	for range workers {
+		_, err := client.Insert(context.Background(), Hold{}, nil)
+		must(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for int(held.Load()) < workers && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return map[string]any{"held": held.Load()}
+}
+
 // The flood: four that insert jobs one after another, as fast as they are let.
 func flood(client *river.Client[pgx.Tx], seconds float64) map[string]any {
 	start := time.Now()
 	stop := start.Add(time.Duration(seconds * 1e9))
 	var enqueued atomic.Int64
 	var inserts sync.WaitGroup
+	close(released)
 	done.Store(0)
 	for range 4 {
 		inserts.Go(func() {
@@ -144,6 +172,7 @@ func main() {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &SteadyWorker{})
 	river.AddWorker(workers, &FloodWorker{})
+	river.AddWorker(workers, &HoldWorker{})
 	config := river.Config{
 		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Workers: workers,
@@ -167,6 +196,8 @@ func main() {
 	for input := bufio.NewScanner(os.Stdin); input.Scan(); {
 		words := strings.Fields(input.Text())
 		switch words[0] {
+		case "hold":
+			must(output.Encode(hold(inserter, int(number(words[1])))))
 		case "steady":
 			must(output.Encode(steady(inserter, number(words[1]), number(words[2]))))
 		case "flood":
