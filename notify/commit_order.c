@@ -282,9 +282,7 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
 	publish(batch);
-	pinpoint_wakeup_before_release();
-	LWLockRelease(PinpointOrderLock);
-	pinpoint_wakeup_send();
+	pinpoint_wakeup_release_and_send();
 }
 
 /*
@@ -455,17 +453,12 @@ publish_ready(void)
 		if (++in_round == MAX_BATCHES_PER_ROUND)
 		{
 			/* let others in */
-			pinpoint_wakeup_before_release();
-			LWLockRelease(PinpointOrderLock);
-			pinpoint_wakeup_send();
+			pinpoint_wakeup_release_and_send();
 			in_round = 0;
 			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 		}
 	}
-	pinpoint_wakeup_before_release();
-	LWLockRelease(PinpointOrderLock);
-
-	pinpoint_wakeup_send();
+	pinpoint_wakeup_release_and_send();
 }
 
 /*

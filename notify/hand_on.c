@@ -93,16 +93,12 @@ pinpoint_hand_on(PinpointStillShares still_shares)
 		if (++in_round == MAX_BATCHES_PER_ROUND)
 		{
 			/* let others in */
-			pinpoint_wakeup_before_release();
-			LWLockRelease(PinpointOrderLock);
-			pinpoint_wakeup_send();
+			pinpoint_wakeup_release_and_send();
 			in_round = 0;
 			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 		}
 	}
-	pinpoint_wakeup_before_release();
-	LWLockRelease(PinpointOrderLock);
-	pinpoint_wakeup_send();
+	pinpoint_wakeup_release_and_send();
 }
 
 static PinpointBatch *

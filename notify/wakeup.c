@@ -112,6 +112,7 @@ static void find_listeners(const PinpointListeners *listeners, void *arg);
 static void find_listeners_early(const PinpointListeners *listeners,
 								 void *arg);
 static void find_slot(int slotno, void *arg);
+static void share_out(void);
 static void hand_over(int slotno);
 static int	take(PinpointWakeup *wakeups, int max);
 static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
@@ -300,8 +301,8 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 
 /*
  * A batch is the first that an IDLE slot has to read: it needs a signal.  The
- * caller holds PinpointOrderLock, and calls pinpoint_wakeup_before_release() and
- * pinpoint_wakeup_send() later.
+ * caller holds PinpointOrderLock, and releases it by
+ * pinpoint_wakeup_release_and_send().
  */
 void
 pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
@@ -321,11 +322,10 @@ pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
 }
 
 /*
- * Decide who sends the signals that were noted.  The caller holds
- * PinpointOrderLock, and is going to release it.
+ * Decide who sends the signals that were noted.
  */
-void
-pinpoint_wakeup_before_release(void)
+static void
+share_out(void)
 {
 	PinpointHandOver *list = &PinpointSlotArray->hand_over;
 
@@ -432,12 +432,15 @@ pinpoint_wakeup_set_waker(struct Latch *waker)
 }
 
 /*
- * Send the signals that were noted, or let the waker do it.  The caller holds no
- * lock.
+ * Release PinpointOrderLock, and send the signals that were noted while it was held,
+ * or let the waker do it.
  */
 void
-pinpoint_wakeup_send(void)
+pinpoint_wakeup_release_and_send(void)
 {
+	share_out();
+	LWLockRelease(PinpointOrderLock);
+
 	if (nnoted > 0)
 		pinpoint_wakeup_signal(noted, nnoted);
 	nnoted = 0;
@@ -511,7 +514,7 @@ pinpoint_wakeup_remind(void)
 	}
 	LWLockRelease(PinpointOrderLock);
 
-	/* As in pinpoint_wakeup_send(), it may have exited meanwhile. */
+	/* As in pinpoint_wakeup_release_and_send(), it may have exited meanwhile. */
 	for (int i = 0; i < nreminders; i++)
 	{
 		(void) SendProcSignal(reminders[i].pid, PROCSIG_CATCHUP_INTERRUPT,
