@@ -44,9 +44,8 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
 #include "commands/async.h"
-#include "mb/pg_wchar.h"
+#include "libpq/libpq.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
@@ -104,11 +103,15 @@ static int	failures = 0;
 /* Deliveries put off in a row because of a snapshot. */
 static int	snapshots = 0;
 
+/* Was anything given to this session that has not gone to the client yet? */
+static bool given_to_me = false;
+
 static bool is_small_transaction(void);
 static bool put_off(void);
 static void deliver(void);
 static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last,
 							uint64 read_before);
+static void tell_all(void);
 static uint64 deliver_batch(PinpointBatch *batch, uint64 read_before);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
 					  const char *channel, uint64 read_before);
@@ -283,7 +286,7 @@ deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
 			(pinpoint_fold ? FOLD_ADVANCE_INTERVAL : ADVANCE_INTERVAL))
 		{
 			/* What we leave behind is lost to others: it must have been told. */
-			pinpoint_fold_tell();
+			tell_all();
 			pinpoint_slot_advance(batch);
 			since_advance = 0;
 		}
@@ -296,8 +299,28 @@ deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
 	}
-	pinpoint_fold_tell();
+	tell_all();
 	return delivered;
+}
+
+/*
+ * Tell the client what has been collected.  If any of it was given to this session
+ * alone, it has to leave PostgreSQL's buffer, too: that would be lost with the
+ * session.
+ */
+static void
+tell_all(void)
+{
+	pinpoint_fold_tell();
+	if (!given_to_me)
+		return;
+
+	if (whereToSendOutput == DestRemote && pq_flush() != 0)
+	{
+		/* The client has gone.  This ends the session, which hands it on. */
+		CHECK_FOR_INTERRUPTS();
+	}
+	given_to_me = false;
 }
 
 /*
@@ -356,7 +379,7 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 		 */
 		if (batch->sequence <= read_before)
 		{
-			pinpoint_fold_tell();
+			tell_all();
 			for (uint32 i = 0; i < batch->nchannels; i++)
 			{
 				if (channels[i] != NULL)
@@ -397,8 +420,10 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 			return batch->shared_with_all && is_new &&
 				batch->sequence > since;
 		case PINPOINT_SHARE_GIVEN:
+			given_to_me = given_to_me || is_new;
 			return is_new;
 		case PINPOINT_SHARE_LATE:
+			given_to_me = given_to_me || !is_new;
 			return !is_new;
 	}
 	return false;

@@ -182,12 +182,7 @@ make_read(int slotno, PinpointBatch *batch, bool late)
 			break;
 		case PINPOINT_SIGNALLED:
 			if (slot->unread_sequence > batch->sequence)
-			{
-				uint64		position = slot->unread_position;
-
 				(void) pinpoint_slot_set_unread(slot, batch);
-				slot->unread_position = position;
-			}
 			break;
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:

@@ -48,7 +48,7 @@
 static void begin_message(StringInfo message, PinpointBatch *batch,
 						  Size offset);
 static void append_line(StringInfo message, const char *string);
-static void send_message(StringInfo message);
+static XLogRecPtr send_message(StringInfo message);
 
 /*
  * Before commit: write a batch of this transaction into the WAL.
@@ -63,6 +63,8 @@ pinpoint_replicate(PinpointBatch *batch)
 	const char *channel = pinpoint_batch_first_channel(batch);
 	const char *payload;
 	uint32		number;
+	uint32		nmessages = 0;
+	XLogRecPtr	end;
 
 	initStringInfo(&message);
 	begin_message(&message, batch, 0);
@@ -70,7 +72,8 @@ pinpoint_replicate(PinpointBatch *batch)
 	{
 		if (message.len > PIECE_SIZE)
 		{
-			send_message(&message);
+			(void) send_message(&message);
+			nmessages++;
 			begin_message(&message, batch,
 						  pinpoint_batch_offset(batch, channel));
 		}
@@ -83,15 +86,23 @@ pinpoint_replicate(PinpointBatch *batch)
 	{
 		if (message.len > PIECE_SIZE)
 		{
-			send_message(&message);
+			(void) send_message(&message);
+			nmessages++;
 			begin_message(&message, batch,
 						  pinpoint_batch_offset(batch, payload));
 		}
 		appendStringInfo(&message, "%u\t", number);
 		append_line(&message, payload);
 	}
-	send_message(&message);
+	end = send_message(&message);
 	pfree(message.data);
+
+	/*
+	 * A commit that still has much to flush would hold back others; see
+	 * commit_work.c.
+	 */
+	if (nmessages > 0)
+		XLogFlush(end);
 }
 
 static void
@@ -121,7 +132,10 @@ append_line(StringInfo message, const char *string)
 	appendStringInfoChar(message, '\n');
 }
 
-static void
+/*
+ * Returns where the record ends.
+ */
+static XLogRecPtr
 send_message(StringInfo message)
 {
 	xl_logical_message record = {
@@ -143,5 +157,5 @@ send_message(StringInfo message)
 					 sizeof(PINPOINT_MESSAGE_PREFIX));
 	XLogRegisterData(message->data, message->len);
 	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
-	(void) XLogInsert(RM_LOGICALMSG_ID, XLOG_LOGICAL_MESSAGE);
+	return XLogInsert(RM_LOGICALMSG_ID, XLOG_LOGICAL_MESSAGE);
 }

@@ -104,6 +104,12 @@ pinpoint_slot_register(void)
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
 	slot->state = PINPOINT_IDLE;
+
+	/*
+	 * What was published before is not for us, even if it was given to
+	 * somebody who had this slot then; what is handed on of it is late.
+	 */
+	slot->read_up_to = pinpoint_message_log_sequence();
 	LWLockRelease(PinpointOrderLock);
 	answered = 0;
 	registered = true;
@@ -177,7 +183,10 @@ pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch)
 	{
 		pinpoint_message_log_pin(batch);
 		slot->unread_sequence = batch->sequence;
-		slot->unread_position = batch->position;
+
+		/* To go back for what was handed on is not to be behind. */
+		if (slot->unread == NULL || slot->unread_position < batch->position)
+			slot->unread_position = batch->position;
 	}
 	if (slot->unread != NULL)
 		trim_log = pinpoint_message_log_unpin(slot->unread);
@@ -300,7 +309,11 @@ pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered)
 		next = pinpoint_message_log_after(last);
 	trim_log = pinpoint_slot_set_unread(slot, next);
 	if (slot->handed_on != NULL)
+	{
+		/* So far it has read, whatever it goes back for. */
+		slot->unread_position = Max(slot->unread_position, last->position);
 		(void) pinpoint_message_log_unpin(slot->handed_on);
+	}
 	slot->handed_on = NULL;
 	slot->read_up_to = Max(slot->read_up_to, slot->reading_up_to);
 	slot->reading_up_to = 0;
@@ -335,13 +348,20 @@ furthest_behind(void)
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointBatch *handed_on;
 		uint64		sequence;
 
 		if (slot->pid == 0 || slot->unread == NULL)
 			continue;
 		sequence = slot->unread_sequence;
-		if (slot->handed_on != NULL)
-			sequence = Min(sequence, slot->handed_on->sequence);
+
+		/*
+		 * Its owner may let go of it at this moment; it is there all the
+		 * same.
+		 */
+		handed_on = *(PinpointBatch *volatile *) &slot->handed_on;
+		if (handed_on != NULL)
+			sequence = Min(sequence, handed_on->sequence);
 		if (furthest == NULL || sequence < oldest)
 		{
 			furthest = slot;
@@ -451,6 +471,7 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 		PinpointListenerStats *stats = &copy[n];
+		PinpointBatch *unread;
 
 		if (slot->pid == 0)
 			continue;
@@ -461,13 +482,19 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 		stats->backlog_bytes = 0;
 		stats->backlog_batches = 0;
 		stats->oldest_unread = 0;
-		if (slot->unread != NULL)
+
+		/*
+		 * The owner may let go of it at this moment, with the lock in shared
+		 * mode like us, but it is there for as long as we have the lock.
+		 */
+		unread = *(PinpointBatch *volatile *) &slot->unread;
+		if (unread != NULL)
 		{
 			stats->backlog_bytes = pinpoint_message_log_bytes() -
 				slot->unread_position;
 			stats->backlog_batches = pinpoint_message_log_sequence() -
 				slot->unread_sequence + 1;
-			stats->oldest_unread = slot->unread->published_at;
+			stats->oldest_unread = unread->published_at;
 		}
 	}
 	LWLockRelease(PinpointOrderLock);

@@ -109,6 +109,11 @@ pinpoint_waker_main(Datum arg)
 			pinpoint_wakeup_remind();
 			sleep = SLEEP_WHILE_KEPT;
 		}
+		else
+		{
+			/* On a standby, nobody else may come by to do so. */
+			pinpoint_message_log_give_back();
+		}
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 sleep, wait_event);

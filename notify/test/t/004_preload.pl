@@ -122,7 +122,7 @@ foreach my $setting (sort keys %default)
 log_since();
 $node->restart;
 like(log_since(),
-	qr/pg_pinpoint \d+\.\d+\.\d+ is active on PostgreSQL \d\S*, with a NOTIFY queue of 1024 kB, 1024 kB of it in memory/,
+	qr/pg_pinpoint \d+\.\d+\.\d+ is active on PostgreSQL \d.*, with a NOTIFY queue of 1024 kB, 1024 kB of it in memory/,
 	'the log tells that it is there');
 $session = connect_to($node);
 $session->run('CREATE EXTENSION pg_pinpoint');

@@ -317,6 +317,22 @@ is($observer->value("SELECT sum(wakeups) FROM pinpoint.stat_listeners WHERE datn
 	0, 'and not in another');
 close_all(@elsewhere, @sessions);
 
+# ---- what a session, or one before it in its slot, has got already
+
+my ($older) = sharers(1, 1);
+$older->run('BEGIN');
+$sender->run("NOTIFY c, 'kept'");
+my ($again) = sharers(1, 1);
+$sender->run("NOTIFY c, '$_'"), wait_until_idle($observer, $again->pid) for 1 .. 5;
+is_deeply([ told($again) ], [ [ 1 .. 5 ] ], 'one is in a transaction, the other gets it');
+$again->run('UNLISTEN *');
+wait_until(sub { !defined stat_listener($observer, $again->pid) }) or die 'it stays';
+$again->run('LISTEN c; LISTEN fence');
+$older->close;
+wait_until(sub { !defined stat_listener($observer, $older->pid) }) or die 'it stays';
+is_deeply([ told($again) ], [ ['kept'] ], 'what it got before does not come again with what is handed on');
+close_all($again);
+
 # ---- sessions that end while they deliver: rather twice than never
 
 my $large = 3000;

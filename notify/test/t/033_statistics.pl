@@ -145,6 +145,17 @@ is_deeply(
   for qw(transactions notifications unheard);
 $_->close for @senders;
 
+# ---- looked at all the time, while sessions begin and end to read
+
+my @busy = connect_many($node, 6);
+$_->run('LISTEN busy') for @busy;
+my $many = 5000;
+$observer->send_query(q(DO $$ BEGIN FOR i IN 1 .. 20000 LOOP PERFORM FROM pinpoint.stat_get_listeners(); PERFORM FROM pinpoint.stat_get_queue(); END LOOP; END $$));
+$sender->send_query("DO \$\$ BEGIN FOR i IN 1 .. $many LOOP PERFORM pg_notify('busy', ''); COMMIT; END LOOP; END \$\$");
+$_->wait_for($many) for @busy;
+is($_->result->error, undef, 'looking does no harm') for $sender, $observer;
+$_->close for @busy;
+
 # ---- a queue that is full; a listener that is behind
 
 $listeners[0]->run('RESET pinpoint.fold');
