@@ -65,6 +65,15 @@
  */
 extern bool pq_is_reading_msg(void);
 
+/* Likewise, as far as it is needed. */
+typedef struct PinpointCommMethods
+{
+	void		(*comm_reset) (void);
+	int			(*flush) (void);
+} PinpointCommMethods;
+
+extern PGDLLIMPORT const PinpointCommMethods *PqCommMethods;
+
 /* The files of a relation that is not temporary. */
 #if PG_VERSION_NUM >= 160000
 typedef RelFileLocator PinpointRelFile;

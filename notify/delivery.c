@@ -45,7 +45,6 @@
 #include "postgres.h"
 
 #include "commands/async.h"
-#include "libpq/libpq.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
@@ -315,7 +314,7 @@ tell_all(void)
 	if (!given_to_me)
 		return;
 
-	if (whereToSendOutput == DestRemote && pq_flush() != 0)
+	if (whereToSendOutput == DestRemote && PqCommMethods->flush() != 0)
 	{
 		/* The client has gone.  This ends the session, which hands it on. */
 		CHECK_FOR_INTERRUPTS();
