@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::difference::{Difference, What};
+use crate::giving::Giving;
 use crate::history::{History, Rowless};
 use crate::identity::TransactionId;
 use crate::observer::{Counts, Observer};
@@ -20,6 +21,7 @@ pub struct Checker<P> {
     /// Transactions with rows that were acknowledged since the last `check`.
     acknowledged: Vec<TransactionId>,
     counts: Counts,
+    giving: Giving,
     /// For how long what may still be needed is kept.
     memory: Duration,
 }
@@ -33,6 +35,7 @@ impl<P: Plans> Checker<P> {
             unanswered: HashSet::new(),
             acknowledged: Vec::new(),
             counts: Counts::default(),
+            giving: Giving::default(),
             memory,
         }
     }
@@ -58,7 +61,7 @@ impl<P: Plans> Checker<P> {
                 at,
             } => self.history.add_introduction(introduction, lsn, at),
             Record::Round(now) => {
-                self.check()?;
+                self.check(now)?;
                 self.forget(now);
             }
         }
@@ -134,10 +137,14 @@ impl<P: Plans> Checker<P> {
 
     /// Compares what was observed so far. Whatever committed before the last
     /// event and outcome must have been added by now.
-    fn check(&mut self) -> Result<(), Box<Difference>> {
+    fn check(&mut self, now: Moment) -> Result<(), Box<Difference>> {
         for observer in &mut self.observers {
             observer.check(&self.history, &self.plans, &mut self.counts)?;
         }
+        let observers = &mut self.observers;
+        self.giving
+            .check(&self.history, observers, &mut self.counts, now, self.memory)
+            .map_err(|what| self.difference(what))?;
         let acknowledged = std::mem::take(&mut self.acknowledged);
         match acknowledged.into_iter().find(|&id| !self.history.has(id)) {
             Some(id) => Err(self.difference(What::NotDecoded(id))),

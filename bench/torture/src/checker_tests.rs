@@ -591,3 +591,79 @@ fn what_has_come_after_all_is_out_of_order_and_not_lost() {
     );
     assert_eq!(swapped.missing(), None);
 }
+
+/// One that stays until all others have gone shares channel 1.
+fn stays<'a>(plan: &'a Plan, shares: &[u32]) -> Story<'a> {
+    Story::new(plan)
+        .commit(&committed())
+        .connect()
+        .event(Event::Shares {
+            channels: shares.iter().map(|&channel| Channel(channel)).collect(),
+            stays: true,
+        })
+}
+
+#[test]
+fn what_is_shared_may_be_left_out_but_not_by_all() {
+    let plan = Plan::default();
+    let mut arrivals = committed().to_vec();
+    arrivals.remove(1);
+    let story = || stays(&plan, &[1]).listen(&[1, 2], 0, 0).receive(&arrivals);
+    let counts = story().passes();
+    assert_eq!((counts.to_give, counts.given, counts.given_late), (5, 4, 0));
+
+    let what = story().event(Event::Closed { is_complete: true }).fails();
+    assert_eq!(what, What::GivenToNobody(key(2, 1)));
+    let what = {
+        let mut story = story();
+        story.check().unwrap();
+        story.start = story.at(61);
+        story.fails()
+    };
+    assert_eq!(what, What::GivenToNobody(key(2, 1)));
+    // What is given to another is not lost.
+    story()
+        .other(|story| {
+            story
+                .connect()
+                .event(Event::Shares {
+                    channels: vec![Channel(1)],
+                    stays: false,
+                })
+                .listen(&[1], 0, 0)
+                .receive(&[(key(2, 1), 1)])
+        })
+        .event(Event::Closed { is_complete: true })
+        .passes();
+}
+
+#[test]
+fn what_is_not_shared_may_not_be_left_out() {
+    let plan = Plan::default();
+    let mut arrivals = committed().to_vec();
+    arrivals.remove(2);
+    let what = stays(&plan, &[1])
+        .listen(&[1, 2], 0, 0)
+        .receive(&arrivals)
+        .fails();
+    assert_eq!(what.missing(), Some(key(3, 1)));
+}
+
+#[test]
+fn what_is_shared_may_come_late_but_not_twice() {
+    let plan = Plan::default();
+    let mut arrivals = committed().to_vec();
+    let late = arrivals.remove(1);
+    arrivals.push(late);
+    let story = || stays(&plan, &[1]).listen(&[1, 2], 0, 0).receive(&arrivals);
+    let counts = story().event(Event::Closed { is_complete: true }).passes();
+    assert_eq!((counts.given, counts.given_late), (5, 1));
+    let what = story().receive(&[late]).fails();
+    assert_eq!(what, What::Repeated(key(2, 1)));
+    // On the others it may not.
+    let what = stays(&plan, &[2])
+        .listen(&[1, 2], 0, 0)
+        .receive(&arrivals)
+        .fails();
+    assert!(matches!(what, What::Swapped { .. }), "{what}");
+}

@@ -45,6 +45,10 @@ pub enum What {
     Early(Key),
     #[error("{0} arrived while the listener was in a transaction")]
     InTransaction(Key),
+    #[error(
+        "{0} was given to nobody, though there was a listener all the time that shares its channel"
+    )]
+    GivenToNobody(Key),
     #[error("{0} was acknowledged, but is missing in the decoded stream")]
     NotDecoded(TransactionId),
     #[error("{0} is in the decoded stream with other rows than it was to insert")]
@@ -88,6 +92,7 @@ impl What {
             | Self::WrongPid { key, .. }
             | Self::NotListening { key, .. }
             | Self::Early(key)
+            | Self::GivenToNobody(key)
             | Self::InTransaction(key) => vec![key.transaction],
             Self::Swapped { received, expected }
             | Self::Missing {

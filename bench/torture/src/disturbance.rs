@@ -25,7 +25,10 @@ pub async fn terminate_listeners(shared: Arc<Shared>, listeners: u32) -> Result<
     let mut rng = random_for(shared.workload.seed, 0, OF_TERMINATIONS);
     while !shared.is_stopping() && listeners > 0 {
         tokio::time::sleep(milliseconds(&mut rng, 100, 1000)).await;
-        if let Some(pid) = shared.listener(rng.random_range(0..listeners)) {
+        let listener = rng.random_range(0..listeners);
+        if let Some(pid) = shared.listener(listener)
+            && !shared.stays(listener)
+        {
             shared.terminate(pid).await;
             shared.tally().terminated_listeners += 1;
         }

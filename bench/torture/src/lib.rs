@@ -25,6 +25,7 @@ mod difference;
 mod disturbance;
 mod file;
 mod finding;
+mod giving;
 mod history;
 mod identity;
 mod listeners;

@@ -52,12 +52,18 @@ pub async fn run(
             next_number: &mut next_number,
             session,
         };
-        match visit.run().await {
+        let result = if shared.stays(listener) {
+            visit.stay().await
+        } else {
+            visit.run().await
+        };
+        match result {
             Ok(()) => visit.session.close(),
             Err(End::Lost) => visit.session.add(Event::Closed { is_complete: false }),
             Err(End::Finding(finding)) => return Err(finding),
         }
     }
+    shared.add_gone();
     Ok(())
 }
 
@@ -85,6 +91,33 @@ impl Visit<'_> {
             }
             self.act().await?;
         }
+        self.fence().await
+    }
+
+    /// Shares all channels, until all other listeners have gone: whatever they were given
+    /// and have not read comes to this one at last.
+    async fn stay(&mut self) -> Result<(), End> {
+        self.begin().await?;
+        while !(self.shared.is_stopping() && self.shared.is_last()) {
+            if self.rng.random_ratio(1, 8) {
+                self.sit_in_transaction().await?;
+            } else {
+                let time = self.milliseconds(10, 400);
+                self.read(time).await?;
+            }
+        }
+        let deadline = Instant::now() + self.shared.timeout;
+        let sql = "SELECT count(*)::text FROM pinpoint.stat_listeners";
+        while self.session.query_value(sql).await? != "1" {
+            if Instant::now() >= deadline {
+                let what = "the sessions of the other listeners to end";
+                let finding = Finding::hang(self.session.who(), what, self.shared.timeout);
+                return Err(finding.into());
+            }
+            self.read(LOOK_INTERVAL).await?;
+        }
+        // What they have handed on comes before what is published now, or right after.
+        self.fence().await?;
         self.fence().await
     }
 
@@ -192,10 +225,36 @@ impl Visit<'_> {
 
     /// Starts to listen on the channel of the fences, and some others.
     async fn begin(&mut self) -> Result<(), End> {
-        let mut channels = self.pick_others(1..=self.shared.workload.channels as usize);
+        self.choose_shared().await?;
+        let all = self.shared.workload.channels as usize;
+        let fewest = if self.shared.stays(self.listener) {
+            all
+        } else {
+            1
+        };
+        let mut channels = self.pick_others(fewest..=all);
         channels.push(Channel::of_fence(self.listener));
         channels.shuffle(&mut self.rng);
         self.listen(channels).await
+    }
+
+    /// Shares half of the channels from now on, where there is sharing.
+    async fn choose_shared(&mut self) -> Result<(), End> {
+        if !self.shared.has_sharing {
+            return Ok(());
+        }
+        let stays = self.shared.stays(self.listener);
+        let mut channels: Vec<Channel> = (0..self.shared.workload.channels).map(Channel).collect();
+        channels.retain(|_| stays || self.rng.random_ratio(1, 2));
+        let names: Vec<String> = channels.iter().map(Channel::to_string).collect();
+        let limit = self.rng.random_range(1..=3);
+        let sql = format!(
+            "SET pinpoint.shared_channels = '{}'; SET pinpoint.share_limit = {limit}",
+            names.join(", ")
+        );
+        self.session.query(&sql).await?;
+        self.session.add(Event::Shares { channels, stays });
+        Ok(())
     }
 
     /// Some of those channels on which it does not listen.

@@ -17,8 +17,11 @@
 //! in order with the others of their session, and those that were sent after
 //! LISTEN had returned, or by a session that had seen the listener's row, and
 //! acknowledged before a fence was sent have to be there when the fence arrives.
+//!
+//! On a channel that the listener shares anything may be left out, and what was
+//! handed on by another may come late. `giving` looks for what nobody got.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::difference::{Difference, Line, What, Witness};
 use crate::history::{History, Rowless};
@@ -45,6 +48,12 @@ pub struct Counts {
     pub complete_intervals: u64,
     /// LISTENs that ended with their session.
     pub cut_intervals: u64,
+    /// Notifications that were to be given to at least one of those who share their channel,
+    pub to_give: u64,
+    /// how often they were received by one of these,
+    pub given: u64,
+    /// and how often late, which happens to what is handed on.
+    pub given_late: u64,
 }
 
 /// One LISTEN, or several of one transaction.
@@ -64,6 +73,8 @@ struct Start {
 struct Period {
     /// Index of its start.
     start: usize,
+    /// Others may get what comes on the channel.
+    is_shared: bool,
     /// UNLISTEN is sent: it may stop to receive, but not leave out anything.
     is_ending: bool,
     /// Position of the first one that did not come after that.
@@ -77,6 +88,12 @@ struct Session {
     cursor: u64,
     starts: Vec<Start>,
     periods: BTreeMap<Channel, Period>,
+    /// The channels that the next LISTENs share.
+    shares: Vec<Channel>,
+    /// Stays until all others have gone.
+    stays: bool,
+    /// Positions of what was received on shared channels.
+    given: BTreeSet<u64>,
     /// Last transaction and index received from each session of each writer.
     last_sent: HashMap<(u32, i32), (u32, u32)>,
     /// Notifications without rows that are not yet accounted for.
@@ -103,11 +120,23 @@ impl From<What> for Problem {
     }
 }
 
+/// What is to be told of a notification that was received.
+#[derive(Debug, Clone, Copy, Default)]
+struct Arrival {
+    /// Its position, on a channel that the listener shares.
+    given: Option<u64>,
+    is_late: bool,
+}
+
 #[derive(Debug)]
 pub struct Observer {
     listener: u32,
     pending: VecDeque<Event>,
     session: Option<Session>,
+    /// Positions of what was received on shared channels since the last look at them.
+    given: Vec<u64>,
+    /// The session that was to stay, and has gone right after a fence.
+    stayed: Option<Session>,
 }
 
 impl Observer {
@@ -116,6 +145,8 @@ impl Observer {
             listener,
             pending: VecDeque::new(),
             session: None,
+            given: Vec::new(),
+            stayed: None,
         }
     }
 
@@ -133,6 +164,34 @@ impl Observer {
         self.session.as_ref().map(|session| session.fenced)
     }
 
+    /// What was received on shared channels since this was asked last.
+    pub fn take_given(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.given)
+    }
+
+    /// Whether this listener shares the channel of an entry, has done so since before it
+    /// committed, and stays for it: then some listener must get it.
+    pub fn stays_for(&self, position: u64, entry: &Entry) -> bool {
+        let stays = |session: &Session| {
+            let period = session.periods.get(&entry.channel);
+            session.stays
+                && period.is_some_and(|period| {
+                    period.is_shared && session.starts[period.start].covers(entry)
+                })
+        };
+        match (&self.session, &self.stayed) {
+            (Some(session), _) => stays(session),
+            (None, Some(stayed)) => position < stayed.cursor && stays(stayed),
+            (None, None) => false,
+        }
+    }
+
+    /// Up to which position everything must have been received, by the last listener
+    /// that was there.
+    pub fn stayed_until(&self) -> Option<u64> {
+        self.stayed.as_ref().map(|session| session.cursor)
+    }
+
     /// Goes through all events so far. All that was received must be in
     /// `history` by now, if it is to be at all.
     pub fn check(
@@ -141,6 +200,9 @@ impl Observer {
         plans: &impl Plans,
         counts: &mut Counts,
     ) -> Result<(), Box<Difference>> {
+        if let Some(session) = &mut self.session {
+            session.given = session.given.split_off(&history.base());
+        }
         while let Some(event) = self.pending.pop_front() {
             let received = match &event {
                 Event::Received(received) => Some(*received),
@@ -175,6 +237,10 @@ impl Observer {
                 returned,
                 introduction,
             } => session.listen(channels, Start::new(returned, introduction, history)),
+            Event::Shares { channels, stays } => {
+                session.shares = channels;
+                session.stays = stays;
+            }
             Event::Unlistening(channels) => {
                 for channel in &channels {
                     if let Some(period) = session.periods.get_mut(channel) {
@@ -193,8 +259,13 @@ impl Observer {
             }
             Event::Received(received) => {
                 counts.notifications += 1;
-                session.receive(received, history, plans, &self.pending)?;
+                let arrival = session.receive(received, history, plans, &self.pending)?;
                 session.remember(received);
+                if let Some(position) = arrival.given {
+                    counts.given += 1;
+                    counts.given_late += u64::from(arrival.is_late);
+                    self.given.push(position);
+                }
             }
             Event::Garbled { channel, payload } => {
                 return Err(What::Garbled { channel, payload }.into());
@@ -208,7 +279,8 @@ impl Observer {
                 } else {
                     counts.cut_intervals += running;
                 }
-                self.session = None;
+                let session = self.session.take();
+                self.stayed = session.filter(|session| session.stays && is_complete);
             }
         }
         Ok(())
@@ -268,6 +340,39 @@ impl Observer {
     }
 }
 
+/// The channel, payload and PID must be those of the entry at this position.
+fn ensure_as_sent(received: Received, position: u64, history: &History) -> Result<(), Problem> {
+    let Received {
+        key,
+        channel,
+        length,
+        pid,
+    } = received;
+    let what = match history.get(position) {
+        None => What::NotCommitted(key),
+        Some(entry) if entry.channel != channel => What::WrongChannel {
+            key,
+            sent: entry.channel,
+            received: channel,
+        },
+        Some(entry) if entry.length != length => What::WrongLength {
+            key,
+            sent: entry.length,
+            received: length,
+        },
+        Some(entry) if entry.pid != pid => What::WrongPid {
+            key,
+            sent: entry.pid,
+            received: pid,
+        },
+        Some(_) => return Ok(()),
+    };
+    Err(Problem {
+        what,
+        position: Some(position),
+    })
+}
+
 impl Start {
     fn new(
         returned: Option<Returned>,
@@ -307,6 +412,9 @@ impl Session {
             cursor,
             starts: Vec::new(),
             periods: BTreeMap::new(),
+            shares: Vec::new(),
+            stays: false,
+            given: BTreeSet::new(),
             last_sent: HashMap::new(),
             rowless: HashSet::new(),
             fences: HashMap::new(),
@@ -321,6 +429,7 @@ impl Session {
         for channel in channels {
             let period = Period {
                 start,
+                is_shared: self.shares.contains(&channel),
                 is_ending: false,
                 stopped: None,
             };
@@ -341,29 +450,49 @@ impl Session {
         history: &History,
         plans: &impl Plans,
         later: &VecDeque<Event>,
-    ) -> Result<(), Problem> {
+    ) -> Result<Arrival, Problem> {
         let Received { key, channel, .. } = received;
-        if !self.periods.contains_key(&channel) {
+        let Some(period) = self.periods.get(&channel) else {
             return Err(What::NotListening { key, channel }.into());
-        }
+        };
+        let is_shared = period.is_shared;
+        let mut arrival = Arrival::default();
         if key.has_row {
-            self.match_next(received, history, later)?;
+            arrival.given = history.position_of(key).filter(|_| is_shared);
+            arrival.is_late = arrival.given.is_some_and(|position| position < self.cursor);
+            if let Some(position) = arrival.given
+                && !self.given.insert(position)
+            {
+                return Err(What::Repeated(key).into());
+            }
+            if let Some(position) = arrival.given
+                && arrival.is_late
+            {
+                ensure_as_sent(received, position, history)?;
+            } else {
+                self.match_next(received, history, later)?;
+            }
         } else {
             self.match_rowless(received, history, plans)?;
         }
 
         let sender = (key.transaction.writer, received.pid);
         let sent = (key.transaction.number, key.index);
-        match self.last_sent.insert(sender, sent) {
+        let last = self.last_sent.get(&sender).copied();
+        match last {
             Some(last) if last == sent => return Err(What::Repeated(key).into()),
+            // Handed on.
+            Some(last) if last > sent && is_shared => {}
             Some(last) if last > sent => return Err(What::LateInSession(key).into()),
-            _ => {}
+            _ => {
+                self.last_sent.insert(sender, sent);
+            }
         }
 
         if let Some(sent) = self.fences.remove(&key) {
             self.account_for_rowless(sent, history)?;
         }
-        Ok(())
+        Ok(arrival)
     }
 
     /// The LISTEN on this channel that holds now.
@@ -379,24 +508,20 @@ impl Session {
         history: &History,
         later: &VecDeque<Event>,
     ) -> Result<(), Problem> {
-        let Received {
-            key,
-            channel,
-            length,
-            pid,
-        } = received;
+        let Received { key, channel, .. } = received;
         let mut position = self.cursor;
-        let entry = loop {
+        loop {
             let Some(entry) = history.get(position) else {
                 return Err(self.explain(key, None, history, later));
             };
             if entry.key == key {
-                break entry;
+                break;
             }
             if self
                 .start_on(entry.channel)
                 .is_some_and(|start| start.covers(entry))
                 && let Some(period) = self.periods.get_mut(&entry.channel)
+                && !period.is_shared
             {
                 if !period.is_ending {
                     return Err(self.explain(key, Some(position), history, later));
@@ -404,42 +529,18 @@ impl Session {
                 period.stopped.get_or_insert(position);
             }
             position += 1;
-        };
-
-        let wrong = if entry.channel != channel {
-            Some(What::WrongChannel {
-                key,
-                sent: entry.channel,
-                received: channel,
-            })
-        } else if entry.length != length {
-            Some(What::WrongLength {
-                key,
-                sent: entry.length,
-                received: length,
-            })
-        } else if entry.pid != pid {
-            Some(What::WrongPid {
-                key,
-                sent: entry.pid,
-                received: pid,
-            })
-        } else {
-            None
-        };
-        if let Some(what) = wrong {
-            return Err(Problem {
-                what,
-                position: Some(position),
-            });
         }
+        ensure_as_sent(received, position, history)?;
 
         let period = &self.periods[&channel];
         if let Some(stopped) = period.stopped {
             return Err(self.explain(key, Some(stopped), history, later));
         }
-        let start = period.start;
-        self.starts[start].first.get_or_insert(position);
+        // What is handed on may be older than the LISTEN.
+        if !period.is_shared {
+            let start = period.start;
+            self.starts[start].first.get_or_insert(position);
+        }
         self.cursor = position + 1;
         Ok(())
     }
@@ -561,7 +662,12 @@ impl Session {
                     has_row: false,
                 };
                 let is_here = self.rowless.remove(&key);
+                let is_shared = |channel| {
+                    let period = self.periods.get(channel);
+                    period.is_some_and(|period| period.is_shared)
+                };
                 let must_be_here = transaction.fate == Fate::Committed
+                    && !is_shared(&notification.channel)
                     && self
                         .start_on(notification.channel)
                         .is_some_and(|start| start.covers_rowless(transaction));

@@ -92,6 +92,10 @@ pub struct Plan {
     )]
     pub channels: u32,
 
+    /// Let listeners share half of their channels, so that each notification goes to a few
+    #[arg(long)]
+    pub sharing: bool,
+
     /// Plant a fault into pg_pinpoint, which the torture must find
     #[arg(long, value_enum, default_value_t = Fault::None)]
     pub fault: Fault,
@@ -124,6 +128,12 @@ impl Plan {
             self.fault == Fault::None || has_engine == [true, true],
             "a fault can be planted in {ENGINE} only, and target \"{}\" does not have that: \
              leave out --fault, or add preload={ENGINE},extension={ENGINE}",
+            target.name
+        );
+        ensure!(
+            !self.sharing || has_engine == [true, true],
+            "channels can be shared with {ENGINE} only, and target \"{}\" does not have that: \
+             leave out --sharing, or add preload={ENGINE},extension={ENGINE}",
             target.name
         );
         target.settings.splice(0..0, self.settings()?);

@@ -111,6 +111,12 @@ pub enum Event {
         /// What else was done in its transaction.
         introduction: Option<Introduction>,
     },
+    /// It shares these channels from its next LISTEN on them.
+    Shares {
+        channels: Vec<Channel>,
+        /// It neither stops to listen nor leaves before all others have.
+        stays: bool,
+    },
     /// An UNLISTEN is sent.
     Unlistening(Vec<Channel>),
     /// Its answer has arrived.

@@ -63,6 +63,7 @@ pub async fn run(
         workload,
         plan.timeout,
         plan.listeners,
+        plan.sharing,
         signaller,
     ));
     // Before anybody begins: what fails from then on is looked at more closely.

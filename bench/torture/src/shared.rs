@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,11 +50,15 @@ pub struct Shared {
     pub clock: Clock,
     /// How long anything may take.
     pub timeout: Duration,
+    /// Listeners share channels. The first one stays until all others have gone.
+    pub has_sharing: bool,
     is_stopping: AtomicBool,
     news: Mutex<News>,
     tally: Mutex<Tally>,
     /// PIDs of the listeners that are connected now.
     listeners: Mutex<Vec<Option<i32>>>,
+    /// How many listeners have gone for good.
+    gone: AtomicU32,
     /// PIDs of sessions that were ended by us.
     ended: Mutex<HashSet<i32>>,
     /// The session that signals to the others.
@@ -72,6 +76,7 @@ impl Shared {
         workload: Workload,
         timeout: Duration,
         listeners: u32,
+        has_sharing: bool,
         signaller: Client,
     ) -> Self {
         Self {
@@ -79,10 +84,12 @@ impl Shared {
             workload,
             clock: Clock::start(),
             timeout,
+            has_sharing,
             is_stopping: AtomicBool::new(false),
             news: Mutex::default(),
             tally: Mutex::default(),
             listeners: Mutex::new(vec![None; listeners as usize]),
+            gone: AtomicU32::new(0),
             ended: Mutex::default(),
             signaller,
         }
@@ -137,6 +144,21 @@ impl Shared {
 
     pub fn listener(&self, listener: u32) -> Option<i32> {
         lock(&self.listeners)[listener as usize]
+    }
+
+    /// Whether this listener stays until all others have gone.
+    pub fn stays(&self, listener: u32) -> bool {
+        self.has_sharing && listener == 0
+    }
+
+    /// A listener has gone for good.
+    pub fn add_gone(&self) {
+        self.gone.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether only one listener is left.
+    pub fn is_last(&self) -> bool {
+        self.gone.load(Ordering::Relaxed) as usize + 1 >= lock(&self.listeners).len()
     }
 
     /// Whether a session may lose its connection.

@@ -82,6 +82,15 @@ impl fmt::Display for Summary {
             "intervals       {} from LISTEN to the last fence, {} cut short",
             counts.complete_intervals, counts.cut_intervals
         )?;
+        if counts.to_give > 0 {
+            writeln!(
+                f,
+                "shared          {} given to {:.1} listeners each, {} late",
+                counts.to_give,
+                counts.given as f64 / counts.to_give as f64,
+                counts.given_late
+            )?;
+        }
         if let Some(batches) = batches {
             writeln!(
                 f,

@@ -75,13 +75,16 @@ pub fn arrival(key: Key, channel: u32) -> Event {
 /// What happened, as a test tells it.
 pub struct Story<'a> {
     pub checker: Checker<&'a Plan>,
+    /// Whose events follow.
+    listener: u32,
     pub start: Moment,
 }
 
 impl<'a> Story<'a> {
     pub fn new(plan: &'a Plan) -> Self {
         Self {
-            checker: Checker::new(plan, 1, MEMORY),
+            checker: Checker::new(plan, 2, MEMORY),
+            listener: 0,
             start: Moment::default(),
         }
     }
@@ -117,7 +120,15 @@ impl<'a> Story<'a> {
     }
 
     pub fn event(mut self, event: Event) -> Self {
-        self.apply(Record::Event(0, event));
+        self.apply(Record::Event(self.listener, event));
+        self
+    }
+
+    /// What another listener sees.
+    pub fn other(mut self, events: impl FnOnce(Self) -> Self) -> Self {
+        self.listener = 1;
+        self = events(self);
+        self.listener = 0;
         self
     }
 
