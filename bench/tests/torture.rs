@@ -231,6 +231,43 @@ fn publication_in_order_of_arrival_is_caught() {
     assert!(lines(shrunk) < 50, "{} of {}", lines(shrunk), lines(record));
 }
 
+/// It is replayed after a pause, after a restart, and during the promotion.
+#[test]
+fn listeners_on_a_standby_pass() {
+    let verdict = Torture::new().run(&["--seed=15", "--duration=10", "--standby"]);
+    verdict.assert_passed();
+    assert!(verdict.number("standby") > 0, "{}", verdict.stdout);
+    assert!(
+        verdict.stdout.contains("times paused, 2 restarted"),
+        "{}",
+        verdict.stdout
+    );
+}
+
+/// With listeners on both servers, what is wrong on the primary is still found.
+#[test]
+fn faults_are_caught_with_a_standby() {
+    let torture = Torture::new();
+    let verdict = torture.run(&[
+        "--seed=16",
+        "--duration=60",
+        "--standby",
+        "--fault=arrival_order",
+    ]);
+    assert_eq!(
+        verdict.code,
+        Some(1),
+        "{}{}",
+        verdict.stdout,
+        verdict.stderr
+    );
+    assert!(
+        verdict.stdout.contains("Difference at listener "),
+        "{}",
+        verdict.stdout
+    );
+}
+
 #[test]
 fn what_is_no_record() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -273,6 +310,16 @@ fn a_crash_of_the_server_is_a_finding() {
     );
     for text in ["the server of target \"pinpoint\"", "signal: 9", "FAILED"] {
         assert!(verdict.stdout.contains(text), "{}", verdict.stdout);
+    }
+}
+
+#[test]
+fn modes_that_stock_does_not_have() {
+    for mode in ["--standby", "--sharing"] {
+        let verdict = Torture::new().run(&["--target", "stock=pg_config", mode]);
+        assert_eq!(verdict.code, Some(2));
+        let remedy = format!("leave out {mode}, or add preload=pg_pinpoint");
+        assert!(verdict.stderr.contains(&remedy), "{}", verdict.stderr);
     }
 }
 

@@ -32,10 +32,21 @@ const END_DEADLINE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 const INITDB_LOG: &str = "initdb.log";
+const BASE_BACKUP_LOG: &str = "basebackup.log";
 const SERVER_LOG: &str = "server.log";
+
+/// With which the primary keeps what its standby has not got yet.
+const STANDBY_SLOT: &str = "pinpoint_standby";
 
 /// How much of a log goes with an error.
 const LOG_LINES: usize = 6;
+
+/// How a server is shut down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    Fast,
+    Immediate,
+}
 
 /// A cluster with its server running, which stops when this is dropped. Its
 /// folder goes with the workspace.
@@ -66,11 +77,7 @@ impl Cluster {
         let configuration = configuration(&target, &folder, connections + SPARE_CONNECTIONS);
         append(&data(&folder).join("postgresql.conf"), &configuration).with_context(in_folder)?;
 
-        let mut command = Command::new(&installation.postgres);
-        command.arg("-D").arg(data(&folder));
-        log_to(&mut command, &folder.join(SERVER_LOG)).with_context(in_folder)?;
-        // Immediate shutdown: the data is thrown away in any case.
-        let server = Process::start(command, &folder, account, Signal::SIGQUIT)?;
+        let server = start_server(&installation, &folder, account)?;
         let mut cluster = Self {
             target,
             installation,
@@ -81,6 +88,83 @@ impl Cluster {
         let client = cluster.wait_until_ready().await?;
         cluster.create_extensions(&client).await?;
         Ok(cluster)
+    }
+
+    /// Makes and starts a hot standby of this cluster, with all its settings.
+    pub async fn start_standby(&self, workspace: &Workspace) -> anyhow::Result<Self> {
+        let target = Target {
+            name: format!("{}-standby", self.target.name),
+            ..self.target.clone()
+        };
+        let folder = workspace.create_folder(&target.name)?;
+        let in_folder = || cannot_write(&folder);
+        self.account.give(&folder).with_context(in_folder)?;
+
+        let mut command = Command::new(self.installation.program("pg_basebackup")?);
+        command
+            .arg("--pgdata")
+            .arg(data(&folder))
+            .arg("--host")
+            .arg(&self.folder)
+            .args(["--port", &PORT.to_string(), "--username=postgres"])
+            .args(["--checkpoint=fast", "--wal-method=stream"])
+            .args([
+                "--write-recovery-conf",
+                "--create-slot",
+                "--slot",
+                STANDBY_SLOT,
+            ]);
+        let log = folder.join(BASE_BACKUP_LOG);
+        log_to(&mut command, &log).with_context(in_folder)?;
+        let mut process = Process::start(command, &folder, self.account, Signal::SIGTERM)?;
+        let status = process.wait().await.with_context(in_folder)?;
+        if !status.success() {
+            bail!(
+                "pg_basebackup failed for target \"{}\" ({status}); mend what it complains \
+                 of:\n{}",
+                target.name,
+                end_of_log(&log)
+            );
+        }
+        let settings = [
+            socket_setting(&folder),
+            // Replay waits for whoever reads, and does not end its session.
+            "max_standby_streaming_delay = -1".to_owned(),
+            "hot_standby_feedback = on\n".to_owned(),
+        ];
+        append(&data(&folder).join("postgresql.conf"), &settings.join("\n"))
+            .with_context(in_folder)?;
+        let installation = self.installation.clone();
+        let server = start_server(&installation, &folder, self.account)?;
+        let mut standby = Self {
+            target,
+            installation,
+            folder,
+            account: self.account,
+            server,
+        };
+        standby.wait_until_ready().await?;
+        Ok(standby)
+    }
+
+    /// Shuts the server down, and starts it again.
+    pub async fn restart(&mut self, how: Shutdown) -> anyhow::Result<()> {
+        let signal = match how {
+            Shutdown::Fast => Signal::SIGINT,
+            Shutdown::Immediate => Signal::SIGQUIT,
+        };
+        let name = &self.target.name;
+        let stopped = self.server.end(signal).await;
+        let status = stopped.with_context(|| format!("could not stop the server of \"{name}\""))?;
+        if how == Shutdown::Fast && !status.success() {
+            bail!(
+                "the server of target \"{name}\" did not shut down ({status}); its log ends:\n{}",
+                self.end_of_log()
+            );
+        }
+        self.server = start_server(&self.installation, &self.folder, self.account)?;
+        self.wait_until_ready().await?;
+        Ok(())
     }
 
     pub fn target(&self) -> &Target {
@@ -203,6 +287,18 @@ impl Cluster {
     }
 }
 
+fn start_server(
+    installation: &Installation,
+    folder: &Path,
+    account: Account,
+) -> anyhow::Result<Process> {
+    let mut command = Command::new(&installation.postgres);
+    command.arg("-D").arg(data(folder));
+    log_to(&mut command, &folder.join(SERVER_LOG)).with_context(|| cannot_write(folder))?;
+    // Immediate shutdown: the data is thrown away in any case.
+    Process::start(command, folder, account, Signal::SIGQUIT)
+}
+
 async fn initdb(
     target: &Target,
     installation: &Installation,
@@ -244,14 +340,7 @@ fn configuration(target: &Target, folder: &Path, max_connections: u32) -> String
     let mut lines = vec![
         "listen_addresses = ''".to_owned(),
         format!("port = {PORT}"),
-        format!(
-            "unix_socket_directories = {}",
-            // A list: the double quotes keep a comma in the path from dividing it.
-            quoted(&format!(
-                "\"{}\"",
-                folder.display().to_string().replace('"', "\"\"")
-            ))
-        ),
+        socket_setting(folder),
         format!("max_connections = {max_connections}"),
         // A crash ends the run, so it may as well end the server, and be noticed.
         "restart_after_crash = off".to_owned(),
@@ -266,12 +355,24 @@ fn configuration(target: &Target, folder: &Path, max_connections: u32) -> String
     lines.join("\n") + "\n"
 }
 
+fn socket_setting(folder: &Path) -> String {
+    format!(
+        "unix_socket_directories = {}",
+        // A list: the double quotes keep a comma in the path from dividing it.
+        quoted(&format!(
+            "\"{}\"",
+            folder.display().to_string().replace('"', "\"\"")
+        ))
+    )
+}
+
 fn data(folder: &Path) -> PathBuf {
     folder.join("data")
 }
 
 fn log_to(command: &mut Command, log: &Path) -> io::Result<()> {
-    let file = File::create(log)?;
+    // A server that is started again goes on with its log.
+    let file = File::options().create(true).append(true).open(log)?;
     command.stdout(file.try_clone()?).stderr(file);
     Ok(())
 }

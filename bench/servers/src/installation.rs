@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::target::Target;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Installation {
     pub initdb: PathBuf,
     pub postgres: PathBuf,

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Gid, Pid, Uid, User};
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
@@ -129,6 +129,12 @@ impl Process {
     /// The status with which the process has ended, or `None` if it runs.
     pub fn status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
+    }
+
+    /// Has the process end by a signal, and waits for that.
+    pub async fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
+        kill(self.pid, signal)?;
+        self.wait().await
     }
 
     /// Waits for the process to end by itself.

@@ -29,7 +29,7 @@ pub async fn terminate_listeners(shared: Arc<Shared>, listeners: u32) -> Result<
         if let Some(pid) = shared.listener(listener)
             && !shared.stays(listener)
         {
-            shared.terminate(pid).await;
+            shared.terminate_listener(listener, pid).await;
             shared.tally().terminated_listeners += 1;
         }
     }

@@ -41,12 +41,14 @@ mod schema;
 mod script;
 mod shared;
 mod shrink;
+mod standby;
 mod summary;
 mod unit;
 mod workload;
 mod writers;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -57,6 +59,7 @@ use pinpoint_servers::target::Target;
 use pinpoint_servers::workspace::Workspace;
 use rand::TryRng;
 use rand::rngs::SysRng;
+use tokio::sync::Mutex;
 
 use crate::finding::Finding;
 pub use crate::plan::{Plan, TortureArgs, TortureCommand};
@@ -84,7 +87,14 @@ pub async fn torture(plan: &Plan, on_progress: OnProgress<'_>) -> anyhow::Result
         let installation = Installation::of(&target)?;
         let workspace = Workspace::create(&plan.clusters.temp_dir()).await?;
         let mut cluster = Cluster::start(target, installation, &workspace, plan.sessions()).await?;
-        let result = run::run(plan, seed, &mut cluster, on_progress).await;
+        let standby = if plan.standby {
+            let standby = cluster.start_standby(&workspace).await?;
+            Some(Arc::new(Mutex::new(standby)))
+        } else {
+            None
+        };
+        let result = run::run(plan, seed, &mut cluster, standby.clone(), on_progress).await;
+        drop(standby);
         drop(cluster);
         drop(workspace);
         match result.map_err(anyhow::Error::downcast::<Finding>) {

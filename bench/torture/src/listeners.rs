@@ -13,14 +13,17 @@ use tokio_postgres::Client;
 
 use crate::finding::Finding;
 use crate::identity::{Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length};
-use crate::listening::{End, Listening};
+use crate::listening::{End, Listening, PROMOTED};
 use crate::record::Event;
 use crate::schema::{insert_and_notify, introduce};
-use crate::shared::{Shared, is_accepted, within};
+use crate::shared::{STEPS_TO_PROMOTION, Shared, Standby, is_accepted, within};
 use crate::workload::random_for;
 
 /// Between two looks for the row of what has just arrived.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Sent for each listener on a standby while its replay waits for the promotion.
+const LAST_NOTIFICATIONS: u32 = 20;
 
 /// Listens until told to stop.
 pub async fn run(
@@ -37,6 +40,7 @@ pub async fn run(
         .map_err(|error| Finding::unexpected_error(&who, "SET", &error))?;
 
     let mut next_number = 0;
+    let mut steps = 0;
     for number in 0.. {
         if shared.is_stopping() {
             break;
@@ -50,6 +54,7 @@ pub async fn run(
             channels: BTreeSet::new(),
             looked: Instant::now(),
             next_number: &mut next_number,
+            steps: &mut steps,
             session,
         };
         let result = if shared.stays(listener) {
@@ -62,6 +67,9 @@ pub async fn run(
             Err(End::Lost) => visit.session.add(Event::Closed { is_complete: false }),
             Err(End::Finding(finding)) => return Err(finding),
         }
+    }
+    if let Some(standby) = shared.standby_of(listener) {
+        standby.add_steps(STEPS_TO_PROMOTION - steps);
     }
     shared.add_gone();
     Ok(())
@@ -79,6 +87,8 @@ struct Visit<'a> {
     /// When it last looked for a row.
     looked: Instant,
     next_number: &'a mut u32,
+    /// How far it has come towards the promotion of a standby.
+    steps: &'a mut u32,
     session: Listening,
 }
 
@@ -91,7 +101,26 @@ impl Visit<'_> {
             }
             self.act().await?;
         }
-        self.fence().await
+        let shared = Arc::clone(self.shared);
+        match shared.standby_of(self.listener) {
+            Some(standby) if shared.is_stopping() => self.see_promotion(standby).await?,
+            _ => self.fence().await?,
+        }
+        self.leave().await
+    }
+
+    /// Before the session is closed: what it shares must not be sent to it and then not be
+    /// read, as if it had been received.
+    async fn leave(&mut self) -> Result<(), End> {
+        if !self.shared.has_sharing {
+            return Ok(());
+        }
+        if self.rng.random_ratio(1, 2) {
+            return self.session.terminate().await;
+        }
+        let mut channels: Vec<Channel> = self.channels.iter().copied().collect();
+        channels.push(Channel::of_fence(self.listener));
+        self.change("UNLISTEN *", Vec::new(), channels, None).await
     }
 
     /// Shares all channels, until all other listeners have gone: whatever they were given
@@ -119,6 +148,51 @@ impl Visit<'_> {
         // What they have handed on comes before what is published now, or right after.
         self.fence().await?;
         self.fence().await
+    }
+
+    /// Stays while the standby is promoted, with notifications that are replayed only then.
+    async fn see_promotion(&mut self, standby: &Standby) -> Result<(), End> {
+        let deadline = Instant::now() + self.shared.timeout;
+        self.step(standby);
+        self.read_until("replay to be paused", deadline, |_| standby.is_held())
+            .await?;
+        for _ in 0..LAST_NOTIFICATIONS {
+            self.notify_from_primary().await?;
+        }
+        let number = self.send_fence(deadline).await?;
+        self.step(standby);
+        self.await_fence(number, deadline).await?;
+        self.read_until("the promotion", deadline, |_| standby.is_promoted())
+            .await?;
+        let channel = Channel::of_fence(self.listener);
+        let sql = format!("NOTIFY {channel}, '{PROMOTED}'");
+        self.session.query(&sql).await?;
+        let what = "its notification after the promotion";
+        self.read_until(what, deadline, Listening::has_seen_promotion)
+            .await?;
+        self.shared.tally().promoted_listeners += 1;
+        Ok(())
+    }
+
+    fn step(&mut self, standby: &Standby) {
+        *self.steps += 1;
+        standby.add_steps(1);
+    }
+
+    /// Reads until something is the case.
+    async fn read_until(
+        &mut self,
+        what: &str,
+        deadline: Instant,
+        is_there: impl Fn(&Listening) -> bool,
+    ) -> Result<(), End> {
+        while !is_there(&self.session) {
+            if Instant::now() >= deadline {
+                return Err(Finding::hang(self.session.who(), what, self.shared.timeout).into());
+            }
+            self.read(LOOK_INTERVAL).await?;
+        }
+        Ok(())
     }
 
     fn milliseconds(&mut self, from: u64, to: u64) -> Duration {
@@ -304,7 +378,9 @@ impl Visit<'_> {
     /// Two times out of three, adds to the commands of a transaction what
     /// introduces this listener to the writers.
     fn introduction(&mut self, commands: &mut Vec<String>) -> Option<Introduction> {
-        if self.rng.random_ratio(1, 3) {
+        let is_told = self.rng.random_ratio(2, 3);
+        // A standby cannot write.
+        if !is_told || self.shared.standby_of(self.listener).is_some() {
             return None;
         }
         let introduction = Introduction {
@@ -432,16 +508,22 @@ impl Visit<'_> {
 
     /// Has another session send a notification, and waits for that.
     async fn fence(&mut self) -> Result<(), End> {
-        let who = self.session.who().to_owned();
         let deadline = Instant::now() + self.shared.timeout;
-        let number = loop {
+        let number = self.send_fence(deadline).await?;
+        self.await_fence(number, deadline).await
+    }
+
+    /// Has another session send a notification, and returns its number.
+    async fn send_fence(&mut self, deadline: Instant) -> Result<u32, End> {
+        let who = self.session.who().to_owned();
+        loop {
             let key = self.next_key();
             let at = self.shared.clock.now();
             self.session.add(Event::FenceSent { key, at });
             let sql = insert_and_notify(&values(key, Channel::of_fence(self.listener)));
             let answer = self.companion.simple_query(&sql);
             match within(self.shared, &who, "its fence to be sent", answer).await? {
-                Ok(_) => break key.transaction.number,
+                Ok(_) => return Ok(key.transaction.number),
                 // The queue is full, possibly of what this listener has not read.
                 Err(error) if is_accepted(&error) && Instant::now() < deadline => {
                     self.session
@@ -450,14 +532,17 @@ impl Visit<'_> {
                 }
                 Err(error) => return Err(Finding::unexpected_error(&who, &sql, &error).into()),
             }
-        };
+        }
+    }
+
+    async fn await_fence(&mut self, number: u32, deadline: Instant) -> Result<(), End> {
         while self.session.fence() != Some(number) {
             if self.session.next(deadline).await?.is_none() {
                 let what = format!(
                     "fence {number} to arrive (its PID is {})",
                     self.session.pid()
                 );
-                return Err(Finding::hang(&who, &what, self.shared.timeout).into());
+                return Err(Finding::hang(self.session.who(), &what, self.shared.timeout).into());
             }
         }
         Ok(())
@@ -465,12 +550,30 @@ impl Visit<'_> {
 
     /// Sends a notification by this session itself.
     async fn notify_oneself(&mut self) -> Result<(), End> {
+        if self.shared.standby_of(self.listener).is_some() {
+            return self.notify_from_primary().await;
+        }
         let key = self.next_key();
         let channel = Channel(self.rng.random_range(0..self.shared.workload.channels));
         let sql = insert_and_notify(&values(key, channel));
         match self.session.try_query(&sql).await? {
             Err(error) if !is_accepted(&error) => {
                 Err(Finding::unexpected_error(self.session.who(), &sql, &error).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A standby cannot send.
+    async fn notify_from_primary(&mut self) -> Result<(), End> {
+        let key = self.next_key();
+        let channel = Channel(self.rng.random_range(0..self.shared.workload.channels));
+        let sql = insert_and_notify(&values(key, channel));
+        let who = self.session.who().to_owned();
+        let answer = self.companion.simple_query(&sql);
+        match within(self.shared, &who, &sql, answer).await? {
+            Err(error) if !is_accepted(&error) => {
+                Err(Finding::unexpected_error(&who, &sql, &error).into())
             }
             _ => Ok(()),
         }

@@ -16,7 +16,7 @@ use tokio_postgres::{
 use crate::finding::{Finding, error_text, shorten};
 use crate::identity::{Channel, Introduction, Key, Lsn, parse_payload};
 use crate::record::{Event, Received, Returned};
-use crate::shared::{Shared, is_lost, within};
+use crate::shared::{Shared, Standby, is_lost, within};
 
 /// Why a session cannot go on.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Listening {
     listener: u32,
     who: String,
     pid: i32,
+    /// How often its server, if a standby, had been shut down when it connected.
+    stops: u32,
     client: Client,
     connection: Connection<Socket, NoTlsStream>,
     events: UnboundedSender<(u32, Event)>,
@@ -49,7 +51,15 @@ pub struct Listening {
     last: Option<Key>,
     /// The last fence that has arrived.
     fence: Option<u32>,
+    /// What the listener has sent to itself after the promotion has arrived.
+    has_seen_promotion: bool,
 }
+
+/// The payload by which a listener finds out that it still listens after a promotion.
+pub const PROMOTED: &str = "promoted";
+
+/// For how long a listener looks whether a standby replays something.
+const REPLAY_LOOK: Duration = Duration::from_millis(50);
 
 impl Listening {
     pub async fn connect(
@@ -59,47 +69,60 @@ impl Listening {
     ) -> Result<Self, Finding> {
         let who = format!("listener {listener}");
         let deadline = Instant::now() + shared.timeout;
-        let (client, connection) = loop {
-            match shared.config.connect(NoTls).await {
-                Ok(connected) => break connected,
+        let standby = shared.standby_of(listener);
+        let config = standby.map_or(&shared.config, |standby| &standby.config);
+        loop {
+            let stops = standby.map_or(0, Standby::stops);
+            let (client, connection) = match config.connect(NoTls).await {
+                Ok(connected) => connected,
                 Err(error) if Instant::now() >= deadline => {
                     return Err(Finding::NoConnection {
                         who,
                         error: error_text(&error),
                     });
                 }
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        };
-        let mut listening = Self {
-            shared: Arc::clone(shared),
-            listener,
-            who,
-            pid: 0,
-            client,
-            connection,
-            events,
-            outbox: Vec::new(),
-            is_held: false,
-            count: 0,
-            last: None,
-            fence: None,
-        };
-        let at = shared.clock.now();
-        let pid = listening.query_value("SELECT pg_backend_pid()").await;
-        listening.pid = match pid {
-            Ok(pid) => pid.parse().unwrap_or_default(),
-            Err(End::Finding(finding)) => return Err(finding),
-            // Nobody knows its PID yet, so nobody has ended it.
-            Err(End::Lost) => unreachable!("a session without a PID was ended"),
-        };
-        shared.forget_end(listening.pid);
-        listening.add(Event::Connected {
-            pid: listening.pid,
-            at,
-        });
-        shared.set_listener(listener, Some(listening.pid));
-        Ok(listening)
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+            };
+            let mut listening = Self {
+                shared: Arc::clone(shared),
+                listener,
+                who: who.clone(),
+                pid: 0,
+                stops,
+                client,
+                connection,
+                events: events.clone(),
+                outbox: Vec::new(),
+                is_held: false,
+                count: 0,
+                last: None,
+                fence: None,
+                has_seen_promotion: false,
+            };
+            let at = shared.clock.now();
+            listening.pid = match listening.query_value("SELECT pg_backend_pid()").await {
+                Ok(pid) => pid.parse().unwrap_or_default(),
+                Err(End::Finding(finding)) => return Err(finding),
+                // Nobody knows its PID yet, so nobody has ended it; but the standby was
+                // shut down.
+                Err(End::Lost) => continue,
+            };
+            shared.forget_end(listening.pid);
+            listening.add(Event::Connected {
+                pid: listening.pid,
+                at,
+            });
+            shared.set_listener(listener, Some(listening.pid));
+            return Ok(listening);
+        }
+    }
+
+    /// Whether what was sent after the promotion has arrived.
+    pub fn has_seen_promotion(&self) -> bool {
+        self.has_seen_promotion
     }
 
     pub fn who(&self) -> &str {
@@ -153,6 +176,11 @@ impl Listening {
         &mut self,
         sql: &str,
     ) -> Result<Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>, End> {
+        // If it was ended, writing fails, and what had arrived before could not be read
+        // any more; but others rely on it if the channel is shared.
+        if self.shared.has_sharing {
+            self.read_what_is_there().await?;
+        }
         let Self {
             shared,
             who,
@@ -227,6 +255,44 @@ impl Listening {
         }
     }
 
+    /// Reads what has arrived, without waiting.
+    async fn read_what_is_there(&mut self) -> Result<(), End> {
+        loop {
+            let connection = &mut self.connection;
+            let next = poll_fn(|context| {
+                Poll::Ready(loop {
+                    match poll_connection(connection, context) {
+                        Poll::Ready(Ok(None)) => {}
+                        Poll::Ready(Ok(notification)) => break Ok(notification),
+                        Poll::Ready(Err(error)) => break Err(error),
+                        Poll::Pending => break Ok(None),
+                    }
+                })
+            });
+            match next.await {
+                Ok(Some(notification)) => self.receive(&notification),
+                Ok(None) => break,
+                Err(error) => {
+                    self.hand_over();
+                    return Err(self.lost(&error));
+                }
+            }
+        }
+        self.hand_over();
+        Ok(())
+    }
+
+    /// Ends the session from within, so that all that it was sent is received.
+    pub async fn terminate(&mut self) -> Result<(), End> {
+        self.shared.end(self.pid);
+        let sql = "SELECT pg_terminate_backend(pg_backend_pid())";
+        self.query(sql).await?;
+        // The signal has arrived before the answer, or is about to.
+        let deadline = Instant::now() + self.shared.timeout;
+        self.read_until(deadline).await?;
+        Err(Finding::hang(&self.who, "its own end", self.shared.timeout).into())
+    }
+
     /// Reads what arrives until `deadline`.
     pub async fn read_until(&mut self, deadline: Instant) -> Result<(), End> {
         while self.next(deadline).await?.is_some() {}
@@ -252,8 +318,19 @@ impl Listening {
         let returned = match answer {
             Ok(_) if !listen.is_empty() => {
                 let at = self.shared.clock.now();
-                let lsn = insert_position(&self.shared, &self.who, ask).await?;
-                Some(Returned { lsn, at })
+                let replayed = match self.shared.standby_of(self.listener) {
+                    Some(_) => self.replay_position().await,
+                    None => Ok(None),
+                };
+                match replayed {
+                    Ok(Some(lsn)) => Some(Returned { lsn, at }),
+                    Ok(None) => {
+                        let lsn = insert_position(&self.shared, &self.who, ask).await?;
+                        Some(Returned { lsn, at })
+                    }
+                    Err(End::Lost) => None,
+                    Err(End::Finding(finding)) => return Err(finding.into()),
+                }
             }
             _ => None,
         };
@@ -274,12 +351,41 @@ impl Listening {
         Ok(())
     }
 
+    /// On a standby: what commits behind this is replayed from now on. Asked right now for
+    /// the last record that was replayed, it may be in the middle of the next one; so
+    /// it is asked until that is done. `None` if nothing is replayed.
+    async fn replay_position(&mut self) -> Result<Option<Lsn>, End> {
+        let sql = "SELECT pg_last_wal_replay_lsn() || ' ' || CASE WHEN pg_is_in_recovery() \
+                       THEN pg_get_wal_replay_pause_state() ELSE 'promoted' END";
+        let deadline = Instant::now() + REPLAY_LOOK;
+        let mut first = None;
+        while Instant::now() < deadline {
+            let answer = self.query_value(sql).await?;
+            let parsed = answer
+                .split_once(' ')
+                .and_then(|(lsn, state)| Some((lsn.parse::<Lsn>().ok()?, state)));
+            let Some((lsn, state)) = parsed else {
+                return Err(Finding::unexpected_answer(&self.who, sql, &answer).into());
+            };
+            // Then it is between two records.
+            if state == "paused" || *first.get_or_insert(lsn) != lsn {
+                return Ok(Some(lsn));
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(None)
+    }
+
     /// Ends the session, in the middle of nothing.
     pub fn close(mut self) {
         self.add(Event::Closed { is_complete: true });
     }
 
     fn receive(&mut self, notification: &Notification) {
+        if notification.payload() == PROMOTED {
+            self.has_seen_promotion = true;
+            return;
+        }
         let channel = Channel::parse(notification.channel());
         let key = parse_payload(notification.payload());
         let (Some(channel), Some(key)) = (channel, key) else {
@@ -303,7 +409,9 @@ impl Listening {
     }
 
     fn lost(&mut self, error: &tokio_postgres::Error) -> End {
-        if self.shared.is_ended(self.pid) {
+        let standby = self.shared.standby_of(self.listener);
+        let is_stopped = standby.is_some_and(|standby| standby.stops() != self.stops);
+        if is_stopped || self.shared.is_ended(self.pid) {
             return End::Lost;
         }
         End::Finding(Finding::LostConnection {

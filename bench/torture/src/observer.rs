@@ -75,6 +75,8 @@ struct Period {
     start: usize,
     /// Others may get what comes on the channel.
     is_shared: bool,
+    /// If it is shared: positions of what was received. Another LISTEN may be given the same.
+    given: BTreeSet<u64>,
     /// UNLISTEN is sent: it may stop to receive, but not leave out anything.
     is_ending: bool,
     /// Position of the first one that did not come after that.
@@ -92,8 +94,6 @@ struct Session {
     shares: Vec<Channel>,
     /// Stays until all others have gone.
     stays: bool,
-    /// Positions of what was received on shared channels.
-    given: BTreeSet<u64>,
     /// Last transaction and index received from each session of each writer.
     last_sent: HashMap<(u32, i32), (u32, u32)>,
     /// Notifications without rows that are not yet accounted for.
@@ -201,7 +201,9 @@ impl Observer {
         counts: &mut Counts,
     ) -> Result<(), Box<Difference>> {
         if let Some(session) = &mut self.session {
-            session.given = session.given.split_off(&history.base());
+            for period in session.periods.values_mut() {
+                period.given = period.given.split_off(&history.base());
+            }
         }
         while let Some(event) = self.pending.pop_front() {
             let received = match &event {
@@ -414,7 +416,6 @@ impl Session {
             periods: BTreeMap::new(),
             shares: Vec::new(),
             stays: false,
-            given: BTreeSet::new(),
             last_sent: HashMap::new(),
             rowless: HashSet::new(),
             fences: HashMap::new(),
@@ -430,6 +431,7 @@ impl Session {
             let period = Period {
                 start,
                 is_shared: self.shares.contains(&channel),
+                given: BTreeSet::new(),
                 is_ending: false,
                 stopped: None,
             };
@@ -452,7 +454,7 @@ impl Session {
         later: &VecDeque<Event>,
     ) -> Result<Arrival, Problem> {
         let Received { key, channel, .. } = received;
-        let Some(period) = self.periods.get(&channel) else {
+        let Some(period) = self.periods.get_mut(&channel) else {
             return Err(What::NotListening { key, channel }.into());
         };
         let is_shared = period.is_shared;
@@ -461,7 +463,7 @@ impl Session {
             arrival.given = history.position_of(key).filter(|_| is_shared);
             arrival.is_late = arrival.given.is_some_and(|position| position < self.cursor);
             if let Some(position) = arrival.given
-                && !self.given.insert(position)
+                && !period.given.insert(position)
             {
                 return Err(What::Repeated(key).into());
             }
@@ -480,9 +482,9 @@ impl Session {
         let sent = (key.transaction.number, key.index);
         let last = self.last_sent.get(&sender).copied();
         match last {
-            Some(last) if last == sent => return Err(What::Repeated(key).into()),
             // Handed on.
-            Some(last) if last > sent && is_shared => {}
+            Some(last) if last >= sent && is_shared => {}
+            Some(last) if last == sent => return Err(What::Repeated(key).into()),
             Some(last) if last > sent => return Err(What::LateInSession(key).into()),
             _ => {
                 self.last_sent.insert(sender, sent);

@@ -92,6 +92,10 @@ pub struct Plan {
     )]
     pub channels: u32,
 
+    /// Have every second listener on a hot standby, which is paused, restarted and promoted
+    #[arg(long, conflicts_with = "sharing")]
+    pub standby: bool,
+
     /// Let listeners share half of their channels, so that each notification goes to a few
     #[arg(long)]
     pub sharing: bool,
@@ -131,6 +135,12 @@ impl Plan {
             target.name
         );
         ensure!(
+            !self.standby || has_engine == [true, true],
+            "a standby can be listened on with {ENGINE} only, and target \"{}\" does not have \
+             that: leave out --standby, or add preload={ENGINE},extension={ENGINE}",
+            target.name
+        );
+        ensure!(
             !self.sharing || has_engine == [true, true],
             "channels can be shared with {ENGINE} only, and target \"{}\" does not have that: \
              leave out --sharing, or add preload={ENGINE},extension={ENGINE}",
@@ -151,6 +161,9 @@ impl Plan {
             // Errors are part of the plan. What ends a server is logged all the same.
             "log_min_messages=log",
         ];
+        if self.standby {
+            settings.push("pinpoint.replicate=on");
+        }
         settings.extend(match self.fault {
             Fault::None => None,
             Fault::ArrivalOrder => Some("pinpoint.debug_fault=arrival_order"),

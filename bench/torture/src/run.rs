@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use pinpoint_servers::cluster::Cluster;
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
@@ -19,11 +20,11 @@ use crate::oracle::{Decoding, write_marker};
 use crate::plan::Plan;
 use crate::record::{Decoded, Event, Header, Record};
 use crate::replication::{Confirmations, Replication, ReplicationError};
-use crate::shared::{Shared, within};
+use crate::shared::{Shared, Standby, within};
 use crate::shrink::is_arrival_of_missing;
 use crate::summary::{Batches, Summary};
 use crate::workload::Workload;
-use crate::{disturbance, listeners, schema, writers};
+use crate::{disturbance, listeners, schema, standby, writers};
 
 /// Between two comparisons of what was received with what was decoded.
 const ROUND_INTERVAL: Duration = Duration::from_millis(200);
@@ -41,6 +42,7 @@ pub async fn run(
     plan: &Plan,
     seed: u64,
     cluster: &mut Cluster,
+    standby: Option<Arc<Mutex<Cluster>>>,
     on_progress: OnProgress<'_>,
 ) -> anyhow::Result<Summary> {
     let monitor = cluster.connect().await?;
@@ -58,8 +60,13 @@ pub async fn run(
         channels: plan.channels,
     };
     let signaller = cluster.connect().await?;
+    let of_standby = match &standby {
+        Some(standby) => Some(Standby::new(standby.lock().await.config())),
+        None => None,
+    };
     let shared = Arc::new(Shared::new(
         cluster.config(),
+        of_standby,
         workload,
         plan.timeout,
         plan.listeners,
@@ -103,6 +110,15 @@ pub async fn run(
         confirmations,
     ));
 
+    if let Some(standby) = &standby {
+        workers.spawn(standby::run(
+            Arc::clone(&shared),
+            Arc::clone(standby),
+            plan.duration,
+            plan.listeners,
+        ));
+    }
+
     let mut inspection = Inspection {
         checker: Checker::new(workload, plan.listeners, plan.timeout),
         recorder,
@@ -115,8 +131,15 @@ pub async fn run(
         batches: has_engine.then(Batches::default),
     };
     let started = Instant::now();
-    if let Err(error) = inspection.watch(plan, &mut workers, on_progress).await {
+    let result = inspection.watch(plan, &mut workers, on_progress).await;
+    if let Err(error) = result {
         let error = inspection.look_closer(error, cluster).await;
+        // Whoever shares the standby lets go of it.
+        workers.shutdown().await;
+        let error = match &standby {
+            Some(standby) => ended_or(&mut *standby.lock().await, error).await,
+            None => error,
+        };
         inspection.finish_recording()?;
         return Err(error);
     }
@@ -130,7 +153,21 @@ pub async fn run(
     drop((inspection, shared));
     on_progress(plan.duration, "waiting for the sessions to go".to_owned());
     ensure_nothing_is_left(cluster, has_engine, plan.timeout).await?;
+    if let Some(standby) = &standby {
+        ensure_nothing_is_left(&*standby.lock().await, has_engine, plan.timeout).await?;
+    }
     Ok(summary)
+}
+
+/// That the server has ended explains an error better, unless that is a difference.
+async fn ended_or(cluster: &mut Cluster, error: anyhow::Error) -> anyhow::Error {
+    if matches!(error.downcast_ref(), Some(Finding::Difference(_))) {
+        return error;
+    }
+    match cluster.end().await {
+        Some(end) => Finding::Crash(end).into(),
+        None => error,
+    }
 }
 
 async fn set_up(plan: &Plan, monitor: &Client) -> Result<(), tokio_postgres::Error> {
@@ -319,10 +356,7 @@ impl Inspection {
             Ok(finding) => finding.into(),
             Err(error) => error,
         };
-        match cluster.end().await {
-            Some(end) => Finding::Crash(end).into(),
-            None => error,
-        }
+        ended_or(cluster, error).await
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, SimpleQueryMessage, Socket};
 
 use crate::finding::{Finding, error_text};
 use crate::identity::Introduction;
@@ -40,12 +40,92 @@ pub struct Tally {
     pub failed_in_last_moment: u64,
     /// Errors that were not planned, by SQLSTATE.
     pub errors: BTreeMap<String, u64>,
+    /// Times that the replay of the standby was paused,
+    pub pauses: u64,
+    /// and that it was shut down and started again.
+    pub restarts: u64,
+    /// Listeners that were connected to it before and after its promotion.
+    pub promoted_listeners: u64,
     /// Rows that listeners looked for when they were told of them.
     pub rows_seen: u64,
 }
 
+/// A standby, where every second listener is.
+#[derive(Debug)]
+pub struct Standby {
+    pub config: Config,
+    /// How often it was shut down, or was about to be.
+    stops: AtomicU32,
+    /// How many steps the listeners there have come towards the promotion.
+    steps: AtomicU32,
+    /// Its replay is paused, and goes on only with the promotion.
+    is_held: AtomicBool,
+    is_promoted: AtomicBool,
+}
+
+/// Steps of a listener on a standby towards the promotion: it does nothing more that waits
+/// for replay, and all that it is to receive is sent.
+pub const STEPS_TO_PROMOTION: u32 = 2;
+
+impl Standby {
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            stops: AtomicU32::new(0),
+            steps: AtomicU32::new(0),
+            is_held: AtomicBool::new(false),
+            is_promoted: AtomicBool::new(false),
+        }
+    }
+
+    /// To be called before it is shut down: its sessions will lose their connections.
+    pub fn add_stop(&self) {
+        self.stops.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn stops(&self) -> u32 {
+        self.stops.load(Ordering::SeqCst)
+    }
+
+    pub fn add_steps(&self, steps: u32) {
+        self.steps.fetch_add(steps, Ordering::SeqCst);
+    }
+
+    pub fn steps(&self) -> u32 {
+        self.steps.load(Ordering::SeqCst)
+    }
+
+    pub fn hold(&self) {
+        self.is_held.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::SeqCst)
+    }
+
+    pub fn set_promoted(&self) {
+        self.is_promoted.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_promoted(&self) -> bool {
+        self.is_promoted.load(Ordering::SeqCst)
+    }
+
+    /// One session, for a single command.
+    pub async fn execute(&self, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
+        let (client, connection) = self.config.connect(NoTls).await?;
+        tokio::spawn(connection);
+        let messages = client.simple_query(sql).await?;
+        Ok(messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        }))
+    }
+}
+
 pub struct Shared {
     pub config: Config,
+    pub standby: Option<Standby>,
     pub workload: Workload,
     pub clock: Clock,
     /// How long anything may take.
@@ -73,6 +153,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub fn new(
         config: Config,
+        standby: Option<Standby>,
         workload: Workload,
         timeout: Duration,
         listeners: u32,
@@ -81,6 +162,7 @@ impl Shared {
     ) -> Self {
         Self {
             config,
+            standby,
             workload,
             clock: Clock::start(),
             timeout,
@@ -146,6 +228,11 @@ impl Shared {
         lock(&self.listeners)[listener as usize]
     }
 
+    /// The standby, if that is where this listener is.
+    pub fn standby_of(&self, listener: u32) -> Option<&Standby> {
+        self.standby.as_ref().filter(|_| listener % 2 == 1)
+    }
+
     /// Whether this listener stays until all others have gone.
     pub fn stays(&self, listener: u32) -> bool {
         self.has_sharing && listener == 0
@@ -173,6 +260,18 @@ impl Shared {
     /// A new session has this PID, which may have been that of one that was ended.
     pub fn forget_end(&self, pid: i32) {
         lock(&self.ended).remove(&pid);
+    }
+
+    pub async fn terminate_listener(&self, listener: u32, pid: i32) {
+        match self.standby_of(listener) {
+            Some(standby) => {
+                self.end(pid);
+                let sql = format!("SELECT pg_terminate_backend({pid})");
+                // It may be shut down just now.
+                let _ = standby.execute(&sql).await;
+            }
+            None => self.terminate(pid).await,
+        }
     }
 
     pub async fn terminate(&self, pid: i32) {

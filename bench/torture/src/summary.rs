@@ -91,6 +91,14 @@ impl fmt::Display for Summary {
                 counts.given_late
             )?;
         }
+        if tally.pauses + tally.restarts + tally.promoted_listeners > 0 {
+            writeln!(
+                f,
+                "standby         {} times paused, {} restarted; {} listeners stayed through its \
+                 promotion",
+                tally.pauses, tally.restarts, tally.promoted_listeners
+            )?;
+        }
         if let Some(batches) = batches {
             writeln!(
                 f,
