@@ -231,6 +231,14 @@ fn publication_in_order_of_arrival_is_caught() {
     assert!(lines(shrunk) < 50, "{} of {}", lines(shrunk), lines(record));
 }
 
+/// What is given to somebody, who may leave before he has read it.
+#[test]
+fn listeners_that_share_pass() {
+    let verdict = Torture::new().run(&["--seed=17", "--duration=10", "--sharing"]);
+    verdict.assert_passed();
+    assert!(verdict.number("shared") > 0, "{}", verdict.stdout);
+}
+
 /// It is replayed after a pause, after a restart, and during the promotion.
 #[test]
 fn listeners_on_a_standby_pass() {
