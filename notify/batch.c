@@ -225,7 +225,7 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	batch->joined = layout->joined;
 	batch->ngiven_max = layout->ngiven_max;
 	batch->ngiven = 0;
-	batch->shared_with_all = false;
+	batch->all_share_from = PG_UINT32_MAX;
 
 	foreach(lc, layout->channels)
 	{
@@ -295,7 +295,7 @@ pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
 	batch->nlisteners = 0;
 	batch->joined = 0;
 	batch->ngiven = 0;
-	batch->shared_with_all = false;
+	batch->all_share_from = PG_UINT32_MAX;
 	writer->batch = batch;
 	writer->nrecords = 0;
 	writer->written = 0;

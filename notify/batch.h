@@ -63,7 +63,8 @@ typedef struct PinpointBatch
 	Size		previous;		/* place in the log of the batch before it in
 								 * its segment, if it is not the first */
 	uint32		heap_rank;		/* see commit_order.c */
-	bool		shared_with_all;	/* all who share a channel of it get it */
+	uint32		all_share_from; /* all who share a channel get what it has on
+								 * it, from the channel with this number on */
 	bool		is_free;		/* its space in the log can be used again */
 
 	/*

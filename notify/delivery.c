@@ -416,7 +416,7 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 	switch (pinpoint_sharing_share(batch, number))
 	{
 		case PINPOINT_SHARE_NONE:
-			return batch->shared_with_all && is_new &&
+			return number >= batch->all_share_from && is_new &&
 				batch->sequence > since;
 		case PINPOINT_SHARE_GIVEN:
 			given_to_me = given_to_me || is_new;

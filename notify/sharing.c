@@ -14,8 +14,8 @@
  * know that it is not for it.  The room for that is reserved with the batch, by
  * looking up how many there will be at most.  If there is not enough after all,
  * because a channel has come to be shared between, or because the batch has more
- * channels than are looked up one by one, all of them get it.  At least one gets
- * every notification, and more do no harm.
+ * channels than are looked up one by one, all of them get what it has on that channel
+ * and on those behind it.  At least one gets every notification, and more do no harm.
  *
  * If a session leaves before it has read what was given to it, that is handed on to
  * another one; see hand_on.c.  It may come to a session that has read past the
@@ -107,9 +107,14 @@ pinpoint_sharing_give(PinpointBatch *batch, uint32 channel,
 	if (n == 0)
 		return;
 
-	if (batch->shared_with_all || wanted > batch->ngiven_max - batch->ngiven)
+	if (channel >= batch->all_share_from ||
+		wanted > batch->ngiven_max - batch->ngiven)
 	{
-		batch->shared_with_all = true;
+		/*
+		 * Not the channels before this one: what was given of them may be
+		 * handed on, and must not come to a session that has it.
+		 */
+		batch->all_share_from = Min(batch->all_share_from, channel);
 		for (int i = 0; i < n; i++)
 			visitor(listeners->sharers[i], arg);
 		return;

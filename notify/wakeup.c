@@ -231,7 +231,7 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 	{
 		const int  *slots = pinpoint_batch_listeners(batch);
 
-		batch->shared_with_all = true;
+		batch->all_share_from = 0;
 		for (uint32 i = 0; i < batch->nlisteners; i++)
 			find_slot(slots[i], &search);
 		for (int i = 0; i < MaxBackends; i++)
