@@ -48,7 +48,7 @@ typedef enum PausePlace
 	PAUSE_PRE_COMMIT,
 	PAUSE_COMMIT,
 	PAUSE_DROP
-} PausePlace;
+}			PausePlace;
 
 static const struct config_enum_entry pause_options[] = {
 	{"nowhere", PAUSE_NOWHERE, false},
