@@ -73,7 +73,7 @@ sub edit
 # ---- the files
 
 my $root   = "$tmp_check/root";
-my $prefix = "$tmp_check/elsewhere";
+my $elsewhere = "$tmp_check/elsewhere";
 my @expected;
 foreach my $part (sort keys %library)
 {
@@ -98,14 +98,15 @@ is_deeply(files_below($root), [], 'uninstall leaves no file');
 my ($version) = pg_config('--version') =~ /^PostgreSQL (\d+)/;
 if ($version >= 18)
 {
-	run_make($_, 'install', "prefix=$prefix") foreach sort keys %library;
+	# Not "prefix=": some packages of PostgreSQL install into their own folders all the same.
+	run_make($_, 'install', "DESTDIR=$elsewhere") foreach sort keys %library;
 	is_deeply(
-		[ sort map { basename($_) } @{ files_below($prefix) } ],
+		[ sort map { basename($_) } @{ files_below($elsewhere) } ],
 		[ sort map { basename($_) } @expected ],
-		'the same files are installed below prefix');
+		'the same files are installed elsewhere');
 
-	my $control = folder_of('pg_pinpoint.control', $prefix);
-	my $lib     = folder_of('pg_pinpoint.so',      $prefix);
+	my $control = folder_of('pg_pinpoint.control', $elsewhere);
+	my $lib     = folder_of('pg_pinpoint.so',      $elsewhere);
 	edit("$control/$_.control", qr/^comment = '.*'/m, "comment = 'from elsewhere'") foreach values %library;
 
 	my $node = new_node(
