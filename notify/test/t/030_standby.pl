@@ -285,6 +285,17 @@ $sender->run(q(NOTIFY a, 'still here'));
 is_deeply(told($listener), ['a/still here'], 'replay survives a thousand of them');
 is(stat_queue($observer)->{used_bytes}, 0, 'and keeps none');
 
+# ---- a transaction that fails in its commit, behind its message
+
+my @skew = connect_many($primary, 2);
+$_->run('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM rows') for @skew;
+$skew[$_]->run("INSERT INTO rows VALUES (-1); NOTIFY a, 'skew $_'") for 0, 1;
+is($skew[0]->query('COMMIT')->error, undef, 'of two transactions one commits');
+is($skew[1]->query('COMMIT')->error->{C}, '40001', 'and one fails');
+is_deeply(told($listener), ['a/skew 0'], 'what has failed is not told');
+is(stat_queue($observer)->{used_bytes}, 0, 'nor kept');
+$_->close for @skew;
+
 # ---- a transaction that takes long
 
 my $slow = connect_to($primary);
