@@ -13,7 +13,6 @@ use Test::More;
 
 my $node     = new_node('main');
 my $library  = compile_interference();
-my $gate     = "$PostgreSQL::Test::Utils::tmp_check/gate";
 my $observer = connect_to($node);
 my $sender   = connect_to($node);
 $observer->run('CREATE TABLE workers (channel text)');
@@ -23,22 +22,15 @@ $observer->run('CREATE TABLE workers (channel text)');
 sub pause
 {
 	my ($session, $place, $sql) = @_;
-	$session->run("LOAD '$library'; SET interference.gate = '$gate'; SET interference.pause = '$place'");
-	append_to_file($gate, '');
-	$session->send_query($sql);
-	wait_until(
-		sub {
-			$observer->value(
-				q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = }
-				  . $session->pid);
-		}) or die 'the session does not pause';
+	$session->run("LOAD '$library'");
+	begin_and_pause($observer, $session, $place, $sql);
 	return;
 }
 
 sub go_on
 {
 	my ($session) = @_;
-	unlink $gate or die "could not remove $gate: $!";
+	open_gate();
 	my $result = $session->result;
 	$session->run("SET interference.pause = 'nowhere'");
 	return $result;

@@ -13,40 +13,23 @@ use Test::More;
 
 my $node     = new_node('main', conf => "wal_level = minimal\nmax_wal_senders = 0");
 my $library  = compile_interference();
-my $gate     = "$PostgreSQL::Test::Utils::tmp_check/gate";
 my $observer = connect_to($node);
 my $sender   = connect_to($node);
 my $slow     = connect_to($node);
 my $listener = connect_to($node);
 $listener->run('LISTEN a');
-$slow->run("LOAD '$library'; SET interference.gate = '$gate'");
-
-# The slow session begins a commit and pauses there.
-sub pause
-{
-	my ($place, $sql) = @_;
-	$slow->run("SET interference.pause = '$place'");
-	append_to_file($gate, '');
-	$slow->send_query($sql);
-	wait_until(
-		sub {
-			$observer->value(
-				q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = }
-				  . $slow->pid);
-		}) or die 'the session does not pause';
-	return;
-}
+$slow->run("LOAD '$library'");
 
 sub go_on
 {
-	unlink $gate or die "could not remove $gate: $!";
+	open_gate();
 	return $slow->result;
 }
 
 # ---- temporary tables
 
 # The session is about to drop one, which takes long if there are many.
-pause('drop',
+begin_and_pause($observer, $slow, 'drop',
 	q{BEGIN; CREATE TEMP TABLE dropped ON COMMIT DROP AS SELECT 1 AS i; NOTIFY a, 'slow'; COMMIT});
 is(stat_queue($observer)->{in_flight}, 0, 'a commit that still drops tables is not announced');
 $sender->run("NOTIFY a, 'quick'");

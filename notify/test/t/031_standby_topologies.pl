@@ -140,27 +140,19 @@ is((told($listener))->[-1], 'a/after a crash', 'after an immediate shutdown');
 # ---- the primary crashes between message and commit
 
 my $library = compile_interference();
-my $gate    = "$PostgreSQL::Test::Utils::tmp_check/gate";
 $admin->close;
 $primary->append_conf('postgresql.conf', "shared_preload_libraries = '$library, pg_pinpoint'");
 $primary->restart;
 $admin = connect_to($primary);
 my $dying = connect_to($primary);
-$dying->run("SET interference.gate = '$gate'; SET interference.pause = 'pre_commit'");
-append_to_file($gate, '');
-$dying->send_query(q(BEGIN; INSERT INTO rows VALUES (200); NOTIFY a, 'never'; COMMIT));
-wait_until(
-	sub {
-		$admin->value(
-			q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND backend_type = 'client backend'});
-	}) or die 'it does not pause';
+begin_and_pause($admin, $dying, 'pre_commit', q(BEGIN; INSERT INTO rows VALUES (200); NOTIFY a, 'never'; COMMIT));
 $admin->run(q(BEGIN; INSERT INTO rows VALUES (201); NOTIFY a, 'committed meanwhile'; COMMIT));
 is((told($listener))->[-1], 'a/committed meanwhile', 'another transaction is not held back there');
 $observer = connect_to($standby);
 cmp_ok(stat_queue($observer)->{used_bytes}, '>', 0, 'the message is there, but not its commit');
 $admin->close;
 $primary->stop('immediate');
-unlink $gate;
+open_gate();
 $primary->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_pinpoint'");
 $primary->start;
 $admin = connect_to($primary);

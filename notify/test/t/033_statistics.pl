@@ -108,19 +108,14 @@ is_deeply(
 
 # A commit that waits holds back another.
 my $library = compile_interference();
-my $gate    = "$PostgreSQL::Test::Utils::tmp_check/gate";
 my $slow    = connect_to($node);
 $slow->run("LOAD '$library'");
-$slow->run("SET interference.gate = '$gate'; SET interference.pause = 'commit'");
 $observer->run('CREATE TABLE t (i int)');
 is_deeply(
 	counted(sub {
-		append_to_file($gate, '');
-		$slow->send_query('BEGIN; INSERT INTO t VALUES (1); NOTIFY x; COMMIT');
-		wait_until(sub { $observer->value(q(SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = ) . $slow->pid) })
-		  or die 'it does not pause';
+		begin_and_pause($observer, $slow, 'commit', 'BEGIN; INSERT INTO t VALUES (1); NOTIFY x; COMMIT');
 		$sender->run('NOTIFY x');
-		unlink $gate;
+		open_gate();
 		$slow->result;
 	}),
 	{ transactions => 2, notifications => 2, unheard => 2, held_back => 1, published_by_others => 1 },

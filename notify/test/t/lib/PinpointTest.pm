@@ -41,6 +41,8 @@ our @EXPORT = qw(
   server_is_clean
   allow_open_files
   compile_interference
+  begin_and_pause
+  open_gate
 );
 
 # Interrupted tests stop their servers too: die() runs the END blocks of
@@ -239,6 +241,36 @@ sub compile_interference
 	IPC::Run::run(\@command, '>&', \$output)
 	  or die "could not compile: @command\n$output\n";
 	return $path;
+}
+
+# Has a session that has loaded what compile_interference() made begin a statement, and
+# waits until it pauses at a place of its transaction: see interference.c.
+sub begin_and_pause
+{
+	my ($observer, $session, $place, $sql) = @_;
+	my $gate = gate();
+	$session->run("SET interference.gate = '$gate'; SET interference.pause = '$place'");
+	append_to_file($gate, '');
+	$session->send_query($sql);
+	wait_until(
+		sub {
+			$observer->value(
+				q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = }
+				  . $session->pid);
+		}) or die 'the session does not pause';
+	return;
+}
+
+# Lets it go on.
+sub open_gate
+{
+	unlink gate() or die "could not remove the gate: $!";
+	return;
+}
+
+sub gate
+{
+	return "$PostgreSQL::Test::Utils::tmp_check/gate";
 }
 
 # Makes sure that this process may open $count files, starting it again with a
