@@ -80,12 +80,6 @@
 #include "wakeup.h"
 
 /*
- * How many batches are published without letting go of PinpointOrderLock, for
- * the case that one slow commit held back very many.
- */
-#define MAX_BATCHES_PER_ROUND	64
-
-/*
  * All fields are protected by PinpointOrderLock.
  *
  * The ready heap is a leftist heap: a binary tree in which no batch comes before
@@ -450,13 +444,8 @@ publish_ready(void)
 		}
 		publish(batch);
 
-		if (++in_round == MAX_BATCHES_PER_ROUND)
-		{
-			/* let others in */
-			pinpoint_wakeup_release_and_send();
-			in_round = 0;
-			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-		}
+		/* One slow commit may have held back very many. */
+		pinpoint_wakeup_let_others_in(&in_round);
 	}
 	pinpoint_wakeup_release_and_send();
 }

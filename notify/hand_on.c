@@ -41,11 +41,6 @@
 #include "slots.h"
 #include "wakeup.h"
 
-/*
- * How many batches are looked at without letting go of PinpointOrderLock.
- */
-#define MAX_BATCHES_PER_ROUND	64
-
 /* What is to be handed on. */
 typedef struct HandOn
 {
@@ -89,14 +84,7 @@ pinpoint_hand_on(PinpointStillShares still_shares)
 		if (batch == last)
 			break;
 		batch = pinpoint_message_log_after(batch);
-
-		if (++in_round == MAX_BATCHES_PER_ROUND)
-		{
-			/* let others in */
-			pinpoint_wakeup_release_and_send();
-			in_round = 0;
-			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-		}
+		pinpoint_wakeup_let_others_in(&in_round);
 	}
 	pinpoint_wakeup_release_and_send();
 }

@@ -21,35 +21,13 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "channel_map.h"
 #include "locks.h"
 #include "slots.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);
-PG_FUNCTION_INFO_V1(pinpoint_stat_get_listening);
-
-/* A listener of a channel, as it is collected. */
-typedef struct ListeningRow
-{
-	Oid			dboid;
-	int			slotno;
-	bool		shared;
-	char		channel[NAMEDATALEN];
-} ListeningRow;
-
-typedef struct ListeningRows
-{
-	ListeningRow *rows;
-	Size		nrows;			/* in use */
-	Size		length;			/* room for */
-	Size		missed;			/* found no room */
-} ListeningRows;
 
 static bool may_see(Oid roleid);
 static const char *state_name(PinpointWakeState state);
-static void collect_listeners(Oid dboid, const char *channel,
-							  const int *slots, int nlisteners, int nsharers,
-							  void *arg);
 
 static bool
 may_see(Oid roleid)
@@ -113,101 +91,6 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 			memset(&nulls[2], false, sizeof(nulls) - 2 * sizeof(bool));
 			nulls[8] = l->oldest_unread == 0;
 		}
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, nulls);
-	}
-	return (Datum) 0;
-}
-
-/*
- * Called with a lock held: must neither fail nor allocate.
- */
-static void
-collect_listeners(Oid dboid, const char *channel, const int *slots,
-				  int nlisteners, int nsharers, void *arg)
-{
-	ListeningRows *rows = arg;
-
-	for (int i = 0; i < nlisteners; i++)
-	{
-		ListeningRow *row;
-
-		if (rows->nrows == rows->length)
-		{
-			rows->missed += nlisteners - i;
-			return;
-		}
-		row = &rows->rows[rows->nrows++];
-		row->dboid = dboid;
-		row->slotno = slots[i];
-		row->shared = i >= nlisteners - nsharers;
-		strlcpy(row->channel, channel, NAMEDATALEN);
-	}
-}
-
-/*
- * pinpoint.stat_get_listening(): one row per session and channel that it listens on.
- *
- * Names of other databases may be in another encoding, and are shown as NULL.  A
- * session that came or went meanwhile is left out.
- */
-Datum
-pinpoint_stat_get_listening(PG_FUNCTION_ARGS)
-{
-#define LISTENING_COLUMNS 4
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	ListeningRows rows = {.length = 1024};
-	PinpointListenerStats *listeners;
-	int		   *pids;
-	int			n;
-
-	pinpoint_check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	listeners = palloc_array(PinpointListenerStats, MaxBackends);
-	pids = palloc0_array(int, MaxBackends);
-
-	n = pinpoint_slots_copy(listeners);
-	for (int i = 0; i < n; i++)
-		pids[listeners[i].slotno] = listeners[i].slot.pid;
-
-	for (;;)
-	{
-		rows.rows = palloc_extended(rows.length * sizeof(ListeningRow),
-									MCXT_ALLOC_HUGE);
-		rows.nrows = 0;
-		rows.missed = 0;
-		pinpoint_channel_map_visit(collect_listeners, &rows);
-		if (rows.missed == 0)
-			break;
-		rows.length += 2 * rows.missed;
-		pfree(rows.rows);
-	}
-
-	/* Only who is still there has the slot for sure. */
-	n = pinpoint_slots_copy(listeners);
-	for (int i = 0; i < n; i++)
-	{
-		if (pids[listeners[i].slotno] != listeners[i].slot.pid)
-			pids[listeners[i].slotno] = 0;
-		else
-			pids[listeners[i].slotno] = -listeners[i].slot.pid;
-	}
-
-	for (Size i = 0; i < rows.nrows; i++)
-	{
-		ListeningRow *row = &rows.rows[i];
-		Datum		values[LISTENING_COLUMNS] = {0};
-		bool		nulls[LISTENING_COLUMNS] = {false};
-
-		if (pids[row->slotno] >= 0)
-			continue;
-		values[0] = Int32GetDatum(-pids[row->slotno]);
-		values[1] = ObjectIdGetDatum(row->dboid);
-		if (row->dboid == MyDatabaseId)
-			values[2] = CStringGetTextDatum(row->channel);
-		else
-			nulls[2] = true;
-		values[3] = BoolGetDatum(row->shared);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
 	}

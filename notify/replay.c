@@ -73,10 +73,8 @@ enum
 	NOTIFICATIONS,
 	TOTAL,
 	OFFSET,
+	NNUMBERS
 };
-
-StaticAssertDecl(OFFSET + 1 == PINPOINT_MESSAGE_NUMBERS,
-				 "one name for each number");
 
 /*
  * Milliseconds that other sessions have to read what was handed on to them by one
@@ -115,11 +113,11 @@ static void xact_redo_end(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
 static void message_cleanup(void);
 static int	max_unfinished(void);
-static void keep_piece(TransactionId xid, Oid dboid, const char *text,
+static void keep_piece(TransactionId xid, Oid dboid, const char *cursor,
 					   const char *end);
-static bool read_first_line(const char **text, const char *end,
+static bool read_first_line(const char **cursor, const char *end,
 							uint64 *numbers);
-static bool read_number(const char **text, const char *end, char terminator,
+static bool read_number(const char **cursor, const char *end, char terminator,
 						uint64 *number);
 static Unfinished *begin(TransactionId xid, Oid dboid, const uint64 *numbers);
 static bool add_line(PinpointBatchWriter *writer, const char *line,
@@ -251,13 +249,13 @@ message_cleanup(void)
  * What is not as it should be ends the reading, so that the batch stays incomplete.
  */
 static void
-keep_piece(TransactionId xid, Oid dboid, const char *text, const char *end)
+keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
 {
-	uint64		numbers[PINPOINT_MESSAGE_NUMBERS];
+	uint64		numbers[NNUMBERS];
 	Unfinished *transaction;
 	PinpointBatchWriter *writer;
 
-	if (!TransactionIdIsValid(xid) || !read_first_line(&text, end, numbers))
+	if (!TransactionIdIsValid(xid) || !read_first_line(&cursor, end, numbers))
 		return;
 
 	transaction = find_unfinished(xid);
@@ -269,13 +267,13 @@ keep_piece(TransactionId xid, Oid dboid, const char *text, const char *end)
 	if (writer->batch == NULL || writer->written != numbers[OFFSET])
 		return;
 
-	while (text <end)
+	while (cursor < end)
 	{
-		const char *line_end = memchr(text, '\n', end - text);
+		const char *line_end = memchr(cursor, '\n', end - cursor);
 
-		if (line_end == NULL || !add_line(writer, text, line_end))
+		if (line_end == NULL || !add_line(writer, cursor, line_end))
 			return;
-		text = line_end + 1;
+		cursor = line_end + 1;
 	}
 }
 
@@ -283,12 +281,12 @@ keep_piece(TransactionId xid, Oid dboid, const char *text, const char *end)
  * The numbers at the beginning of a piece.
  */
 static bool
-read_first_line(const char **text, const char *end, uint64 *numbers)
+read_first_line(const char **cursor, const char *end, uint64 *numbers)
 {
-	for (int i = 0; i < PINPOINT_MESSAGE_NUMBERS; i++)
+	for (int i = 0; i < NNUMBERS; i++)
 	{
-		if (!read_number(text, end,
-						 i < PINPOINT_MESSAGE_NUMBERS - 1 ? ' ' : '\n',
+		if (!read_number(cursor, end,
+						 i < NNUMBERS - 1 ? ' ' : '\n',
 						 &numbers[i]))
 			return false;
 	}
@@ -303,17 +301,18 @@ read_first_line(const char **text, const char *end, uint64 *numbers)
  * A number of at most 18 digits, and what comes behind it.
  */
 static bool
-read_number(const char **text, const char *end, char terminator,
+read_number(const char **cursor, const char *end, char terminator,
 			uint64 *number)
 {
-	const char *start = *text;
+	const char *digit = *cursor;
 
 	*number = 0;
-	while (*text <end && *text -start < 18 && isdigit((unsigned char) **text))
-		*number = *number * 10 + (*(*text) ++- '0');
-	if (*text == start || *text == end || **text !=terminator)
+	while (digit < end && digit - *cursor < 18 &&
+		   isdigit((unsigned char) *digit))
+		*number = *number * 10 + (*digit++ - '0');
+	if (digit == *cursor || digit == end || *digit != terminator)
 		return false;
-	(*text) ++;
+	*cursor = digit + 1;
 	return true;
 }
 

@@ -22,9 +22,6 @@
 /* The form of a message; a standby ignores what it does not know. */
 #define PINPOINT_MESSAGE_VERSION	1
 
-/* Numbers in its first line. */
-#define PINPOINT_MESSAGE_NUMBERS	6
-
 extern void pinpoint_replicate(PinpointBatch *batch);
 
 #endif							/* PINPOINT_REPLICATE_H */

@@ -43,12 +43,6 @@
 #define RECEIVER_FLAGS		(RECEIVER_LATE | RECEIVER_HAS_IT)
 #define RECEIVER_NOBODY		(~RECEIVER_FLAGS)
 
-/* How many of a transaction's channels are looked up to make room. */
-typedef struct RoomSearch
-{
-	int			ngiven;
-} RoomSearch;
-
 static void add_room(const PinpointListeners *listeners, void *arg);
 static bool has_nothing_to_do(PinpointSlot *slot, bool ask_for_transaction);
 static PinpointGiven *find_given(PinpointBatch *batch, uint32 channel,
@@ -61,7 +55,7 @@ static PinpointGiven *find_given(PinpointBatch *batch, uint32 channel,
 void
 pinpoint_sharing_reserve(PinpointBatchLayout *layout)
 {
-	RoomSearch	search = {0};
+	int			ngiven = 0;
 	ListCell   *lc;
 
 	if (!pinpoint_channel_map_is_shared())
@@ -73,19 +67,19 @@ pinpoint_sharing_reserve(PinpointBatchLayout *layout)
 
 		pinpoint_channel_map_lookup(MyDatabaseId, channel,
 									pinpoint_channel_hash(channel),
-									add_room, &search);
+									add_room, &ngiven);
 	}
-	if (search.ngiven > 0)
-		pinpoint_batch_layout_add_given(layout, search.ngiven);
+	if (ngiven > 0)
+		pinpoint_batch_layout_add_given(layout, ngiven);
 }
 
 static void
 add_room(const PinpointListeners *listeners, void *arg)
 {
-	RoomSearch *search = arg;
+	int		   *ngiven = arg;
 
 	if (listeners->nsharers > 0)
-		search->ngiven += listeners->share_limit;
+		*ngiven += listeners->share_limit;
 }
 
 /*

@@ -58,6 +58,7 @@ static uint32 answered = 0;
 static PinpointSlot *my_slot(void);
 static void trim(void);
 static PinpointSlot *furthest_behind(void);
+static void give_up(PinpointSlot *slot);
 
 static PinpointSlot *
 my_slot(void)
@@ -372,6 +373,17 @@ furthest_behind(void)
 }
 
 /*
+ * Mark a listener as given up.  The caller holds PinpointOrderLock exclusively.
+ */
+static void
+give_up(PinpointSlot *slot)
+{
+	if (!slot->given_up)
+		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
+	slot->given_up = true;
+}
+
+/*
  * Give up all listeners that have more than limit bytes to read: mark them, and
  * store their PIDs in pids, which has room for MaxBackends elements.  Returns
  * how many there are; each is found once only.
@@ -389,8 +401,7 @@ pinpoint_slots_give_up(Size limit, int *pids)
 		if (slot->pid == 0 || slot->unread == NULL || slot->given_up ||
 			pinpoint_message_log_bytes() - slot->unread_position <= limit)
 			continue;
-		slot->given_up = true;
-		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
+		give_up(slot);
 		pids[n++] = slot->pid;
 	}
 	LWLockRelease(PinpointOrderLock);
@@ -408,11 +419,8 @@ pinpoint_slots_give_up_furthest(void)
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	furthest = furthest_behind();
-	if (furthest != NULL && !furthest->given_up)
-	{
-		furthest->given_up = true;
-		pinpoint_count(furthest->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
-	}
+	if (furthest != NULL)
+		give_up(furthest);
 	LWLockRelease(PinpointOrderLock);
 	return furthest ? furthest->pid : 0;
 }
@@ -432,9 +440,7 @@ pinpoint_slots_give_up_database(Oid dboid)
 
 		if (slot->pid == 0 || slot->dboid != dboid)
 			continue;
-		if (!slot->given_up)
-			pinpoint_count(dboid, PINPOINT_COUNT_DISCONNECTED, 1);
-		slot->given_up = true;
+		give_up(slot);
 		(void) kill(slot->pid, SIGTERM);
 		n++;
 	}

@@ -100,20 +100,21 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 
 	pinpoint_delivery_at_statement();
 
-	if (IsA(pstmt->utilityStmt, NotifyStmt) && takes_over())
+	if (IsA(pstmt->utilityStmt, NotifyStmt))
 	{
 		NotifyStmt *notify = (NotifyStmt *) pstmt->utilityStmt;
+		const char *payload = notify->payload ? notify->payload : "";
 
-		/* allowed in a read-only transaction, but not here */
-		PreventCommandIfParallelMode("NOTIFY");
-		PreventCommandDuringRecovery("NOTIFY");
-		queue_notification(notify->conditionname,
-						   notify->payload ? notify->payload : "");
-		return;
+		if (takes_over())
+		{
+			/* allowed in a read-only transaction, but not here */
+			PreventCommandIfParallelMode("NOTIFY");
+			PreventCommandDuringRecovery("NOTIFY");
+			queue_notification(notify->conditionname, payload);
+			return;
+		}
+		check_own_payload(payload);
 	}
-	if (IsA(pstmt->utilityStmt, NotifyStmt) &&
-		((NotifyStmt *) pstmt->utilityStmt)->payload != NULL)
-		check_own_payload(((NotifyStmt *) pstmt->utilityStmt)->payload);
 
 	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
 

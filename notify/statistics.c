@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * statistics.c
- *		What the SQL views show of the queue, the channels and what has happened.
+ *		What the SQL views show of the queue, and of what has happened.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -18,17 +18,14 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "channel_map.h"
 #include "commit_order.h"
 #include "counters.h"
 #include "locks.h"
 #include "message_log.h"
-#include "slots.h"
 #include "wakeup.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_notification_queue_usage);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_queue);
-PG_FUNCTION_INFO_V1(pinpoint_stat_get_channels);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_notify);
 PG_FUNCTION_INFO_V1(pinpoint_stat_reset);
 
@@ -41,23 +38,6 @@ typedef struct QueueStats
 } QueueStats;
 
 static void get_queue_stats(QueueStats *stats);
-
-/* A list of channels, being collected. */
-typedef struct ChannelRow
-{
-	Oid			dboid;
-	int			nlisteners;
-	int			nsharers;
-	char		channel[NAMEDATALEN];
-} ChannelRow;
-
-typedef struct ChannelRows
-{
-	ChannelRow *rows;
-	Size		nrows;			/* in use */
-	Size		length;			/* room for */
-	Size		missed;			/* found no room */
-} ChannelRows;
 
 static void
 get_queue_stats(QueueStats *stats)
@@ -118,75 +98,6 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 	values[9] = Int64GetDatum((int64) stats.wakeups);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 													  values, nulls)));
-}
-
-/*
- * Called with a lock held: must neither fail nor allocate.
- */
-static void
-collect_channel(Oid dboid, const char *channel, const int *slots,
-				int nlisteners, int nsharers, void *arg)
-{
-	ChannelRows *rows = arg;
-	ChannelRow *row;
-
-	if (rows->nrows == rows->length)
-	{
-		rows->missed++;
-		return;
-	}
-	row = &rows->rows[rows->nrows++];
-	row->dboid = dboid;
-	row->nlisteners = nlisteners;
-	row->nsharers = nsharers;
-	strlcpy(row->channel, channel, NAMEDATALEN);
-}
-
-/*
- * pinpoint.stat_get_channels(): one row per channel that is listened on.
- *
- * Names of other databases may be in another encoding, and are shown as NULL.
- */
-Datum
-pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
-{
-#define CHANNEL_COLUMNS 4		/* version 0.1.0 has no sharers */
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	ChannelRows rows = {.length = 1024};
-
-	pinpoint_check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-
-	for (;;)
-	{
-		rows.rows = palloc_extended(rows.length * sizeof(ChannelRow),
-									MCXT_ALLOC_HUGE);
-		rows.nrows = 0;
-		rows.missed = 0;
-		pinpoint_channel_map_visit(collect_channel, &rows);
-		if (rows.missed == 0)
-			break;
-		rows.length += 2 * rows.missed;
-		pfree(rows.rows);
-	}
-
-	for (Size i = 0; i < rows.nrows; i++)
-	{
-		ChannelRow *row = &rows.rows[i];
-		Datum		values[CHANNEL_COLUMNS];
-		bool		nulls[CHANNEL_COLUMNS] = {false};
-
-		values[0] = ObjectIdGetDatum(row->dboid);
-		if (row->dboid == MyDatabaseId)
-			values[1] = CStringGetTextDatum(row->channel);
-		else
-			nulls[1] = true;
-		values[2] = Int32GetDatum(row->nlisteners);
-		values[3] = Int32GetDatum(row->nsharers);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, nulls);
-	}
-	return (Datum) 0;
 }
 
 /*

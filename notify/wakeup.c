@@ -74,6 +74,11 @@
 #define MAX_SIGNALS			8
 
 /*
+ * How many batches are gone through without letting go of PinpointOrderLock.
+ */
+#define MAX_BATCHES_PER_ROUND	64
+
+/*
  * Milliseconds between two looks for slots that need a reminder, and until the
  * first one.  The next ones come after 2, 4, 8 ... times this, up to 64.
  */
@@ -449,6 +454,21 @@ pinpoint_wakeup_release_and_send(void)
 	if (waker_to_tell != NULL)
 		SetLatch(waker_to_tell);
 	waker_to_tell = NULL;
+}
+
+/*
+ * Called for each of many batches, with PinpointOrderLock held: let go of it after
+ * some of them, for others to do their work.
+ */
+void
+pinpoint_wakeup_let_others_in(int *in_round)
+{
+	if (++*in_round < MAX_BATCHES_PER_ROUND)
+		return;
+
+	pinpoint_wakeup_release_and_send();
+	*in_round = 0;
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 }
 
 /*

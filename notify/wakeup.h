@@ -31,6 +31,7 @@ extern int	pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark);
 extern void pinpoint_wakeup_collect(PinpointBatch *batch, int nfound);
 extern void pinpoint_wakeup_note(int slotno, PinpointBatch *batch);
 extern void pinpoint_wakeup_release_and_send(void);
+extern void pinpoint_wakeup_let_others_in(int *in_round);
 extern void pinpoint_wakeup_set_waker(struct Latch *waker);
 extern int	pinpoint_wakeup_take(PinpointWakeup *wakeups, int max);
 extern void pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n);
