@@ -278,13 +278,27 @@ fn from_the_beginning_on_nothing_may_be_missing() {
     let plan = Plan::default();
     let mut arrivals = on_channel(1);
     arrivals.remove(1);
-    let what = Story::new(&plan)
-        .commit(&committed())
-        .connect()
-        .listen(&[1], 20, 0)
-        .receive(&arrivals)
-        .fails();
-    assert_eq!(what.missing(), Some(key(2, 1)));
+    let what = |returned| {
+        Story::new(&plan)
+            .commit(&committed())
+            .connect()
+            .listen(&[1], returned, 0)
+            .receive(&arrivals)
+            .fails()
+    };
+    let (first, missing, next) = (arrivals[0].0, on_channel(1)[1].0, arrivals[1].0);
+    let lost = What::Missing {
+        key: missing,
+        received: next,
+    };
+    assert_eq!(what(0), lost);
+    // What was sent before LISTEN returned may be missing, but not what lies in between.
+    let torn = What::TwoBeginnings {
+        key: missing,
+        received: next,
+        first,
+    };
+    assert_eq!(what(20), torn);
 }
 
 #[test]
@@ -585,6 +599,13 @@ fn what_has_come_after_all_is_out_of_order_and_not_lost() {
     };
     assert_eq!(missing.missing(), Some(late));
     assert_eq!(missing.after_arrival(), swapped);
+    let torn = What::TwoBeginnings {
+        key: late,
+        received: early,
+        first: key(2, 1),
+    };
+    assert_eq!(torn.missing(), Some(late));
+    assert_eq!(torn.after_arrival(), swapped);
     assert_eq!(
         What::MissingBeforeFence(late).after_arrival(),
         What::AfterFence(late)

@@ -11,6 +11,11 @@ use crate::identity::{Channel, Key, Lsn, TransactionId};
 pub enum What {
     #[error("{key} did not arrive, though {received} did, which committed later")]
     Missing { key: Key, received: Key },
+    #[error(
+        "LISTEN took effect before {first}, which arrived, and after {key}, which committed later \
+         and did not"
+    )]
+    TwoBeginnings { key: Key, received: Key, first: Key },
     #[error("{0} did not arrive, though it was complete before the fence was sent")]
     MissingBeforeFence(Key),
     #[error("{0} arrived after the fence, though it was complete before that was sent")]
@@ -59,7 +64,9 @@ impl What {
     /// What is not there, as far as is known.
     pub fn missing(&self) -> Option<Key> {
         match self {
-            Self::Missing { key, .. } | Self::MissingBeforeFence(key) => Some(*key),
+            Self::Missing { key, .. }
+            | Self::TwoBeginnings { key, .. }
+            | Self::MissingBeforeFence(key) => Some(*key),
             _ => None,
         }
     }
@@ -68,10 +75,12 @@ impl What {
     /// is not lost, but out of order.
     pub fn after_arrival(self) -> Self {
         match self {
-            Self::Missing { key, received } => Self::Swapped {
-                received,
-                expected: key,
-            },
+            Self::Missing { key, received } | Self::TwoBeginnings { key, received, .. } => {
+                Self::Swapped {
+                    received,
+                    expected: key,
+                }
+            }
             Self::MissingBeforeFence(key) => Self::AfterFence(key),
             other => other,
         }
@@ -101,6 +110,7 @@ impl What {
             } => {
                 vec![received.transaction, expected.transaction]
             }
+            Self::TwoBeginnings { key, first, .. } => vec![first.transaction, key.transaction],
             Self::NotDecoded(id) | Self::OtherRows(id) => vec![*id],
             Self::Garbled { .. } => Vec::new(),
         }

@@ -392,7 +392,12 @@ impl Start {
 
     /// Would leaving out this entry be wrong, if its channel stays?
     fn covers(&self, entry: &Entry) -> bool {
-        self.first.is_some() || self.promised.is_some_and(|lsn| entry.lsn > lsn)
+        self.first.is_some() || self.promises(entry)
+    }
+
+    /// Did LISTEN have to take effect before this entry committed?
+    fn promises(&self, entry: &Entry) -> bool {
+        self.promised.is_some_and(|lsn| entry.lsn > lsn)
     }
 
     /// The same for the notifications of a transaction that committed.
@@ -572,9 +577,8 @@ impl Session {
                 }
             }
             Some(_) => {
-                let expected = due
-                    .and_then(|position| history.get(position))
-                    .map_or(key, |entry| entry.key);
+                let due = due.and_then(|position| history.get(position));
+                let expected = due.map_or(key, |entry| entry.key);
                 let comes_later = later.iter().any(
                     |event| matches!(event, Event::Received(received) if received.key == expected),
                 );
@@ -582,6 +586,12 @@ impl Session {
                     What::Swapped {
                         received: key,
                         expected,
+                    }
+                } else if let Some(first) = due.and_then(|due| self.first_before(due, history)) {
+                    What::TwoBeginnings {
+                        key: expected,
+                        received: key,
+                        first,
                     }
                 } else {
                     What::Missing {
@@ -599,6 +609,14 @@ impl Session {
             },
             what,
         }
+    }
+
+    /// What arrived first of a LISTEN, if only that shows that it had taken effect
+    /// before this entry committed.
+    fn first_before(&self, entry: &Entry, history: &History) -> Option<Key> {
+        let start = self.start_on(entry.channel)?;
+        let first = history.get(start.first?)?;
+        (!start.promises(entry)).then_some(first.key)
     }
 
     fn match_rowless(
