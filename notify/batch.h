@@ -59,7 +59,12 @@ typedef struct PinpointBatch
 	};
 	uint64		sequence;		/* ready: number of its turn among equals;
 								 * published: number of publication */
-	uint64		position;		/* bytes published before this batch */
+	union
+	{
+		TimestampTz held_back_since;	/* ready: since when it waits for a
+										 * slower commit; 0 if it does not */
+		uint64		position;	/* published: bytes published before it */
+	};
 	Size		previous;		/* place in the log of the batch before it in
 								 * its segment, if it is not the first */
 	uint32		heap_rank;		/* see commit_order.c */

@@ -99,10 +99,6 @@ typedef struct CommitOrder
 	uint64		nin_flight;		/* sizes of the two */
 	uint64		nready;
 	uint64		turn;			/* batches that ever became ready */
-	uint64		published;		/* batches published since start, */
-	uint64		unheard;		/* of those, dropped as nobody listened, */
-	uint64		published_by_others;	/* and published by another session
-										 * than the sender */
 } CommitOrder;
 
 static CommitOrder *commit_order = NULL;
@@ -126,6 +122,7 @@ static void remove_first_ready(void);
 static bool may_publish(PinpointBatch *batch);
 static void publish(PinpointBatch *batch);
 static void publish_ready(void);
+static void count_held_back(PinpointBatch *batch);
 
 Size
 pinpoint_commit_order_shmem_size(void)
@@ -260,8 +257,7 @@ pinpoint_commit_order_publish(void)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	leave_in_flight(batch);
 	batch->order = my_stamp;
-	if (!may_publish(batch))
-		pinpoint_count(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
+	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();
 	insert_ready(batch);
 	publish_ready();
 }
@@ -402,14 +398,12 @@ publish(PinpointBatch *batch)
 	uint64		sequence = pinpoint_message_log_next_sequence();
 	int			nfound = pinpoint_wakeup_find(batch, sequence);
 
-	commit_order->published++;
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_TRANSACTIONS, 1);
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_NOTIFICATIONS,
 				   batch->nnotifications);
 
 	if (nfound == 0)
 	{
-		commit_order->unheard++;
 		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
 		pinpoint_message_log_free(batch);
 	}
@@ -438,16 +432,29 @@ publish_ready(void)
 
 		remove_first_ready();
 		if (batch->sender_pid != MyProcPid)
-		{
-			commit_order->published_by_others++;
 			pinpoint_count(batch->dboid, PINPOINT_COUNT_BY_OTHERS, 1);
-		}
+		if (batch->held_back_since != 0)
+			count_held_back(batch);
 		publish(batch);
 
 		/* One slow commit may have held back very many. */
 		pinpoint_wakeup_let_others_in(&in_round);
 	}
 	pinpoint_wakeup_release_and_send();
+}
+
+/*
+ * A batch that was held back is about to be published.
+ */
+static void
+count_held_back(PinpointBatch *batch)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
+	if (now > batch->held_back_since)
+		pinpoint_count_max(batch->dboid, PINPOINT_MAX_HELD_BACK,
+						   (uint64) (now - batch->held_back_since));
 }
 
 /*
@@ -458,7 +465,4 @@ pinpoint_commit_order_stats(PinpointOrderStats *stats)
 {
 	stats->in_flight = commit_order->nin_flight;
 	stats->held_back = commit_order->nready;
-	stats->published = commit_order->published;
-	stats->unheard = commit_order->unheard;
-	stats->published_by_others = commit_order->published_by_others;
 }

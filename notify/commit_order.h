@@ -13,15 +13,11 @@
 #include "batch.h"
 #include "nodes/pg_list.h"
 
-/* What went through commit_order.c; see the view pinpoint.stat_queue. */
+/* What is in commit_order.c; see the view pinpoint.stat_queue. */
 typedef struct PinpointOrderStats
 {
 	uint64		in_flight;		/* batches whose transaction is committing */
 	uint64		held_back;		/* committed, but may still be overtaken */
-	uint64		published;		/* batches published since start */
-	uint64		unheard;		/* of those, dropped as nobody listened */
-	uint64		published_by_others;	/* of those, by another session than
-										 * the sender */
 } PinpointOrderStats;
 
 extern Size pinpoint_commit_order_shmem_size(void);

@@ -79,6 +79,20 @@ pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
 		pg_atomic_fetch_add_u64(&place_of(dboid)->counts[counter], (int64) n);
 }
 
+/*
+ * The most that has ever been counted at once in a database is n, or more.
+ */
+void
+pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
+{
+	pg_atomic_uint64 *count = &place_of(dboid)->counts[counter];
+	uint64		most = pg_atomic_read_u64(count);
+
+	/* If somebody changes it at the same time, most becomes what it is. */
+	while (most < n && !pg_atomic_compare_exchange_u64(count, &most, n))
+		continue;
+}
+
 static DatabaseCounters *
 place_of(Oid dboid)
 {
@@ -124,6 +138,19 @@ pinpoint_counters_copy(PinpointCounts *copy)
 			n++;
 	}
 	return n;
+}
+
+/*
+ * How often something has happened, in all databases together.
+ */
+uint64
+pinpoint_counters_total(PinpointCounter counter)
+{
+	uint64		total = 0;
+
+	for (int i = 0; i < PINPOINT_MAX_COUNTED_DATABASES; i++)
+		total += pg_atomic_read_u64(&counters->databases[i].counts[counter]);
+	return total;
 }
 
 /*

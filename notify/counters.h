@@ -19,7 +19,8 @@ typedef enum PinpointCounter
 	PINPOINT_COUNT_NOTIFICATIONS,	/* notifications in them */
 	PINPOINT_COUNT_REPLAYED,	/* of the transactions, replayed on a standby */
 	PINPOINT_COUNT_UNHEARD,		/* nobody listened */
-	PINPOINT_COUNT_HELD_BACK,	/* had to wait for a slower commit */
+	PINPOINT_COUNT_HELD_BACK,	/* had to wait for a slower commit, */
+	PINPOINT_MAX_HELD_BACK,		/* and for how many microseconds at most */
 	PINPOINT_COUNT_BY_OTHERS,	/* published by another session */
 	PINPOINT_COUNT_SIGNALS,		/* listeners signalled */
 	PINPOINT_COUNT_SIGNALS_SAVED,	/* listeners that were awake, or signalled
@@ -30,6 +31,7 @@ typedef enum PinpointCounter
 								 * to pinpoint.fold */
 	PINPOINT_COUNT_HANDED_ON,	/* given to another session that shares the
 								 * channel */
+	PINPOINT_COUNT_WARNED,		/* warnings of listeners that were behind */
 	PINPOINT_COUNT_DISCONNECTED,	/* listeners ended as they were behind */
 	PINPOINT_COUNT_QUEUE_FULL,	/* transactions that failed, */
 	PINPOINT_COUNT_DISK_FULL,	/* likewise */
@@ -50,6 +52,8 @@ typedef struct PinpointCounts
 extern Size pinpoint_counters_shmem_size(void);
 extern void pinpoint_counters_shmem_init(void);
 extern void pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n);
+extern void pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n);
+extern uint64 pinpoint_counters_total(PinpointCounter counter);
 extern int	pinpoint_counters_copy(PinpointCounts *copy);
 extern void pinpoint_counters_reset(void);
 

@@ -34,7 +34,9 @@
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
+#include "utils/wait_event.h"
 
+#include "compat.h"
 #include "log_storage.h"
 #include "settings.h"
 
@@ -46,6 +48,7 @@ static char *log_range = NULL;
 static Size log_range_size = 0;
 static Size log_memory_size = 0;	/* of its first part */
 static int	log_file = -1;		/* its second part, if there is one */
+static uint32 file_wait_event = 0;	/* while the file grows or shrinks */
 
 static void *map_range(void *address, Size size, int protection, int flags, int fd);
 static void empty_file(int code, Datum arg);
@@ -100,6 +103,7 @@ pinpoint_log_storage_create(void)
 	{
 		static bool callback_registered = false;
 
+		file_wait_event = PINPOINT_WAIT_EVENT("PinpointQueueFile");
 		if (!callback_registered)
 			on_proc_exit(empty_file, (Datum) 0);
 		callback_registered = true;
@@ -170,10 +174,12 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 		Size		step = Min(GROWTH_STEP, log_range_size - new_usable);
 		int			rc;
 
+		pgstat_report_wait_start(file_wait_event);
 		do
 			rc = posix_fallocate(log_file, (off_t) (new_usable - log_memory_size),
 								 (off_t) step);
 		while (rc == EINTR);
+		pgstat_report_wait_end();
 
 		if (rc != 0)
 		{
@@ -196,7 +202,13 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 void
 pinpoint_log_storage_shrink(void)
 {
-	if (ftruncate(log_file, 0) != 0)
+	int			rc;
+
+	pgstat_report_wait_start(file_wait_event);
+	rc = ftruncate(log_file, 0);
+	pgstat_report_wait_end();
+
+	if (rc != 0)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not truncate file \"%s\": %m",

@@ -120,6 +120,7 @@ CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT replayed bigint,
 	OUT unheard bigint,
 	OUT held_back bigint,
+	OUT max_held_back_time double precision,
 	OUT published_by_others bigint,
 	OUT signals bigint,
 	OUT signals_saved bigint,
@@ -127,6 +128,7 @@ CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT delivered bigint,
 	OUT folded bigint,
 	OUT handed_on bigint,
+	OUT warned bigint,
 	OUT disconnected bigint,
 	OUT queue_full bigint,
 	OUT disk_full bigint,
@@ -140,9 +142,10 @@ COMMENT ON FUNCTION pinpoint.stat_get_notify() IS
 
 CREATE VIEW pinpoint.stat_notify AS
 SELECT n.datid, d.datname, n.transactions, n.notifications, n.replayed,
-	   n.unheard, n.held_back, n.published_by_others, n.signals,
-	   n.signals_saved, n.handed_over, n.delivered, n.folded, n.handed_on,
-	   n.disconnected, n.queue_full, n.disk_full, n.stats_reset
+	   n.unheard, n.held_back, n.max_held_back_time, n.published_by_others,
+	   n.signals, n.signals_saved, n.handed_over, n.delivered, n.folded,
+	   n.handed_on, n.warned, n.disconnected, n.queue_full, n.disk_full,
+	   n.stats_reset
   FROM pinpoint.stat_get_notify() AS n
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) n.datid;
 
@@ -157,9 +160,33 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION pinpoint.stat_reset() IS
 'set the counters of pinpoint.stat_notify to zero, those of all databases';
 
+-- What it counted is in pinpoint.stat_notify.
+DROP VIEW pinpoint.stat_queue;
+DROP FUNCTION pinpoint.stat_get_queue();
+
+CREATE FUNCTION pinpoint.stat_get_queue(
+	OUT size_bytes bigint,
+	OUT used_bytes bigint,
+	OUT file_bytes bigint,
+	OUT batches bigint,
+	OUT in_flight bigint,
+	OUT held_back bigint)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_queue'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.stat_get_queue() IS
+'the notification queue of the whole server; see the view pinpoint.stat_queue';
+
+CREATE VIEW pinpoint.stat_queue AS
+SELECT q.* FROM pinpoint.stat_get_queue() AS q;
+
+COMMENT ON VIEW pinpoint.stat_queue IS
+'one row: size and use of the notification queue, disk space taken for it, and the commits that are under way or held back';
+
 REVOKE ALL ON FUNCTION pinpoint.stat_get_listening() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pinpoint.stat_get_listening() TO pg_read_all_stats;
 REVOKE ALL ON FUNCTION pinpoint.stat_reset() FROM PUBLIC;
 
-GRANT SELECT ON pinpoint.stat_listeners, pinpoint.stat_notify TO PUBLIC;
+GRANT SELECT ON pinpoint.stat_listeners, pinpoint.stat_queue, pinpoint.stat_notify TO PUBLIC;
 GRANT SELECT ON pinpoint.listening TO pg_read_all_stats;

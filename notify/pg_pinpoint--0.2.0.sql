@@ -85,6 +85,7 @@ CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT replayed bigint,
 	OUT unheard bigint,
 	OUT held_back bigint,
+	OUT max_held_back_time double precision,
 	OUT published_by_others bigint,
 	OUT signals bigint,
 	OUT signals_saved bigint,
@@ -92,6 +93,7 @@ CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT delivered bigint,
 	OUT folded bigint,
 	OUT handed_on bigint,
+	OUT warned bigint,
 	OUT disconnected bigint,
 	OUT queue_full bigint,
 	OUT disk_full bigint,
@@ -105,9 +107,10 @@ COMMENT ON FUNCTION pinpoint.stat_get_notify() IS
 
 CREATE VIEW pinpoint.stat_notify AS
 SELECT n.datid, d.datname, n.transactions, n.notifications, n.replayed,
-	   n.unheard, n.held_back, n.published_by_others, n.signals,
-	   n.signals_saved, n.handed_over, n.delivered, n.folded, n.handed_on,
-	   n.disconnected, n.queue_full, n.disk_full, n.stats_reset
+	   n.unheard, n.held_back, n.max_held_back_time, n.published_by_others,
+	   n.signals, n.signals_saved, n.handed_over, n.delivered, n.folded,
+	   n.handed_on, n.warned, n.disconnected, n.queue_full, n.disk_full,
+	   n.stats_reset
   FROM pinpoint.stat_get_notify() AS n
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) n.datid;
 
@@ -128,11 +131,7 @@ CREATE FUNCTION pinpoint.stat_get_queue(
 	OUT file_bytes bigint,
 	OUT batches bigint,
 	OUT in_flight bigint,
-	OUT held_back bigint,
-	OUT published bigint,
-	OUT unheard bigint,
-	OUT published_by_others bigint,
-	OUT wakeups bigint)
+	OUT held_back bigint)
 RETURNS record
 AS 'MODULE_PATHNAME', 'pinpoint_stat_get_queue'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -144,7 +143,7 @@ CREATE VIEW pinpoint.stat_queue AS
 SELECT q.* FROM pinpoint.stat_get_queue() AS q;
 
 COMMENT ON VIEW pinpoint.stat_queue IS
-'one row: size and use of the notification queue, disk space taken for it, and what went through it since the server started';
+'one row: size and use of the notification queue, disk space taken for it, and the commits that are under way or held back';
 
 CREATE FUNCTION pinpoint.stat_get_channels(
 	OUT datid oid,

@@ -84,7 +84,6 @@ typedef struct PinpointHandOver
 /* The first group is protected by PinpointOrderLock. */
 typedef struct PinpointSlots
 {
-	uint64		wakeups;		/* signals sent since start */
 	uint64		joined;			/* number of the last LISTEN */
 	PinpointHandOver hand_over;
 	TimestampTz last_reminders; /* when somebody looked last; read without the

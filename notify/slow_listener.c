@@ -179,6 +179,7 @@ warn(Size limit)
 	if (pid == 0 || kept <= limit)
 		return;
 
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_WARNED, 1);
 	initStringInfo(&description);
 	describe(pid, &description);
 	ereport(WARNING,

@@ -22,7 +22,6 @@
 #include "counters.h"
 #include "locks.h"
 #include "message_log.h"
-#include "wakeup.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_notification_queue_usage);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_queue);
@@ -34,7 +33,6 @@ typedef struct QueueStats
 {
 	PinpointLogStats log;
 	PinpointOrderStats order;
-	uint64		wakeups;		/* signals sent since start */
 } QueueStats;
 
 static void get_queue_stats(QueueStats *stats);
@@ -45,7 +43,6 @@ get_queue_stats(QueueStats *stats)
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	pinpoint_commit_order_stats(&stats->order);
 	pinpoint_message_log_stats(&stats->log);
-	stats->wakeups = pinpoint_wakeup_total();
 	LWLockRelease(PinpointOrderLock);
 }
 
@@ -71,15 +68,19 @@ pinpoint_notification_queue_usage(PG_FUNCTION_ARGS)
 
 /*
  * pinpoint.stat_get_queue(): one row, all in all.
+ *
+ * In version 0.1.0 of the extension it has more columns, for counters that
+ * pinpoint.stat_notify has now.
  */
 Datum
 pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 {
-#define QUEUE_COLUMNS 10
+#define QUEUE_COLUMNS 6
+#define QUEUE_COLUMNS_0_1_0 10
 	QueueStats	stats;
 	TupleDesc	tupdesc;
-	Datum		values[QUEUE_COLUMNS];
-	bool		nulls[QUEUE_COLUMNS] = {false};
+	Datum		values[QUEUE_COLUMNS_0_1_0];
+	bool		nulls[QUEUE_COLUMNS_0_1_0] = {false};
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
@@ -92,10 +93,17 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 	values[3] = Int64GetDatum((int64) stats.log.batches);
 	values[4] = Int64GetDatum((int64) stats.order.in_flight);
 	values[5] = Int64GetDatum((int64) stats.order.held_back);
-	values[6] = Int64GetDatum((int64) stats.order.published);
-	values[7] = Int64GetDatum((int64) stats.order.unheard);
-	values[8] = Int64GetDatum((int64) stats.order.published_by_others);
-	values[9] = Int64GetDatum((int64) stats.wakeups);
+	if (tupdesc->natts > QUEUE_COLUMNS)
+	{
+		const PinpointCounter totals[] = {
+			PINPOINT_COUNT_TRANSACTIONS, PINPOINT_COUNT_UNHEARD,
+			PINPOINT_COUNT_BY_OTHERS, PINPOINT_COUNT_SIGNALS
+		};
+
+		for (size_t i = 0; i < lengthof(totals); i++)
+			values[QUEUE_COLUMNS + i] =
+				Int64GetDatum((int64) pinpoint_counters_total(totals[i]));
+	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 													  values, nulls)));
 }
@@ -125,6 +133,8 @@ pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
 		nulls[0] = counts[i].dboid == InvalidOid;
 		for (int j = 0; j < PINPOINT_NCOUNTERS; j++)
 			values[1 + j] = Int64GetDatum((int64) counts[i].counts[j]);
+		values[1 + PINPOINT_MAX_HELD_BACK] =
+			Float8GetDatum((double) counts[i].counts[PINPOINT_MAX_HELD_BACK] / 1000.0);
 		values[NOTIFY_COLUMNS - 1] = TimestampTzGetDatum(counts[i].reset);
 		nulls[NOTIFY_COLUMNS - 1] = counts[i].reset == 0;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,

@@ -320,7 +320,6 @@ pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
 	slot->reminders = 0;
 	(void) pinpoint_slot_set_unread(slot, batch);
 	slot->wakeups++;
-	PinpointSlotArray->wakeups++;
 	noted[nnoted].slotno = slotno;
 	noted[nnoted].pid = slot->pid;
 	nnoted++;
@@ -526,7 +525,7 @@ pinpoint_wakeup_remind(void)
 			slot->signalled_at = now;
 			slot->reminders++;
 			slot->wakeups++;
-			PinpointSlotArray->wakeups++;
+			pinpoint_count(slot->dboid, PINPOINT_COUNT_SIGNALS, 1);
 			reminders[nreminders].slotno = i;
 			reminders[nreminders].pid = slot->pid;
 			nreminders++;
@@ -561,13 +560,4 @@ needs_reminder(PinpointSlot *slot, TimestampTz now)
 		return false;
 	}
 	return TimestampDifferenceExceeds(slot->signalled_at, now, interval);
-}
-
-/*
- * Signals sent since the server started.  The caller holds PinpointOrderLock.
- */
-uint64
-pinpoint_wakeup_total(void)
-{
-	return PinpointSlotArray->wakeups;
 }

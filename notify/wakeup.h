@@ -36,6 +36,5 @@ extern void pinpoint_wakeup_set_waker(struct Latch *waker);
 extern int	pinpoint_wakeup_take(PinpointWakeup *wakeups, int max);
 extern void pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n);
 extern void pinpoint_wakeup_remind(void);
-extern uint64 pinpoint_wakeup_total(void);
 
 #endif							/* PINPOINT_WAKEUP_H */

@@ -119,7 +119,7 @@ run_example() {
 		-c 'CREATE DATABASE postgres'
 	if [ "$target" = pinpoint ]; then
 		before=$("${psql[@]}" -d postgres -c 'CREATE EXTENSION pg_pinpoint' \
-			-c 'SELECT published FROM pinpoint.stat_queue')
+			-c 'SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify')
 	fi
 	example_command "$name" "$WORK/examples/$name"
 	supervise quietly "$log" python3 "$WORK/examples/check.py" 127.0.0.1 "$EXAMPLE_PORT" \
@@ -128,7 +128,7 @@ run_example() {
 
 	# That it was pg_pinpoint that carried the notifications.
 	[ "$target" = stock ] ||
-		[ "$("${psql[@]}" -d postgres -c 'SELECT published FROM pinpoint.stat_queue')" -gt "$before" ] ||
+		[ "$("${psql[@]}" -d postgres -c 'SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify')" -gt "$before" ] ||
 		echo "not through pg_pinpoint" >>"$log"
 }
 

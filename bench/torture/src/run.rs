@@ -317,7 +317,10 @@ impl Inspection {
         let Some(batches) = &mut self.batches else {
             return Ok(());
         };
-        let sql = "SELECT published, published_by_others, held_back FROM pinpoint.stat_queue";
+        let sql = "SELECT coalesce(sum(n.transactions), 0)::bigint, \
+                       coalesce(sum(n.published_by_others), 0)::bigint, \
+                       (SELECT held_back FROM pinpoint.stat_queue) \
+                   FROM pinpoint.stat_notify AS n";
         let row = within(&self.shared, CHECKER, sql, self.monitor.query_one(sql, &[]))
             .await?
             .map_err(|error| Finding::unexpected_error(CHECKER, sql, &error))?;

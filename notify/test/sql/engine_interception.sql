@@ -202,9 +202,9 @@ PREPARE engine_as AS SELECT pg_notify('engine', 'x')::text AS t;
 SELECT accesses FROM own_queue \gset
 \o /dev/null
 \set ECHO none
-SELECT format('UPDATE ways SET published = (SELECT published FROM pinpoint.stat_queue) WHERE id = %s', id),
+SELECT format('UPDATE ways SET published = (SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify) WHERE id = %s', id),
        command,
-       format('UPDATE ways SET published = (SELECT published FROM pinpoint.stat_queue) - published WHERE id = %s', id)
+       format('UPDATE ways SET published = (SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify) - published WHERE id = %s', id)
   FROM ways ORDER BY id
 \gexec
 \set ECHO all
@@ -216,7 +216,7 @@ SELECT way, published FROM ways ORDER BY id;
 SELECT accesses - :accesses AS accesses FROM own_queue;
 
 -- nothing is published for what never happened, or cannot be sent
-SELECT published AS before FROM pinpoint.stat_queue \gset
+SELECT coalesce(sum(transactions), 0) AS before FROM pinpoint.stat_notify \gset
 BEGIN;
 NOTIFY engine;
 SELECT pg_notify('engine', 'x');
@@ -229,14 +229,14 @@ COMMIT;
 SELECT pg_notify('', 'x');
 SELECT pg_notify('engine', 'x') WHERE false;
 EXPLAIN (COSTS OFF) SELECT pg_notify('engine', 'x');
-SELECT published - :before AS published FROM pinpoint.stat_queue;
+SELECT sum(transactions) - :before AS published FROM pinpoint.stat_notify;
 
 -- a call that PostgreSQL evaluates by itself goes by its own queue; the spec
 -- pg-notify-outside-planner shows that it arrives
 CREATE TABLE engine_check (i int CHECK (pg_notify('engine', 'check')::text = ''));
-SELECT published AS before FROM pinpoint.stat_queue \gset
+SELECT coalesce(sum(transactions), 0) AS before FROM pinpoint.stat_notify \gset
 INSERT INTO engine_check VALUES (1);
-SELECT published - :before AS published FROM pinpoint.stat_queue;
+SELECT sum(transactions) - :before AS published FROM pinpoint.stat_notify;
 :flush
 SELECT accesses > :accesses AS accessed FROM own_queue;
 
@@ -250,9 +250,9 @@ EXECUTE engine_given(pg_notify('engine', max(1)::text)::text);
 COPY engine_target FROM PROGRAM 'echo 1,x' WITH (FORMAT csv) WHERE pg_notify('engine', missing)::text = '';
 COPY engine_missing FROM PROGRAM 'echo 1,x' WHERE pg_notify('engine', 'x')::text = '';
 CREATE FUNCTION pg_notify(text, int) RETURNS text LANGUAGE sql AS $$ SELECT 'another' $$;
-SELECT published AS before FROM pinpoint.stat_queue \gset
+SELECT coalesce(sum(transactions), 0) AS before FROM pinpoint.stat_notify \gset
 EXECUTE engine_given(pg_notify('engine', 1));
-SELECT published - :before AS published FROM pinpoint.stat_queue;
+SELECT sum(transactions) - :before AS published FROM pinpoint.stat_notify;
 DROP FUNCTION pg_notify(text, int);
 
 DEALLOCATE ALL;

@@ -7,7 +7,7 @@ GRANT pg_read_all_stats TO engine_monitor;
 
 -- no rights in the schema
 REVOKE ALL ON SCHEMA pinpoint FROM PUBLIC;
-SELECT published AS before FROM pinpoint.stat_queue \gset
+SELECT coalesce(sum(transactions), 0) AS before FROM pinpoint.stat_notify \gset
 SET ROLE engine_plain;
 SELECT pg_notify('privileges', 'no rights in schema pinpoint');
 SELECT pg_notification_queue_usage() = 0 AS empty;
@@ -18,7 +18,7 @@ SELECT pinpoint.notify('privileges', 'by its own name');
 SELECT count(*) FROM pinpoint.stat_queue;
 \echo :SQLSTATE
 RESET ROLE;
-SELECT published - :before AS published FROM pinpoint.stat_queue;
+SELECT sum(transactions) - :before AS published FROM pinpoint.stat_notify;
 GRANT USAGE ON SCHEMA pinpoint TO PUBLIC;
 
 -- calling the replacement by its own name needs the privilege on the original

@@ -4,8 +4,9 @@
 -- :start begins to count, :show tells what was published by pg_pinpoint since then,
 -- and whether PostgreSQL's own queue was used.
 CREATE VIEW queues AS
-  SELECT published, blks_zeroed + blks_hit + blks_read AS accesses
-    FROM pinpoint.stat_queue, pg_stat_slru WHERE lower(name) = 'notify';
+  SELECT (SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify) AS published,
+         blks_zeroed + blks_hit + blks_read AS accesses
+    FROM pg_stat_slru WHERE lower(name) = 'notify';
 \set start 'SELECT pg_stat_force_next_flush() \\gset \\\\ SELECT published AS p, accesses AS a FROM queues \\gset'
 \set show 'SELECT pg_stat_force_next_flush() \\gset \\\\ SELECT published - :p AS published, accesses > :a AS own_queue FROM queues;'
 

@@ -24,7 +24,7 @@ sub counters
 	my $row = $observer->value(
 		"SELECT row_to_json(n) FROM pinpoint.stat_notify AS n WHERE datname = '" . ($database // 'postgres') . "'");
 	my %counters = defined $row ? %{ decode_json($row) } : ();
-	delete @counters{qw(datid datname stats_reset)};
+	delete @counters{qw(datid datname max_held_back_time stats_reset)};
 	return \%counters;
 }
 
@@ -104,7 +104,7 @@ is_deeply(
 		$second->wait_for(1);
 		wait_until_idle($observer, $second->pid);
 	}),
-	{ transactions => 1, notifications => 1, signals => 1, handed_on => 1, delivered => 1 }, 'handed on');
+	{ transactions => 1, notifications => 1, signals => 2, handed_on => 1, delivered => 1 }, 'handed on');
 
 # A commit that waits holds back another.
 my $library = compile_interference();
@@ -120,6 +120,9 @@ is_deeply(
 	}),
 	{ transactions => 2, notifications => 2, unheard => 2, held_back => 1, published_by_others => 1 },
 	'held back');
+my $longest = "SELECT max_held_back_time FROM pinpoint.stat_notify WHERE datname = 'postgres'";
+cmp_ok($observer->value($longest), '>', 0, 'for some time');
+cmp_ok($observer->value($longest), '<', 1000 * (time - $^T + 1), 'in milliseconds');
 $slow->close;
 
 my $far = connect_to($node, dbname => 'elsewhere');
@@ -165,6 +168,12 @@ my $full = counted(sub {
 	}
 });
 is($full->{queue_full}, 1, 'a queue that is full');
+cmp_ok($full->{warned}, '>=', 1, 'of which somebody was warned');
+if ($node->pg_version >= 17)
+{
+	is($observer->value(q(SELECT count(*) FROM pg_wait_events WHERE name = 'PinpointQueueFile')),
+		1, 'waiting for the file to grow has a name');
+}
 is($full->{transactions}, $sent, 'what fails is not sent');
 my $row = $observer->run(
 	q(SELECT backlog_batches, backlog_bytes > 500000 AS large, oldest_unread BETWEEN now() - interval '1 hour' AND now() AS old,
@@ -202,7 +211,7 @@ is_deeply($watcher->run('SELECT datname, channel FROM pinpoint.listening WHERE p
 is($observer->value('SELECT max(stats_reset) FROM pinpoint.stat_notify'), undef, 'never reset');
 $observer->run('SELECT pinpoint.stat_reset()');
 is_deeply(counted(sub { }), {}, 'quiet');
-is($observer->value('SELECT sum(transactions + notifications + signals + delivered) FROM pinpoint.stat_notify'), 0, 'all is zero');
+is($observer->value('SELECT sum(transactions + notifications + signals + delivered + max_held_back_time) FROM pinpoint.stat_notify'), 0, 'all is zero');
 isnt($observer->value('SELECT max(stats_reset) FROM pinpoint.stat_notify'), undef, 'and since when is told');
 
 $_->close for $theirs, $own, $far, $second;

@@ -151,11 +151,14 @@ sub as_text
 
 sub all_as_text { return [ map { as_text($_) } @_ ]; }
 
-# The row of pinpoint.stat_queue as a hash.
+# The row of pinpoint.stat_queue as a hash, and what went through the queue.
 sub stat_queue
 {
 	my ($session) = @_;
-	return _row($session, 'SELECT * FROM pinpoint.stat_queue');
+	return _row($session,
+		'SELECT * FROM pinpoint.stat_queue, (SELECT coalesce(sum(transactions), 0) AS published,'
+		  . ' coalesce(sum(unheard), 0) AS unheard, coalesce(sum(published_by_others), 0) AS published_by_others,'
+		  . ' coalesce(sum(signals), 0) AS wakeups FROM pinpoint.stat_notify) AS n');
 }
 
 # The row of pinpoint.stat_listeners of a session, undef if there is none.
