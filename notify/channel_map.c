@@ -60,8 +60,8 @@ typedef struct ChannelKey
 } ChannelKey;
 
 /*
- * Entry of the map.  Protected by the lock of its partition, but for turn; so is
- * the array of slot numbers that it may point to.  Those who share the channel
+ * Entry of the map.  Protected by the lock of its partition, but for turn and
+ * transactions; so is the array of slot numbers that it may point to.  Those who share the channel
  * are the last nsharers of them.  They are in no order otherwise.
  */
 typedef struct ChannelEntry
@@ -73,7 +73,8 @@ typedef struct ChannelEntry
 	dsa_pointer many;			/* array of int, when length is more */
 	int			nsharers;
 	int			share_limit;	/* of the one who began to share it last */
-	uint32		turn;			/* see PinpointListeners */
+	uint32		turn;			/* see PinpointListeners, */
+	pg_atomic_uint64 transactions;	/* likewise */
 } ChannelEntry;
 
 /* Counters of entries; a power of two. */
@@ -107,6 +108,7 @@ static pg_atomic_uint32 *entry_counter(Oid dboid, uint32 hash);
 static uint32 key_hash(const void *key, size_t size, void *arg);
 static int	key_compare(const void *a, const void *b, size_t size, void *arg);
 static void make_key(ChannelKey *key, Oid dboid, const char *channel);
+static void describe(ChannelEntry *entry, PinpointListeners *listeners);
 static int *listeners_of(ChannelEntry *entry);
 static void remove_listener(ChannelEntry *entry, int slotno);
 static void resize_listeners(ChannelEntry *entry, int length, int flags);
@@ -263,6 +265,7 @@ pinpoint_channel_map_add(const char *channel, int slotno, int share_limit)
 		entry->nsharers = 0;
 		entry->share_limit = 0;
 		entry->turn = 0;
+		pg_atomic_init_u64(&entry->transactions, 0);
 		pg_atomic_fetch_add_u32(entry_counter(MyDatabaseId,
 											  pinpoint_channel_hash(channel)),
 								1);
@@ -401,12 +404,7 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 	if (entry == NULL)
 		return;
 
-	listeners.slots = listeners_of(entry);
-	listeners.nslots = entry->nlisteners - entry->nsharers;
-	listeners.sharers = listeners.slots + listeners.nslots;
-	listeners.nsharers = entry->nsharers;
-	listeners.share_limit = entry->share_limit;
-	listeners.turn = &entry->turn;
+	describe(entry, &listeners);
 	visitor(&listeners, arg);
 	dshash_release_lock(channel_map, entry);
 }
@@ -423,9 +421,28 @@ pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 
 	dshash_seq_init(&seq, channel_map, false);
 	while ((entry = dshash_seq_next(&seq)) != NULL)
-		visitor(entry->key.dboid, entry->key.channel, listeners_of(entry),
-				entry->nlisteners, entry->nsharers, arg);
+	{
+		PinpointListeners listeners;
+
+		describe(entry, &listeners);
+		visitor(entry->key.dboid, entry->key.channel, &listeners, arg);
+	}
 	dshash_seq_term(&seq);
+}
+
+/*
+ * What a visitor gets to know of an entry.
+ */
+static void
+describe(ChannelEntry *entry, PinpointListeners *listeners)
+{
+	listeners->slots = listeners_of(entry);
+	listeners->nslots = entry->nlisteners - entry->nsharers;
+	listeners->sharers = listeners->slots + listeners->nslots;
+	listeners->nsharers = entry->nsharers;
+	listeners->share_limit = entry->share_limit;
+	listeners->turn = &entry->turn;
+	listeners->transactions = &entry->transactions;
 }
 
 /*

@@ -10,6 +10,8 @@
 #ifndef PINPOINT_CHANNEL_MAP_H
 #define PINPOINT_CHANNEL_MAP_H
 
+#include "port/atomics.h"
+
 /* Who listens on a channel, by slot number. */
 typedef struct PinpointListeners
 {
@@ -20,19 +22,20 @@ typedef struct PinpointListeners
 	int			share_limit;	/* how many of them */
 	uint32	   *turn;			/* whose turn it is; protected by
 								 * PinpointOrderLock */
+	pg_atomic_uint64 *transactions; /* how many were published with the
+									 * channel since its entry was made, as
+									 * far as it was looked up for that;
+									 * written under PinpointOrderLock */
 } PinpointListeners;
 
 /* What is done with them. */
 typedef void (*PinpointListenersVisitor) (const PinpointListeners *listeners,
 										  void *arg);
 
-/*
- * What is done with each channel.  Its nlisteners slots are first those that do not
- * share it, and then the nsharers that do.
- */
+/* What is done with each channel. */
 typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
-										const int *slots, int nlisteners,
-										int nsharers, void *arg);
+										const PinpointListeners *listeners,
+										void *arg);
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);

@@ -31,6 +31,7 @@ typedef struct Row
 	char		channel[NAMEDATALEN];
 	int			nlisteners;
 	int			nsharers;
+	uint64		transactions;
 	int			slotno;			/* of the listener */
 	bool		shared;			/* with other sessions */
 } Row;
@@ -45,10 +46,10 @@ typedef struct Rows
 
 static void collect(PinpointChannelVisitor visitor, Rows *rows);
 static Row *add_row(Rows *rows, Oid dboid, const char *channel);
-static void add_channel(Oid dboid, const char *channel, const int *slots,
-						int nlisteners, int nsharers, void *arg);
-static void add_listeners(Oid dboid, const char *channel, const int *slots,
-						  int nlisteners, int nsharers, void *arg);
+static void add_channel(Oid dboid, const char *channel,
+						const PinpointListeners *listeners, void *arg);
+static void add_listeners(Oid dboid, const char *channel,
+						  const PinpointListeners *listeners, void *arg);
 static Datum name_of(Row *row, bool *isnull);
 static int *pids_by_slot(void);
 
@@ -93,29 +94,31 @@ add_row(Rows *rows, Oid dboid, const char *channel)
 }
 
 static void
-add_channel(Oid dboid, const char *channel, const int *slots,
-			int nlisteners, int nsharers, void *arg)
+add_channel(Oid dboid, const char *channel,
+			const PinpointListeners *listeners, void *arg)
 {
 	Row		   *row = add_row(arg, dboid, channel);
 
 	if (row == NULL)
 		return;
-	row->nlisteners = nlisteners;
-	row->nsharers = nsharers;
+	row->nlisteners = listeners->nslots + listeners->nsharers;
+	row->nsharers = listeners->nsharers;
+	row->transactions = pg_atomic_read_u64(listeners->transactions);
 }
 
 static void
-add_listeners(Oid dboid, const char *channel, const int *slots,
-			  int nlisteners, int nsharers, void *arg)
+add_listeners(Oid dboid, const char *channel,
+			  const PinpointListeners *listeners, void *arg)
 {
-	for (int i = 0; i < nlisteners; i++)
+	/* Those who share the channel come right behind the others. */
+	for (int i = 0; i < listeners->nslots + listeners->nsharers; i++)
 	{
 		Row		   *row = add_row(arg, dboid, channel);
 
 		if (row == NULL)
 			continue;
-		row->slotno = slots[i];
-		row->shared = i >= nlisteners - nsharers;
+		row->slotno = listeners->slots[i];
+		row->shared = i >= listeners->nslots;
 	}
 }
 
@@ -132,7 +135,7 @@ name_of(Row *row, bool *isnull)
 Datum
 pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 {
-#define CHANNEL_COLUMNS 4		/* version 0.1.0 has no sharers */
+#define CHANNEL_COLUMNS 5		/* version 0.1.0 has only three */
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Rows		rows;
 
@@ -150,6 +153,7 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 		values[1] = name_of(row, &nulls[1]);
 		values[2] = Int32GetDatum(row->nlisteners);
 		values[3] = Int32GetDatum(row->nsharers);
+		values[4] = Int64GetDatum((int64) row->transactions);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
 	}

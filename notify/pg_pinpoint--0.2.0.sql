@@ -149,7 +149,8 @@ CREATE FUNCTION pinpoint.stat_get_channels(
 	OUT datid oid,
 	OUT channel text,
 	OUT listeners integer,
-	OUT sharers integer)
+	OUT sharers integer,
+	OUT transactions bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'pinpoint_stat_get_channels'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -158,12 +159,12 @@ COMMENT ON FUNCTION pinpoint.stat_get_channels() IS
 'the channels of the whole server that somebody listens on; see the view pinpoint.stat_channels';
 
 CREATE VIEW pinpoint.stat_channels AS
-SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers
+SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.transactions
   FROM pinpoint.stat_get_channels() AS c
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) c.datid;
 
 COMMENT ON VIEW pinpoint.stat_channels IS
-'one row per channel that somebody listens on, with the number of its listeners, and of those among them who share it';
+'one row per channel that somebody listens on, with the number of its listeners, of those among them who share it, and of the transactions that notified it since the first of them came';
 
 -- As in pg_stat_activity, who is connected is no secret and what he does is:
 -- the names of other people's channels are for those who may monitor.

@@ -253,6 +253,8 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 {
 	ListenerSearch *search = arg;
 
+	pg_atomic_write_u64(listeners->transactions,
+						pg_atomic_read_u64(listeners->transactions) + 1);
 	for (int i = 0; i < listeners->nslots; i++)
 		find_slot(listeners->slots[i], arg);
 	pinpoint_sharing_give(search->batch, search->channel, listeners,

@@ -130,6 +130,18 @@ $far->run('CREATE EXTENSION pg_pinpoint');
 is_deeply(counted(sub { $far->run('NOTIFY a') }, 'elsewhere'),
 	{ transactions => 1, notifications => 1, unheard => 1 }, 'another database');
 
+# ---- by channel
+
+my $by_channel = q(SELECT string_agg(channel || ' ' || transactions, ', ' ORDER BY channel) FROM pinpoint.stat_channels WHERE channel LIKE 'by%');
+my $counting = connect_to($node);
+$counting->run('LISTEN by1; LISTEN by2');
+$sender->run($_)
+  for 'NOTIFY by1', q(BEGIN; NOTIFY by1, 'a'; NOTIFY by1, 'b'; NOTIFY by2; NOTIFY by3; COMMIT), 'BEGIN; NOTIFY by1; ROLLBACK';
+is($observer->value($by_channel), 'by1 2, by2 1', 'transactions that notified a channel');
+$counting->run($_) for 'UNLISTEN by1', 'LISTEN by1';
+is($observer->value($by_channel), 'by1 0, by2 1', 'since somebody listens');
+$counting->close;
+
 # ---- many sessions at a time
 
 my @senders = connect_many($node, 8);
