@@ -35,6 +35,11 @@
  * session_end.c.  Between a command and its ReadyForQuery, when the client waits,
  * nothing is put off.
  *
+ * Where one delivery was put off, the next one probably will be, too: then the
+ * session is not even signalled for it.  It sets the timeout when it has
+ * delivered, and is RESTING until then.  Thus a session under a storm wakes up
+ * once in each interval, and not twice.  When it finds nothing the storm is over.
+ *
  * Sending may take as long as the client does not read.  So that this holds back
  * nobody's VACUUM, nothing is sent while the transaction has a snapshot.
  *
@@ -96,6 +101,12 @@ static LocalTransactionId statement_lxid = InvalidLocalTransactionId;
 /* When this session was delivered to last. */
 static TimestampTz last_delivery = 0;
 
+/* When a delivery that was put off is due, or this session has rested. */
+static TimeoutId due_timeout = MAX_TIMEOUTS;
+
+/* Was a delivery put off, and has there been something to deliver ever since? */
+static bool is_storm = false;
+
 /* Transactions that have failed in a row, with no statement in between. */
 static int	failures = 0;
 
@@ -107,6 +118,8 @@ static bool given_to_me = false;
 
 static bool is_small_transaction(void);
 static bool put_off(void);
+static TimestampTz next_due(void);
+static void set_due(void);
 static void deliver(void);
 static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last,
 							uint64 read_before);
@@ -147,6 +160,16 @@ is_small_transaction(void)
 void
 pinpoint_delivery_at_pre_commit(void)
 {
+	/*
+	 * It has rested; or the timeout is lost; or the client did something,
+	 * which may have been to change the interval.
+	 */
+	if (pinpoint_slot_resting() &&
+		(!get_timeout_active(due_timeout) || !is_small_transaction()))
+	{
+		pinpoint_slot_stop_resting();
+		is_storm = pinpoint_slot_pending();
+	}
 	if (!pinpoint_slot_pending())
 		return;
 
@@ -181,20 +204,15 @@ pinpoint_delivery_at_pre_commit(void)
 static bool
 put_off(void)
 {
-	static TimeoutId timeout = MAX_TIMEOUTS;
-
 	if (pinpoint_latency_target > 0 && pq_is_reading_msg())
 	{
 		TimestampTz now = GetCurrentTimestamp();
-		TimestampTz due = TimestampTzPlusMilliseconds(last_delivery,
-													  pinpoint_latency_target);
 
 		/* A clock that was set back must not keep anything. */
-		if (now < due && now >= last_delivery)
+		if (now < next_due() && now >= last_delivery)
 		{
-			if (timeout == MAX_TIMEOUTS)
-				timeout = RegisterTimeout(USER_TIMEOUT, HandleNotifyInterrupt);
-			enable_timeout_at(timeout, due);
+			set_due();
+			is_storm = true;
 			return true;
 		}
 	}
@@ -214,10 +232,31 @@ put_off(void)
 	return false;
 }
 
+/*
+ * When the next delivery is not too early.
+ */
+static TimestampTz
+next_due(void)
+{
+	return TimestampTzPlusMilliseconds(last_delivery, pinpoint_latency_target);
+}
+
+/*
+ * Look again then.
+ */
+static void
+set_due(void)
+{
+	if (due_timeout == MAX_TIMEOUTS)
+		due_timeout = RegisterTimeout(USER_TIMEOUT, HandleNotifyInterrupt);
+	enable_timeout_at(due_timeout, next_due());
+}
+
 static void
 deliver(void)
 {
 	bool		save_exit_on_any_error = ExitOnAnyError;
+	bool		rest = is_storm && pinpoint_latency_target > 0;
 	PinpointBatch *first;
 	PinpointBatch *last;
 	uint64		read_before;
@@ -229,15 +268,18 @@ deliver(void)
 	{
 		uint64		delivered = deliver_range(first, last, read_before);
 
+		if (pinpoint_latency_target > 0)
+			last_delivery = GetCurrentTimestamp();
+
 		/*
 		 * Under a storm there is always more.  Let PostgreSQL flush first,
 		 * and then begin anew.
 		 */
-		if (pinpoint_slot_end_reading(last, delivered))
+		if (pinpoint_slot_end_reading(last, delivered, rest))
 			notifyInterruptPending = true;
+		else if (rest)
+			set_due();
 		pinpoint_message_log_give_back();
-		if (pinpoint_latency_target > 0)
-			last_delivery = GetCurrentTimestamp();
 	}
 
 	ExitOnAnyError = save_exit_on_any_error;
@@ -251,7 +293,7 @@ deliver(void)
 void
 pinpoint_delivery_at_abort(void)
 {
-	if (!pinpoint_slot_pending())
+	if (!pinpoint_slot_pending() && !pinpoint_slot_resting())
 		return;
 
 	/* A procedure may roll back as often as it likes. */

@@ -164,8 +164,9 @@ make_read(int slotno, PinpointBatch *batch, bool late)
 	switch (slot->state)
 	{
 		case PINPOINT_IDLE:
-			pinpoint_wakeup_note(slotno, batch);
-			pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, 1);
+		case PINPOINT_RESTING:
+			if (pinpoint_wakeup_note(slotno, batch))
+				pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, 1);
 			/* It is not behind with what was just handed to it. */
 			slot->unread_position = pinpoint_message_log_bytes();
 			break;

@@ -43,6 +43,8 @@ state_name(PinpointWakeState state)
 	{
 		case PINPOINT_IDLE:
 			return "idle";
+		case PINPOINT_RESTING:
+			return "resting";
 		case PINPOINT_SIGNALLED:
 			return "signalled";
 		case PINPOINT_READING:

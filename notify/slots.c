@@ -3,19 +3,22 @@
  * slots.c
  *		One slot for each session that listens: what it has to read.
  *
- * A slot is in one of four states:
+ * A slot is in one of five states:
  *
  *	IDLE			nothing unread.  The slot has no position in the log.
+ *	RESTING			likewise, but the session is going to look by itself
+ *					before long, due to pinpoint.latency_target.
  *	SIGNALLED		a batch for this session was published; it is pinned, and
- *					a signal is under way.
+ *					a signal is under way, or the session looks by itself.
  *	READING			the session reads from the pinned batch on, up to the one
  *					that was the last when it began.
  *	READING_AGAIN	more has been published for it since then.
  *
  *					publish			session
  *	IDLE			SIGNALLED		-
+ *	RESTING			SIGNALLED		IDLE when it looks, and there is nothing
  *	SIGNALLED		SIGNALLED		READING when it begins to read
- *	READING			READING_AGAIN	IDLE when it is done
+ *	READING			READING_AGAIN	IDLE or RESTING when it is done
  *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
  *
  * Only the step from IDLE to SIGNALLED sends a signal, so at most one is ever
@@ -224,6 +227,31 @@ pinpoint_slot_pending(void)
 }
 
 /*
+ * Is this session to look by itself?  Asked likewise.
+ */
+bool
+pinpoint_slot_resting(void)
+{
+	return registered &&
+		*(volatile PinpointWakeState *) &my_slot()->state == PINPOINT_RESTING;
+}
+
+/*
+ * This session looks, or will not be able to look, by itself: from now on it needs a
+ * signal.
+ */
+void
+pinpoint_slot_stop_resting(void)
+{
+	PinpointSlot *slot = my_slot();
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	if (slot->state == PINPOINT_RESTING)
+		slot->state = PINPOINT_IDLE;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
  * Was this session reminded of it?  True once for each reminder.
  */
 bool
@@ -293,10 +321,10 @@ pinpoint_slot_advance(PinpointBatch *next)
 /*
  * All up to last has been read, with so many notifications for this session
  * delivered.  Returns true if more has come: then the session is to begin to
- * read again, without a signal.
+ * read again, without a signal.  If not, and rest is true, it is to look by itself.
  */
 bool
-pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered)
+pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered, bool rest)
 {
 	PinpointSlot *slot = my_slot();
 	PinpointBatch *next = NULL;
@@ -318,7 +346,10 @@ pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered)
 	slot->handed_on = NULL;
 	slot->read_up_to = Max(slot->read_up_to, slot->reading_up_to);
 	slot->reading_up_to = 0;
-	slot->state = next ? PINPOINT_SIGNALLED : PINPOINT_IDLE;
+	if (next != NULL)
+		slot->state = PINPOINT_SIGNALLED;
+	else
+		slot->state = rest ? PINPOINT_RESTING : PINPOINT_IDLE;
 	slot->signalled_at = 0;
 	slot->reminders = 0;
 	LWLockRelease(PinpointOrderLock);

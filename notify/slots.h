@@ -17,6 +17,7 @@
 typedef enum PinpointWakeState
 {
 	PINPOINT_IDLE,				/* nothing unread */
+	PINPOINT_RESTING,			/* likewise, and will look by itself */
 	PINPOINT_SIGNALLED,			/* unread batches, signal under way */
 	PINPOINT_READING,			/* reads what there was when it began */
 	PINPOINT_READING_AGAIN		/* as before, and there is more by now */
@@ -102,13 +103,16 @@ extern void pinpoint_slot_join(void);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch);
 extern bool pinpoint_slot_pending(void);
+extern bool pinpoint_slot_resting(void);
+extern void pinpoint_slot_stop_resting(void);
 extern bool pinpoint_slot_reminded(void);
 extern bool pinpoint_slot_given_up(void);
 extern bool pinpoint_slot_begin_reading(PinpointBatch **first,
 										PinpointBatch **last,
 										uint64 *read_before);
 extern void pinpoint_slot_advance(PinpointBatch *next);
-extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered);
+extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
+									  bool rest);
 extern int	pinpoint_slots_furthest_behind(void);
 extern int	pinpoint_slots_give_up(Size limit, int *pids);
 extern int	pinpoint_slots_give_up_furthest(void);

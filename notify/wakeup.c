@@ -4,7 +4,8 @@
  *		Whom to wake, and how.
  *
  * When a batch is published, the slots of all who listen on any of its channels
- * are found, and those that are IDLE become SIGNALLED; see slots.c.  Signals are
+ * are found, and those that are IDLE or RESTING become SIGNALLED; see slots.c.
+ * Who was IDLE needs a signal.  Signals are
  * collected under PinpointOrderLock and sent after it is released.  They are
  * PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT: PostgreSQL then runs a small
  * transaction as soon as the session is idle, and delivery.c does its work in there.
@@ -287,44 +288,57 @@ find_slot(int slotno, void *arg)
 void
 pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 {
-	int			nsaved = 0;
+	int			nsignals = 0;
 
 	for (int i = 0; i < nfound; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[found_slots[i]];
 
-		if (slot->state == PINPOINT_IDLE)
-			pinpoint_wakeup_note(found_slots[i], batch);
-		else
+		switch (slot->state)
 		{
-			nsaved++;
-			if (slot->state == PINPOINT_READING)
+			case PINPOINT_IDLE:
+			case PINPOINT_RESTING:
+				if (pinpoint_wakeup_note(found_slots[i], batch))
+					nsignals++;
+				break;
+			case PINPOINT_READING:
 				slot->state = PINPOINT_READING_AGAIN;
+				break;
+			case PINPOINT_SIGNALLED:
+			case PINPOINT_READING_AGAIN:
+				break;
 		}
 	}
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, nfound - nsaved);
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS_SAVED, nsaved);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, nsignals);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS_SAVED,
+				   nfound - nsignals);
 }
 
 /*
- * A batch is the first that an IDLE slot has to read: it needs a signal.  The
- * caller holds PinpointOrderLock, and releases it by
- * pinpoint_wakeup_release_and_send().
+ * A batch is the first that an IDLE or RESTING slot has to read.  Returns true if
+ * it needs a signal for that; what a session sends to itself does not wait.  The caller holds PinpointOrderLock, and releases it
+ * by pinpoint_wakeup_release_and_send().
  */
-void
+bool
 pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
 {
 	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+	bool		looks_by_itself = slot->state == PINPOINT_RESTING &&
+		slot->pid != MyProcPid;
 
-	Assert(slot->state == PINPOINT_IDLE);
+	Assert(slot->state == PINPOINT_IDLE || slot->state == PINPOINT_RESTING);
 	slot->state = PINPOINT_SIGNALLED;
 	slot->signalled_at = 0;
 	slot->reminders = 0;
 	(void) pinpoint_slot_set_unread(slot, batch);
+	if (looks_by_itself)
+		return false;
+
 	slot->wakeups++;
 	noted[nnoted].slotno = slotno;
 	noted[nnoted].pid = slot->pid;
 	nnoted++;
+	return true;
 }
 
 /*

@@ -29,7 +29,7 @@ extern void pinpoint_wakeup_init(void);
 extern void pinpoint_wakeup_find_early(PinpointBatchLayout *layout);
 extern int	pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark);
 extern void pinpoint_wakeup_collect(PinpointBatch *batch, int nfound);
-extern void pinpoint_wakeup_note(int slotno, PinpointBatch *batch);
+extern bool pinpoint_wakeup_note(int slotno, PinpointBatch *batch);
 extern void pinpoint_wakeup_release_and_send(void);
 extern void pinpoint_wakeup_let_others_in(int *in_round);
 extern void pinpoint_wakeup_set_waker(struct Latch *waker);

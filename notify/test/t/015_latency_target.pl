@@ -207,6 +207,59 @@ for my $round (1 .. 3)
 		"round $round: without a command they arrive after the interval, in order");
 }
 
+# ---- who has been under a storm looks by itself
+
+sub state { return stat_listener($observer, $listener->pid)->{state}; }
+
+# Puts one delivery off, and delivers it when the client wants something: from then on
+# the session rests, for as long as the interval is.
+sub rest
+{
+	my ($interval) = @_;
+	$listener->run("SET pinpoint.latency_target = '1h'");
+	notify('first', 'put off');
+	wait_until(sub { state() eq 'signalled' }) or die 'it does not collect';
+	$listener->run("SET pinpoint.latency_target = '$interval'");
+	$listener->take_notifications;
+	return;
+}
+
+rest('1h');
+is(state(), 'resting', 'it rests');
+is(stat_queue($observer)->{used_bytes}, 0, 'and keeps nothing');
+$before = wakeups();
+notify(1 .. 10);
+is(wakeups() - $before, 0, 'nobody signals it');
+is(state(), 'signalled', 'what there is waits for it');
+$listener->run('SELECT 1');
+is_deeply(all_as_text($listener->take_notifications), [ map { "a/$_" } 1 .. 10 ], 'until its client wants something');
+
+rest('300ms');
+notify('while it rests');
+is(as_text($listener->wait_for(1)), 'a/while it rests', 'or the interval has passed');
+ok(wait_until(sub { state() eq 'idle' }), 'and when there is nothing any more it stops');
+$before = wakeups();
+notify('afterwards');
+is(as_text($listener->wait_for(1)), 'a/afterwards', 'then it is woken');
+is(wakeups() - $before, 1, 'by a signal');
+
+# What makes PostgreSQL forget the timeout, or changes it, ends the rest.
+for my $sql ('SELECT 1/0', 'SELEC', 'BEGIN; SELECT 1/0', 'SELECT 1', 'RESET pinpoint.latency_target')
+{
+	rest('1h');
+	$listener->query($_) for $sql, 'ROLLBACK';
+	is(state(), 'idle', "$sql ends the rest");
+	$listener->run('RESET pinpoint.latency_target');
+	notify($sql);
+	is(as_text($listener->wait_for(1)), "a/$sql", 'and it is awake');
+}
+rest('1h');
+$listener->run('UNLISTEN *');
+$listener->run('RESET pinpoint.latency_target');
+$listener->run('LISTEN a');
+notify('once more');
+is(as_text($listener->wait_for(1)), 'a/once more', 'to LISTEN anew ends it, too');
+
 # ---- what ends a session ends the wait
 
 $listener->run(q(SET pinpoint.latency_target = '1h'));

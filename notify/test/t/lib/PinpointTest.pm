@@ -189,7 +189,7 @@ sub wait_until_idle
 	return wait_until(
 		sub {
 			my $listener = stat_listener($session, $pid);
-			return $listener && $listener->{state} eq 'idle';
+			return $listener && $listener->{state} =~ /^(idle|resting)$/;
 		});
 }
 
