@@ -71,6 +71,10 @@ static slist_head first_folded;
 static slist_node *last_folded = NULL;
 static Size folded_bytes = 0;
 
+/* What came last, and how many were there already when they came. */
+static FoldedNotification *latest = NULL;
+static uint64 nfolded = 0;
+
 static uint32
 notification_hash(const FoldedNotification *n)
 {
@@ -113,11 +117,16 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
 		folded_bytes = 0;
 	}
 
-	entry = fold_lookup(folded, &given);
-	if (entry != NULL)
+	/* Mostly, a storm is of one and the same. */
+	if (latest == NULL || !same_notification(latest, &given))
 	{
-		entry->notification->sender_pid = sender_pid;
-		pinpoint_count(MyDatabaseId, PINPOINT_COUNT_FOLDED, 1);
+		entry = fold_lookup(folded, &given);
+		latest = entry ? entry->notification : NULL;
+	}
+	if (latest != NULL)
+	{
+		latest->sender_pid = sender_pid;
+		nfolded++;
 		return;
 	}
 
@@ -130,6 +139,7 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
 	MemoryContextSwitchTo(oldcontext);
 	slist_insert_after(last_folded, &n->link);
 	last_folded = &n->link;
+	latest = n;
 
 	folded_bytes += sizeof(FoldedNotification) + sizeof(FoldEntry) +
 		strlen(channel) + strlen(payload);
@@ -149,6 +159,10 @@ pinpoint_fold_tell(void)
 
 	if (folded == NULL)
 		return;
+
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_FOLDED, nfolded);
+	nfolded = 0;
+	latest = NULL;
 
 	slist_foreach(iter, &first_folded)
 	{
