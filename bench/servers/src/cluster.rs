@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -31,6 +32,9 @@ const END_DEADLINE: Duration = Duration::from_secs(20);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The program that copies a cluster for its standby.
+pub const BASE_BACKUP: &str = "pg_basebackup";
+
 const INITDB_LOG: &str = "initdb.log";
 const BASE_BACKUP_LOG: &str = "basebackup.log";
 const SERVER_LOG: &str = "server.log";
@@ -57,6 +61,8 @@ pub struct Cluster {
     folder: PathBuf,
     account: Account,
     server: Process,
+    /// Of the folder. Goes after the server.
+    workspace: Arc<Workspace>,
 }
 
 impl Cluster {
@@ -65,7 +71,7 @@ impl Cluster {
     pub async fn start(
         target: Target,
         installation: Installation,
-        workspace: &Workspace,
+        workspace: &Arc<Workspace>,
         connections: u32,
     ) -> anyhow::Result<Self> {
         let account = Account::for_servers()?;
@@ -84,6 +90,7 @@ impl Cluster {
             folder,
             account,
             server,
+            workspace: workspace.clone(),
         };
         let client = cluster.wait_until_ready().await?;
         cluster.create_extensions(&client).await?;
@@ -91,16 +98,16 @@ impl Cluster {
     }
 
     /// Makes and starts a hot standby of this cluster, with all its settings.
-    pub async fn start_standby(&self, workspace: &Workspace) -> anyhow::Result<Self> {
+    pub async fn start_standby(&self) -> anyhow::Result<Self> {
         let target = Target {
             name: format!("{}-standby", self.target.name),
             ..self.target.clone()
         };
-        let folder = workspace.create_folder(&target.name)?;
+        let folder = self.workspace.create_folder(&target.name)?;
         let in_folder = || cannot_write(&folder);
         self.account.give(&folder).with_context(in_folder)?;
 
-        let mut command = Command::new(self.installation.program("pg_basebackup")?);
+        let mut command = Command::new(self.installation.program(BASE_BACKUP)?);
         command
             .arg("--pgdata")
             .arg(data(&folder))
@@ -142,6 +149,7 @@ impl Cluster {
             folder,
             account: self.account,
             server,
+            workspace: self.workspace.clone(),
         };
         standby.wait_until_ready().await?;
         Ok(standby)

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::{Client, Config};
@@ -123,6 +124,18 @@ impl Server {
         }
     }
 
+    /// Makes and starts a hot standby, with all settings of this server. It stops when
+    /// it is dropped.
+    pub async fn start_standby(&self) -> anyhow::Result<Cluster> {
+        match self {
+            Self::Own(cluster) => cluster.start_standby().await,
+            Self::Running(running) => bail!(
+                "{} is somebody else's, of which no standby is made: leave out --url",
+                running.target()
+            ),
+        }
+    }
+
     /// The error to report when something failed with `error`: the end of the
     /// server, if that is what has happened.
     pub async fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
@@ -203,7 +216,7 @@ async fn query_pairs(
 pub struct Servers {
     // Fields are dropped in this order.
     servers: Vec<Server>,
-    workspace: Option<Workspace>,
+    workspace: Option<Arc<Workspace>>,
 }
 
 impl Servers {
@@ -246,7 +259,7 @@ impl Servers {
         }
 
         let workspace = Workspace::create(temp_dir).await?;
-        let workspace = self.workspace.insert(workspace);
+        let workspace = self.workspace.insert(Arc::new(workspace));
         for (target, installation) in targets.into_iter().zip(installations) {
             let cluster = Cluster::start(target, installation, workspace, connections).await?;
             self.servers.push(Server::Own(Box::new(cluster)));
@@ -266,7 +279,7 @@ impl Servers {
         }
 
         let workspace = Workspace::create(temp_dir).await?;
-        let workspace = self.workspace.insert(workspace);
+        let workspace = self.workspace.insert(Arc::new(workspace));
         let mut checked = Vec::new();
         for target in targets {
             let folder = workspace.create_folder(&target.name)?;

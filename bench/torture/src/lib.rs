@@ -85,10 +85,10 @@ pub async fn torture(plan: &Plan, on_progress: OnProgress<'_>) -> anyhow::Result
 
         let started = Instant::now();
         let installation = Installation::of(&target)?;
-        let workspace = Workspace::create(&plan.clusters.temp_dir()).await?;
+        let workspace = Arc::new(Workspace::create(&plan.clusters.temp_dir()).await?);
         let mut cluster = Cluster::start(target, installation, &workspace, plan.sessions()).await?;
         let standby = if plan.standby {
-            let standby = cluster.start_standby(&workspace).await?;
+            let standby = cluster.start_standby().await?;
             Some(Arc::new(Mutex::new(standby)))
         } else {
             None
