@@ -14,10 +14,10 @@
 //!                 └───────── when it was sent ────▲
 //! ```
 
-mod form;
-mod listener;
+pub mod form;
+pub mod listener;
 mod measure;
-mod probe;
+pub mod probe;
 mod results;
 mod workload;
 
@@ -31,6 +31,7 @@ use serde::Serialize;
 
 use self::form::Form;
 use self::measure::Scene;
+use self::probe::MAX_PROBES;
 use self::workload::Workload;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
 use crate::report::number;
@@ -46,9 +47,6 @@ const CONNECTION_TIME: Duration = Duration::from_millis(3);
 
 /// A backlog of more than this fraction of a load is worth a warning.
 const BACKLOG: f64 = 0.05;
-
-/// More than one in a millisecond would be a load of its own.
-const MAX_PROBES: i64 = 1000;
 
 /// PostgreSQL's own limit, in microseconds.
 const MAX_COMMIT_DELAY: i64 = 100_000;

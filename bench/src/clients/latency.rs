@@ -7,6 +7,13 @@ use hdrhistogram::Histogram;
 /// Latencies are kept to this many decimal digits.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
+/// What is reported of latencies: how the name of a figure ends, and the same in words.
+pub const STATISTICS: [(&str, &str); 3] = [
+    ("p50_usec", "median"),
+    ("p99_usec", "99th percentile"),
+    ("max_usec", "maximum"),
+];
+
 /// A number of latencies, in microseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Latencies(Histogram<u64>);
@@ -36,6 +43,14 @@ impl Latencies {
     pub fn max(&self) -> Option<u64> {
         (!self.0.is_empty()).then(|| self.0.max())
     }
+
+    /// The figures whose names begin with `start`: those that there are, as of nothing
+    /// there is no quantile.
+    pub fn figures(&self, start: &str) -> impl Iterator<Item = (String, f64)> {
+        let values = [self.at_quantile(0.50), self.at_quantile(0.99), self.max()];
+        let figures = STATISTICS.into_iter().zip(values);
+        figures.filter_map(move |((end, _), value)| Some((format!("{start}_{end}"), value? as f64)))
+    }
 }
 
 #[cfg(test)]
@@ -60,8 +75,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn figures_have_the_statistic_in_their_name() {
+        let figures: Vec<_> = of(1..=100).figures("from_due").collect();
+        let expected = [
+            ("from_due_p50_usec", 50.0),
+            ("from_due_p99_usec", 99.0),
+            ("from_due_max_usec", 100.0),
+        ];
+        assert_eq!(
+            figures,
+            expected.map(|(name, value)| (name.to_owned(), value))
+        );
+    }
+
+    #[test]
     fn of_nothing() {
         assert_eq!((of([]).at_quantile(0.50), of([]).max()), (None, None));
+        assert_eq!(of([]).figures("x").count(), 0);
     }
 
     #[test]

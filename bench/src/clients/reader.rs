@@ -2,11 +2,12 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use anyhow::{Context, Error, anyhow};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
 
 /// Connects. A task of its own reads the connection all the time, and hands over
@@ -37,7 +38,7 @@ pub struct ReaderThread {
     runtime: Handle,
     /// Ends the thread when it is dropped.
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl ReaderThread {
@@ -98,8 +99,17 @@ impl ReaderThread {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> anyhow::Result<T> {
-        let done = self.runtime.spawn(async move { work() });
-        done.await.context("the thread of the listeners has ended")
+        self.spawn(async move { work() })
+            .await
+            .context("the thread of the listeners has ended")
+    }
+
+    /// Starts a task in that thread, which ends with it at the latest.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.spawn(task)
     }
 }
 

@@ -22,6 +22,9 @@ pub const CHANNEL: &str = "pinpoint_bench";
 /// In the row and in the notification of each transaction of the load.
 const PAYLOAD: &str = "0123456789abcdef0123456789abcdef";
 
+/// In the rows of the probe, where those of the load have the number of their session.
+pub const PROBER: &str = "-1";
+
 /// What the payloads of the probe begin with, before their number.
 const PROBE: &str = "probe ";
 
@@ -151,7 +154,7 @@ impl Form {
 
     /// The transaction of the probe.
     pub fn probe(self, kind: Kind, channel: &str, number: u32) -> String {
-        self.statements(kind, channel, "-1", &format!("{PROBE}{number}"))
+        self.statements(kind, channel, PROBER, &probe_payload(number))
             .join(" ")
     }
 
@@ -186,6 +189,11 @@ impl Form {
             Kind::Plain => padded(nothing, notify.len()),
         })
     }
+}
+
+/// In the row and in the notification of a probe.
+pub fn probe_payload(number: u32) -> String {
+    format!("{PROBE}{number}")
 }
 
 /// What marks the end of a load to the listeners, all of them: on a channel that is

@@ -1,11 +1,13 @@
 //! Listeners that read everything, as fast as it comes.
 
+use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, ensure};
-use futures_util::future::try_join_all;
+use futures_util::future::{Either, select, try_join_all};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use pinpoint_servers::within::within;
 use tokio::sync::mpsc;
 use tokio_postgres::{Config, Notification};
 
@@ -71,6 +73,27 @@ impl Listeners {
     }
 }
 
+/// Sends and receives at the same time, so that whatever fails ends both. What is
+/// received has `timeout` after all is sent. It may be there before that, as the sender
+/// does not know yet that the last of it is committed.
+pub async fn exchange<S, R>(
+    sending: impl Future<Output = anyhow::Result<S>>,
+    receiving: impl Future<Output = anyhow::Result<R>>,
+    timeout: Duration,
+) -> anyhow::Result<(S, R)> {
+    match select(pin!(sending), pin!(receiving)).await {
+        Either::Left((sent, receiving)) => {
+            let sent = sent?;
+            let rest = "the reading of a listener after the load";
+            Ok((sent, within(timeout, rest, receiving).await??))
+        }
+        Either::Right((received, sending)) => {
+            let received = received?;
+            Ok((sending.await?, received))
+        }
+    }
+}
+
 async fn listen(
     thread: &ReaderThread,
     config: &Config,
@@ -131,5 +154,45 @@ async fn receive(
             }
             Origin::Load => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use anyhow::bail;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(1);
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn whichever_is_ready_first_both_are_waited_for() {
+        let soon = |what| async move {
+            tokio::task::yield_now().await;
+            anyhow::Ok(what)
+        };
+        let both = [
+            exchange(ready(Ok(1)), soon(2), SHORT).await.unwrap(),
+            exchange(soon(1), ready(Ok(2)), SHORT).await.unwrap(),
+        ];
+        assert_eq!(both, [(1, 2); 2]);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_fails_is_not_waited_with() {
+        let fail = || async { bail!("no") };
+        let sender: anyhow::Result<((), ())> = exchange(fail(), pending(), SHORT).await;
+        let receiver: anyhow::Result<((), ())> = exchange(pending(), fail(), SHORT).await;
+        for error in [sender, receiver] {
+            assert_eq!(error.unwrap_err().to_string(), "no");
+        }
+        let late = exchange(ready(Ok(())), pending::<anyhow::Result<()>>(), SHORT).await;
+        let error = late.unwrap_err().to_string();
+        assert!(
+            error.starts_with("the reading of a listener after"),
+            "{error}"
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! One load: what pgbench reports of it, and what the listeners receive meanwhile.
 
 use std::cell::Cell;
-use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -12,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::CommitArgs;
 use super::form::{self, CHANNEL, Kind};
-use super::listener::{Listeners, Received};
+use super::listener::{Listeners, Received, exchange};
 use super::probe::{Probe, Sent};
 use super::results::{Delivery, Listening};
 use super::workload::Workload;
@@ -96,7 +95,6 @@ async fn load(
     };
     let server_before = processor_time(&processes);
     let client_before = listeners.processor_time().await?;
-    let mut receiving = Box::pin(listeners.receive());
 
     let script = plan.form.script(kind, &channel);
     let pgbench = Pgbench {
@@ -117,7 +115,7 @@ async fn load(
         period: Duration::from_secs(1) / plan.probes,
         timeout,
     };
-    let mut sending = pin!(async {
+    let sending = async {
         let load_end = Cell::new(None);
         let warm = Notify::new();
         let load = async {
@@ -129,28 +127,12 @@ async fn load(
         };
         let probing = async {
             warm.notified().await;
-            probe.run(&load_end).await
+            probe.run(&load_end, |_| ()).await
         };
         let (load, (probes, fence)) = try_join(load, probing).await?;
         anyhow::Ok((load, probes, fence))
-    });
-
-    // The fence may arrive before its sender knows that it is committed.
-    let mut received = None;
-    let (load, probes, fence) = loop {
-        tokio::select! {
-            sent = &mut sending => break sent?,
-            result = &mut receiving, if received.is_none() => received = Some(result?),
-        }
     };
-    let received = match received {
-        Some(received) => received,
-        None => {
-            let rest = "the reading of a listener after the load";
-            within(timeout, rest, &mut receiving).await??
-        }
-    };
-    drop(receiving);
+    let ((load, probes, fence), received) = exchange(sending, listeners.receive(), timeout).await?;
     let server_time = processor_time(&processes).zip(server_before);
     let listening = Listening {
         received: received.iter().map(|received| received.load).sum(),

@@ -10,6 +10,9 @@ use tokio_postgres::Client;
 
 use super::form::{Form, Kind, fence};
 
+/// More than one in a millisecond would be a load of its own.
+pub const MAX_PROBES: i64 = 1000;
+
 /// The timer of the event loop is no finer.
 const TIMER: Duration = Duration::from_millis(1);
 
@@ -37,12 +40,14 @@ impl Probe<'_> {
     /// Sends a probe at every multiple of the period until the load has ended, as
     /// `load_end` will tell. A probe that is late because the one before took
     /// long is sent nevertheless, so that its waiting counts ("coordinated
-    /// omission"). The fence comes last.
+    /// omission"). The fence comes last. `on_send` is told the number of each probe
+    /// right before.
     ///
     /// Returns the probes, and when the fence was committed.
     pub async fn run(
         &self,
         load_end: &Cell<Option<Instant>>,
+        on_send: impl Fn(u32),
     ) -> anyhow::Result<(Vec<Sent>, Instant)> {
         let mut probes = Vec::new();
         let start = Instant::now();
@@ -52,6 +57,7 @@ impl Probe<'_> {
             if load_end.get().is_some_and(|end| end < due) {
                 break;
             }
+            on_send(number);
             self.execute(&self.form.probe(self.kind, self.channel, number))
                 .await?;
             probes.push(Sent {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::form::Kind as LoadKind;
-use crate::clients::latency::Latencies;
+use crate::clients::latency::{Latencies, STATISTICS};
 use crate::clients::pgbench::Load;
 use crate::report::results::{Figure, Kind, Values};
 
@@ -85,12 +85,8 @@ pub fn figures(kinds: &[LoadKind], is_queue: bool) -> Vec<Figure> {
         ("from_due", "when it was due", count),
         ("from_commit", "COMMIT's return", backlog),
     ] {
-        for (end, which) in [
-            ("p50", "median"),
-            ("p99", "99th percentile"),
-            ("max", "maximum"),
-        ] {
-            let name = format!("{start}_{end}_usec");
+        for (end, which) in STATISTICS {
+            let name = format!("{start}_{end}");
             let label = format!("latency of a notification from {label}, {which} (µs)");
             figures.push(Figure::new(&name, &label, Kind::Time));
         }
@@ -124,9 +120,9 @@ fn queue_figures() -> Vec<Figure> {
             Kind::Count,
         ),
     ];
-    for (end, which) in [("p50", "median"), ("p99", "99th percentile")] {
+    for (end, which) in &STATISTICS[..2] {
         figures.push(Figure::new(
-            &format!("first_from_due_{end}_usec"),
+            &format!("first_from_due_{end}"),
             &format!("latency from when it was due, at its first listener, {which} (µs)"),
             Kind::Time,
         ));
@@ -144,8 +140,8 @@ pub fn values(loads: Vec<(LoadKind, (Load, Option<Delivery>))>, is_queue: bool) 
         };
         values.insert(name.to_owned(), load.transactions_per_sec);
         if let Some(delivery) = delivery {
-            values.extend(latencies("from_commit", &delivery.from_commit));
-            values.extend(latencies("from_due", &delivery.from_due));
+            values.extend(delivery.from_commit.figures("from_commit"));
+            values.extend(delivery.from_due.figures("from_due"));
             let count = delivery.from_commit.count() as f64;
             values.insert(FROM_COMMIT_COUNT.to_owned(), count);
             let backlog = delivery.backlog.as_micros() as f64;
@@ -177,19 +173,8 @@ fn queue_values(delivery: &Delivery, transactions: u64) -> impl Iterator<Item = 
     let own = own
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    let first = latencies("first_from_due", &delivery.first_from_due);
+    let first = delivery.first_from_due.figures("first_from_due");
     own.chain(first.filter(|(name, _)| !name.ends_with("max_usec")))
-}
-
-/// Those that there are: of nothing there is no quantile.
-fn latencies(start: &str, latencies: &Latencies) -> impl Iterator<Item = (String, f64)> {
-    [
-        ("p50_usec", latencies.at_quantile(0.50)),
-        ("p99_usec", latencies.at_quantile(0.99)),
-        ("max_usec", latencies.max()),
-    ]
-    .into_iter()
-    .filter_map(move |(end, value)| Some((format!("{start}_{end}"), value? as f64)))
 }
 
 #[cfg(test)]
