@@ -123,6 +123,15 @@ impl Target {
             ..Self::stock(pg_config)
         }
     }
+
+    /// Whether pg_pinpoint is loaded and created.
+    pub fn has_engine(&self) -> bool {
+        names_engine(&self.preload) && names_engine(&self.extensions)
+    }
+}
+
+fn names_engine(names: &[String]) -> bool {
+    names.iter().any(|name| name == ENGINE)
 }
 
 impl FromStr for Target {
@@ -152,9 +161,8 @@ impl FromStr for Target {
                 (name, value) => target.settings.push(Setting::new(name, value)?),
             }
         }
-        let has_engine = |names: &[String]| names.iter().any(|name| name == ENGINE);
         ensure!(
-            has_engine(&target.preload) || !has_engine(&target.extensions),
+            names_engine(&target.preload) || !names_engine(&target.extensions),
             "the extension {ENGINE} does nothing on a server that has not loaded its library: add \
              preload={ENGINE} to target \"{name}\""
         );

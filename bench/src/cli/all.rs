@@ -158,7 +158,7 @@ pub async fn run(
     let mut plan = Vec::new();
     for planned in args.plan(command_line)? {
         match planned.job.refusal(Some(&args.servers))? {
-            Some(reason) => eprintln!("left out: {reason}"),
+            Some(refusal) => eprintln!("left out: {}", refusal.reason),
             None => plan.push(planned),
         }
     }

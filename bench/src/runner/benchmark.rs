@@ -80,6 +80,12 @@ pub trait Benchmark: Serialize {
         vec![Target::stock(pg_config), Target::pinpoint(pg_config)]
     }
 
+    /// Why a target cannot be measured, if it cannot, as the end of the sentence
+    /// "standby cannot measure the target "stock", as ...", and what to do about it.
+    fn objection(&self, _target: &Target) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// What makes its figures doubtful, beside runs that lie far apart: sentences.
     fn warnings(&self, _points: &[Point]) -> Vec<String> {
         Vec::new()

@@ -31,6 +31,13 @@ pub enum End {
     Failed(anyhow::Error),
 }
 
+/// Why something cannot be measured, and what to do about it.
+#[derive(Debug)]
+pub struct Refusal {
+    pub reason: String,
+    pub remedy: &'static str,
+}
+
 /// What goes on around a measurement.
 pub struct Context<'a> {
     /// For the record.
@@ -45,7 +52,7 @@ pub trait Job {
     fn plan(&self, servers: Option<&ServerArgs>) -> anyhow::Result<(String, Duration)>;
 
     /// Why these servers cannot be measured, if it is for what they are.
-    fn refusal(&self, servers: Option<&ServerArgs>) -> anyhow::Result<Option<String>>;
+    fn refusal(&self, servers: Option<&ServerArgs>) -> anyhow::Result<Option<Refusal>>;
 
     /// Measures, and writes the results. An error means that there are none. `servers`
     /// are those to measure, if they are not those of its own command line.
@@ -78,16 +85,26 @@ impl<B: Benchmark> Job for B {
         Ok((text, time))
     }
 
-    fn refusal(&self, servers: Option<&ServerArgs>) -> anyhow::Result<Option<String>> {
-        let description = self.describe()?;
-        let is_running = matches!(targets(self, servers)?, Targets::Running(_));
-        let reason = description.needs_own_cluster.filter(|_| is_running);
-        Ok(reason.map(|reason| {
-            format!(
-                "{} cannot measure a running server, as {reason}",
-                description.name
-            )
-        }))
+    fn refusal(&self, servers: Option<&ServerArgs>) -> anyhow::Result<Option<Refusal>> {
+        let Description {
+            name,
+            needs_own_cluster,
+            ..
+        } = self.describe()?;
+        Ok(match targets(self, servers)? {
+            Targets::Running(_) => needs_own_cluster.map(|reason| Refusal {
+                reason: format!("{name} cannot measure a running server, as {reason}"),
+                remedy: "leave out --url",
+            }),
+            Targets::Own(targets) => targets.iter().find_map(|target| {
+                let (reason, remedy) = self.objection(target)?;
+                let target = &target.name;
+                Some(Refusal {
+                    reason: format!("{name} cannot measure the target \"{target}\", as {reason}"),
+                    remedy,
+                })
+            }),
+        })
     }
 
     fn run<'a>(
@@ -110,8 +127,8 @@ async fn measure<B: Benchmark>(
     context: Context<'_>,
 ) -> anyhow::Result<End> {
     let description = benchmark.describe()?;
-    if let Some(reason) = benchmark.refusal(servers)? {
-        bail!("{reason}: leave out --url");
+    if let Some(Refusal { reason, remedy }) = benchmark.refusal(servers)? {
+        bail!("{reason}: {remedy}");
     }
     let mut targets = targets(benchmark, servers)?;
     if let Targets::Own(targets) = &mut targets {
