@@ -5,3 +5,4 @@ pub mod decode;
 pub mod listen;
 pub mod load;
 pub mod pingpong;
+pub mod standby;

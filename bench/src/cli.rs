@@ -19,6 +19,7 @@ use crate::benchmarks::decode::DecodeArgs;
 use crate::benchmarks::listen::ListenArgs;
 use crate::benchmarks::load::CommitArgs;
 use crate::benchmarks::pingpong::PingpongArgs;
+use crate::benchmarks::standby::StandbyArgs;
 use crate::report::folder::{self, ReportArgs};
 use crate::runner::interrupt::Interrupts;
 use crate::runner::job::{Context, End, Job};
@@ -65,6 +66,7 @@ enum BenchmarkCommand {
     Channels(ChannelsArgs),
     Listen(ListenArgs),
     Decode(DecodeArgs),
+    Standby(StandbyArgs),
 }
 
 impl BenchmarkCommand {
@@ -75,6 +77,7 @@ impl BenchmarkCommand {
             Self::Channels(args) => Box::new(args),
             Self::Listen(args) => Box::new(args),
             Self::Decode(args) => Box::new(args),
+            Self::Standby(args) => Box::new(args),
         }
     }
 }

@@ -121,7 +121,9 @@ mod tests {
         for (alias, ..) in ALIASES {
             assert_eq!(name(&[alias]), *alias);
         }
-        for subcommand in ["pingpong", "commit", "channels", "listen", "decode"] {
+        for subcommand in [
+            "pingpong", "commit", "channels", "listen", "decode", "standby",
+        ] {
             assert_eq!(name(&[subcommand]), subcommand);
         }
     }

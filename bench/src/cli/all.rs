@@ -56,8 +56,7 @@ const BENCHMARKS: &[(&str, &[&str])] = &[
             "--connections=32",
             "--duration=1",
             "--warmup=0",
-            "--workload=listen_unique,listen_unlisten_unique,listen_notify_unique,\
-             listen_notify_common",
+            "--workload=listen_unlisten_unique,listen_notify_unique,listen_notify_common",
         ],
     ),
     (
@@ -65,6 +64,7 @@ const BENCHMARKS: &[(&str, &[&str])] = &[
         &["--connections=8", "--duration=1", "--warmup=0"],
     ),
     ("decode", &["--tables=1000,3000"]),
+    ("standby", &["--writers=16", "--duration=1", "--warmup=0"]),
 ];
 
 /// Every benchmark, one after the other

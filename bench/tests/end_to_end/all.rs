@@ -29,6 +29,10 @@ fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
         );
     }
     assert!(
+        stderr.contains("left out: standby cannot measure the target \"a\", as without "),
+        "{stderr}"
+    );
+    assert!(
         stderr.contains("error: not everything could be measured: pingpong, "),
         "{stderr}"
     );

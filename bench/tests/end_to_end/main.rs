@@ -12,5 +12,6 @@ mod harness;
 mod load;
 mod report;
 mod results;
+mod standby;
 mod url;
 mod workloads;

@@ -1,0 +1,64 @@
+//! A session on the standby that looks for the rows of the probe: how long PostgreSQL
+//! itself takes to show them there.
+
+use std::time::Instant;
+
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Config};
+
+use crate::benchmarks::load::form::{PROBER, probe_payload};
+use crate::clients::reader::{self, ReaderThread};
+
+/// Makes an index on the rows of the probe, by which they are found however many the
+/// load has written. Those of the load are not in it.
+pub fn index() -> String {
+    format!("CREATE INDEX ON written (payload) WHERE client = {PROBER}")
+}
+
+/// The session, with a thread of its own.
+#[derive(Debug)]
+pub struct Lookout {
+    seen: JoinHandle<anyhow::Result<Vec<Instant>>>,
+    _thread: ReaderThread,
+}
+
+impl Lookout {
+    /// Connects. `sent` is how many probes have been sent, or are being sent; all of them
+    /// have when it is closed.
+    pub async fn start(config: Config, sent: watch::Receiver<u32>) -> anyhow::Result<Self> {
+        let thread = ReaderThread::start()?;
+        let connecting = thread.spawn(async move { reader::connect(&config, |_| ()).await });
+        let client = connecting.await??;
+        Ok(Self {
+            seen: thread.spawn(look(client, sent)),
+            _thread: thread,
+        })
+    }
+
+    /// Waits until all have been seen, and returns when each was.
+    pub async fn seen(&mut self) -> anyhow::Result<Vec<Instant>> {
+        let seen = (&mut self.seen).await?;
+        seen.context("the session that looks for the rows on the standby failed")
+    }
+}
+
+/// Asks as long as there is a row to be seen, without a pause.
+async fn look(client: Client, mut sent: watch::Receiver<u32>) -> anyhow::Result<Vec<Instant>> {
+    // The table is empty when the query is planned.
+    client.batch_execute("SET enable_seqscan = off").await?;
+    let sql =
+        format!("SELECT EXISTS (SELECT FROM written WHERE client = {PROBER} AND payload = $1)");
+    let query = client.prepare(&sql).await?;
+    let mut seen = Vec::new();
+    for number in 0.. {
+        if sent.wait_for(|&sent| sent > number).await.is_err() {
+            break;
+        }
+        let payload = probe_payload(number);
+        while !client.query_one(&query, &[&payload]).await?.try_get(0)? {}
+        seen.push(Instant::now());
+    }
+    Ok(seen)
+}
