@@ -61,7 +61,7 @@ impl Pair {
         Ok(self.primary.batch_execute(statements).await?)
     }
 
-    /// Bytes of WAL that the primary has made since it was.
+    /// How many bytes of WAL there have been on the primary since it was made.
     pub async fn wal_bytes(&self) -> anyhow::Result<u64> {
         lsn(&self.primary, "pg_current_wal_insert_lsn()").await
     }
