@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config};
 
 use crate::benchmarks::load::form::{PROBER, probe_payload};
+use crate::clients::latency::Latencies;
 use crate::clients::reader::{self, ReaderThread};
 
 /// Makes an index on the rows of the probe, by which they are found however many the
@@ -17,10 +18,19 @@ pub fn index() -> String {
     format!("CREATE INDEX ON written (payload) WHERE client = {PROBER}")
 }
 
+/// What the session has found.
+#[derive(Debug)]
+pub struct Sightings {
+    /// When each row was seen first, by the numbers of the probes.
+    pub seen: Vec<Instant>,
+    /// How long each question took: no row can be seen more exactly than that.
+    pub questions: Latencies,
+}
+
 /// The session, with a thread of its own.
 #[derive(Debug)]
 pub struct Lookout {
-    seen: JoinHandle<anyhow::Result<Vec<Instant>>>,
+    sightings: JoinHandle<anyhow::Result<Sightings>>,
     _thread: ReaderThread,
 }
 
@@ -32,33 +42,44 @@ impl Lookout {
         let connecting = thread.spawn(async move { reader::connect(&config, |_| ()).await });
         let client = connecting.await??;
         Ok(Self {
-            seen: thread.spawn(look(client, sent)),
+            sightings: thread.spawn(look(client, sent)),
             _thread: thread,
         })
     }
 
-    /// Waits until all have been seen, and returns when each was.
-    pub async fn seen(&mut self) -> anyhow::Result<Vec<Instant>> {
-        let seen = (&mut self.seen).await?;
-        seen.context("the session that looks for the rows on the standby failed")
+    /// Waits until all have been seen.
+    pub async fn sightings(&mut self) -> anyhow::Result<Sightings> {
+        let sightings = (&mut self.sightings).await?;
+        sightings.context("the session that looks for the rows on the standby failed")
     }
 }
 
 /// Asks as long as there is a row to be seen, without a pause.
-async fn look(client: Client, mut sent: watch::Receiver<u32>) -> anyhow::Result<Vec<Instant>> {
+async fn look(client: Client, mut sent: watch::Receiver<u32>) -> anyhow::Result<Sightings> {
     // The table is empty when the query is planned.
     client.batch_execute("SET enable_seqscan = off").await?;
     let sql =
         format!("SELECT EXISTS (SELECT FROM written WHERE client = {PROBER} AND payload = $1)");
     let query = client.prepare(&sql).await?;
-    let mut seen = Vec::new();
+    let mut sightings = Sightings {
+        seen: Vec::new(),
+        questions: Latencies::new(),
+    };
     for number in 0.. {
         if sent.wait_for(|&sent| sent > number).await.is_err() {
             break;
         }
         let payload = probe_payload(number);
-        while !client.query_one(&query, &[&payload]).await?.try_get(0)? {}
-        seen.push(Instant::now());
+        loop {
+            let asked = Instant::now();
+            let is_there = client.query_one(&query, &[&payload]).await?.try_get(0)?;
+            let answered = Instant::now();
+            sightings.questions.record(answered - asked);
+            if is_there {
+                sightings.seen.push(answered);
+                break;
+            }
+        }
     }
-    Ok(seen)
+    Ok(sightings)
 }

@@ -113,11 +113,11 @@ async fn run(
             one(&mut reader),
             one(&mut on_primary),
             standby,
-            lookout.seen(),
+            lookout.sightings(),
         )
         .await
     };
-    let ((load, (probes, _)), (all, primary, standby, seen)) =
+    let ((load, (probes, _)), (all, primary, standby, sightings)) =
         exchange(sending, receiving, timeout).await?;
     let wal_bytes = pair.wal_bytes().await? - wal_before;
     within(timeout, "the replay of the rest", pair.catch_up()).await??;
@@ -133,8 +133,9 @@ async fn run(
         arrivals: Arrivals {
             primary: latencies(&probes, warm, times(&primary)),
             standby: standby.map(|standby| latencies(&probes, warm, times(&standby))),
-            row_visible: latencies(&probes, warm, seen.into_iter()),
+            row_visible: latencies(&probes, warm, sightings.seen.into_iter()),
         },
+        questions: sightings.questions,
         load: load.map(|load| {
             let transactions = load.transactions + probes.len() as u64;
             let wal = Wal {

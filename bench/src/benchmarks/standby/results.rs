@@ -7,6 +7,7 @@ use crate::report::results::{Figure, Kind, Scale, Values};
 const TPS: &str = "transactions_per_sec";
 const WAL_BYTES: &str = "wal_bytes_per_transaction";
 const PROBES: &str = "probes";
+const QUESTION: &str = "question_p50_usec";
 
 /// How the names of the figures begin that are of a place.
 const PRIMARY: &str = "primary";
@@ -41,6 +42,8 @@ pub struct Wal {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     pub arrivals: Arrivals,
+    /// How long it took to ask for a row.
+    pub questions: Latencies,
     /// If there were writers.
     pub load: Option<(Load, Wal)>,
 }
@@ -85,6 +88,12 @@ pub fn figures() -> Vec<Figure> {
         "transactions that the times are of",
         Kind::Count,
     ));
+    // This is the measure of another figure, and not of a server.
+    figures.push(Figure::new(
+        QUESTION,
+        "how long it takes to ask on the standby whether the row is there, median (µs)",
+        Kind::Count,
+    ));
     figures
 }
 
@@ -99,6 +108,8 @@ pub fn values(run: &Run) -> Values {
     values.extend(primary.figures(PRIMARY));
     values.extend(row_visible.figures(ROW_VISIBLE));
     values.insert(PROBES.to_owned(), row_visible.count() as f64);
+    let question = run.questions.at_quantile(0.50);
+    values.extend(question.map(|usec| (QUESTION.to_owned(), usec as f64)));
     if let Some(standby) = standby {
         values.extend(standby.figures(STANDBY));
         for (name, _, quantile) in TO_ROW_VISIBLE {
@@ -129,6 +140,7 @@ mod tests {
                 standby: Some(of([300, 300, 800])),
                 row_visible: of([400, 200, 1000]),
             },
+            questions: of([60, 70, 500]),
             load: Some((
                 Load {
                     transactions: 90,
@@ -155,6 +167,7 @@ mod tests {
             ("standby_to_row_visible", 0.75),
             ("standby_to_row_visible_p99", 0.8),
             ("probes", 3.0),
+            ("question_p50_usec", 70.0),
         ] {
             assert_eq!(values[name], value, "{name}");
         }
@@ -178,6 +191,7 @@ mod tests {
                 "primary_p50_usec",
                 "primary_p99_usec",
                 "probes",
+                "question_p50_usec",
                 "row_visible_max_usec",
                 "row_visible_p50_usec",
                 "row_visible_p99_usec",
@@ -193,6 +207,7 @@ mod tests {
             standby: Some(of([])),
             row_visible: of([]),
         };
+        short.questions = of([]);
         let names: Vec<String> = values(&short).into_keys().collect();
         assert_eq!(names, ["probes", TPS, WAL_BYTES]);
     }
