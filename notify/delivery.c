@@ -160,6 +160,8 @@ is_small_transaction(void)
 void
 pinpoint_delivery_at_pre_commit(void)
 {
+	failures = 0;
+
 	/*
 	 * It has rested; or the timeout is lost; or the client did something,
 	 * which may have been to change the interval.
@@ -172,8 +174,6 @@ pinpoint_delivery_at_pre_commit(void)
 	}
 	if (!pinpoint_slot_pending())
 		return;
-
-	failures = 0;
 
 	/*
 	 * PostgreSQL runs no transaction for our signals if the session listens
@@ -196,6 +196,23 @@ pinpoint_delivery_at_pre_commit(void)
 
 	if (!put_off())
 		deliver();
+}
+
+/*
+ * Before the commit of a transaction that listens or notifies, or before PREPARE
+ * TRANSACTION: it is the client's, so what is unread is not put off any longer, and
+ * the interval may be another one now.
+ */
+void
+pinpoint_delivery_look_afterwards(void)
+{
+	if (pinpoint_slot_resting())
+	{
+		pinpoint_slot_stop_resting();
+		is_storm = pinpoint_slot_pending();
+	}
+	if (pinpoint_slot_pending())
+		notifyInterruptPending = true;
 }
 
 /*
@@ -275,7 +292,8 @@ deliver(void)
 		 * Under a storm there is always more.  Let PostgreSQL flush first,
 		 * and then begin anew.
 		 */
-		if (pinpoint_slot_end_reading(last, delivered, rest))
+		if (pinpoint_slot_end_reading(last, delivered, last_delivery,
+									  rest ? next_due() : 0))
 			notifyInterruptPending = true;
 		else if (rest)
 			set_due();
@@ -293,7 +311,7 @@ deliver(void)
 void
 pinpoint_delivery_at_abort(void)
 {
-	if (!pinpoint_slot_pending() && !pinpoint_slot_resting())
+	if (!pinpoint_slot_to_look())
 		return;
 
 	/* A procedure may roll back as often as it likes. */

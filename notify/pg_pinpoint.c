@@ -157,7 +157,10 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_pending_seal();
 			pinpoint_listening_at_pre_commit();
 			if (pinpoint_pending_exists())
+			{
+				pinpoint_delivery_look_afterwards();
 				pre_commit();
+			}
 			else
 				pinpoint_delivery_at_pre_commit();
 			break;
@@ -185,6 +188,7 @@ at_transaction_event(XactEvent event, void *arg)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
+			pinpoint_delivery_look_afterwards();
 			break;
 
 		case XACT_EVENT_PREPARE:

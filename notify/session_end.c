@@ -75,8 +75,7 @@ at_report(void *arg)
 	bool		is_error = category != ERRCODE_SUCCESSFUL_COMPLETION &&
 		category != ERRCODE_WARNING;
 
-	if (is_error && !cannot_read &&
-		(pinpoint_slot_pending() || pinpoint_slot_resting()))
+	if (is_error && !cannot_read && pinpoint_slot_to_look())
 		notifyInterruptPending = true;
 
 	if (geterrcode() != ERRCODE_ADMIN_SHUTDOWN)

@@ -43,8 +43,11 @@
 #define RECEIVER_FLAGS		(RECEIVER_LATE | RECEIVER_HAS_IT)
 #define RECEIVER_NOBODY		(~RECEIVER_FLAGS)
 
+/* See readiness(). */
+#define MAX_READINESS		3
+
 static void add_room(const PinpointListeners *listeners, void *arg);
-static bool has_nothing_to_do(PinpointSlot *slot, bool ask_for_transaction);
+static int	readiness(PinpointSlot *slot);
 static PinpointGiven *find_given(PinpointBatch *batch, uint32 channel,
 								 int slotno);
 
@@ -115,10 +118,10 @@ pinpoint_sharing_give(PinpointBatch *batch, uint32 channel,
 	}
 
 	/*
-	 * First those who wait for something to do, then those who are at least
-	 * not behind, then whoever is left.
+	 * First those who wait for something to do, then those who will before
+	 * long, then those who are at least not behind, then whoever is left.
 	 */
-	for (int pass = 0; pass < 3 && wanted > 0; pass++)
+	for (int least = MAX_READINESS; least >= 0 && wanted > 0; least--)
 	{
 		for (int i = 0; i < n && wanted > 0; i++)
 		{
@@ -126,7 +129,7 @@ pinpoint_sharing_give(PinpointBatch *batch, uint32 channel,
 			int			slotno = listeners->sharers[place];
 			PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 
-			if ((pass < 2 && !has_nothing_to_do(slot, pass == 0)) ||
+			if (readiness(slot) < least ||
 				find_given(batch, channel, slotno) != NULL)
 				continue;
 
@@ -141,15 +144,20 @@ pinpoint_sharing_give(PinpointBatch *batch, uint32 channel,
 }
 
 /*
- * A session that is in a transaction reads its notifications only when that ends.
- * Its PGPROC is looked at without a lock: it is a matter of taste, not of truth.
+ * How soon is a session going to read what is given to it?
+ *
+ * One that is in a transaction reads its notifications only when that ends; one that
+ * rests, when its pinpoint.latency_target has passed.  Its PGPROC is looked at
+ * without a lock: it is a matter of taste, not of truth.
  */
-static bool
-has_nothing_to_do(PinpointSlot *slot, bool ask_for_transaction)
+static int
+readiness(PinpointSlot *slot)
 {
-	return slot->state == PINPOINT_IDLE &&
-		!(ask_for_transaction &&
-		  LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)));
+	if (slot->state != PINPOINT_IDLE && slot->state != PINPOINT_RESTING)
+		return 0;
+	if (LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)))
+		return 1;
+	return slot->state == PINPOINT_RESTING ? 2 : MAX_READINESS;
 }
 
 /*
@@ -267,8 +275,8 @@ pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
 		PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 		bool		is_late = batch->sequence <= slot->read_up_to ||
 			batch->sequence <= slot->reading_up_to;
-		int			rank = 1 + (has_nothing_to_do(slot, true) ? 1 : 0) +
-			(is_late ? 0 : 2);
+		int			rank = 1 + readiness(slot) +
+			(is_late ? 0 : 1 + MAX_READINESS);
 
 		if (rank > best_rank &&
 			find_given(batch, given->channel, slotno) == NULL)

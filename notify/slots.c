@@ -237,6 +237,21 @@ pinpoint_slot_resting(void)
 }
 
 /*
+ * Is this session to look, whether or not there is something yet?  It is one look,
+ * as somebody may publish between two: RESTING becomes SIGNALLED without a signal.
+ */
+bool
+pinpoint_slot_to_look(void)
+{
+	PinpointWakeState state;
+
+	if (!registered)
+		return false;
+	state = *(volatile PinpointWakeState *) &my_slot()->state;
+	return state == PINPOINT_SIGNALLED || state == PINPOINT_RESTING;
+}
+
+/*
  * This session looks, or will not be able to look, by itself: from now on it needs a
  * signal.
  */
@@ -321,10 +336,12 @@ pinpoint_slot_advance(PinpointBatch *next)
 /*
  * All up to last has been read, with so many notifications for this session
  * delivered.  Returns true if more has come: then the session is to begin to
- * read again, without a signal.  If not, and rest is true, it is to look by itself.
+ * read again, without a signal.  If not, and rests_until is not 0, it is to look by
+ * itself then.
  */
 bool
-pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered, bool rest)
+pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
+						  TimestampTz rests_from, TimestampTz rests_until)
 {
 	PinpointSlot *slot = my_slot();
 	PinpointBatch *next = NULL;
@@ -349,7 +366,9 @@ pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered, bool rest)
 	if (next != NULL)
 		slot->state = PINPOINT_SIGNALLED;
 	else
-		slot->state = rest ? PINPOINT_RESTING : PINPOINT_IDLE;
+		slot->state = rests_until != 0 ? PINPOINT_RESTING : PINPOINT_IDLE;
+	slot->rests_from = rests_from;
+	slot->rests_until = rests_until;
 	slot->signalled_at = 0;
 	slot->reminders = 0;
 	LWLockRelease(PinpointOrderLock);

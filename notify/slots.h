@@ -50,6 +50,8 @@ typedef struct PinpointSlot
 	uint32		nchannels;		/* channels it is listening on */
 	uint64		delivered;		/* notifications handed to its client */
 	bool		given_up;		/* it was told to end, being too far behind */
+	TimestampTz rests_from;		/* while RESTING: since when, */
+	TimestampTz rests_until;	/* and when it is going to look */
 
 	uint64		marked;			/* publication that last found this listener */
 	uint64		joined;			/* number of its last LISTEN; see wakeup.c */
@@ -104,6 +106,7 @@ extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch);
 extern bool pinpoint_slot_pending(void);
 extern bool pinpoint_slot_resting(void);
+extern bool pinpoint_slot_to_look(void);
 extern void pinpoint_slot_stop_resting(void);
 extern bool pinpoint_slot_reminded(void);
 extern bool pinpoint_slot_given_up(void);
@@ -112,7 +115,8 @@ extern bool pinpoint_slot_begin_reading(PinpointBatch **first,
 										uint64 *read_before);
 extern void pinpoint_slot_advance(PinpointBatch *next);
 extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
-									  bool rest);
+									  TimestampTz rests_from,
+									  TimestampTz rests_until);
 extern int	pinpoint_slots_furthest_behind(void);
 extern int	pinpoint_slots_give_up(Size limit, int *pids);
 extern int	pinpoint_slots_give_up_furthest(void);

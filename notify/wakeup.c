@@ -121,6 +121,7 @@ static void find_slot(int slotno, void *arg);
 static void share_out(void);
 static void hand_over(int slotno);
 static int	take(PinpointWakeup *wakeups, int max);
+static bool is_resting(PinpointSlot *slot);
 static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
 
 /*
@@ -324,7 +325,7 @@ pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
 {
 	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 	bool		looks_by_itself = slot->state == PINPOINT_RESTING &&
-		slot->pid != MyProcPid;
+		slot->pid != MyProcPid && is_resting(slot);
 
 	Assert(slot->state == PINPOINT_IDLE || slot->state == PINPOINT_RESTING);
 	slot->state = PINPOINT_SIGNALLED;
@@ -339,6 +340,19 @@ pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
 	noted[nnoted].pid = slot->pid;
 	nnoted++;
 	return true;
+}
+
+/*
+ * Is a RESTING session going to look in time?  It is not if the clock was set back,
+ * as PostgreSQL's timeouts go by that, or if it should have looked long ago.
+ */
+static bool
+is_resting(PinpointSlot *slot)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	return now >= slot->rests_from &&
+		now <= TimestampTzPlusMilliseconds(slot->rests_until, REMINDER_INTERVAL);
 }
 
 /*

@@ -10,7 +10,7 @@ use lib "$FindBin::RealBin/lib";
 use PinpointTest;
 use Test::More;
 
-my $node     = new_node('main');
+my $node     = new_node('main', conf => 'max_prepared_transactions = 2');
 my $observer = connect_to($node);
 my $sender   = connect_to($node);
 my $listener = connect_to($node);
@@ -253,6 +253,31 @@ for my $sql ('SELECT 1/0', 'SELEC', 'BEGIN; SELECT 1/0', 'SELECT 1', 'RESET pinp
 	notify($sql);
 	is(as_text($listener->wait_for(1)), "a/$sql", 'and it is awake');
 }
+
+# Whatever the client wants, also what notifies or listens itself.
+for my $sql ('NOTIFY b', 'LISTEN b', 'UNLISTEN b', q(BEGIN; SELECT 1; PREPARE TRANSACTION 'prepared'))
+{
+	rest('1h');
+	notify('waits');
+	$listener->run($sql);
+	is_deeply(all_as_text($listener->take_notifications), ['a/waits'], "$sql is told what waits");
+	$listener->query(q(ROLLBACK PREPARED 'prepared'));
+
+	# The interval changes together with it.
+	rest('1h');
+	$listener->run($sql =~ s/^(BEGIN; |)/$1SET pinpoint.latency_target = 0; /r);
+	notify('interval');
+	is(as_text($listener->wait_for(1)), 'a/interval', "$sql ends the rest");
+	$listener->query(q(ROLLBACK PREPARED 'prepared'));
+}
+
+# An error of which nobody is told, and after which nobody looks but the commit.
+rest('1h');
+$listener->query($_)
+  for 'BEGIN', 'SAVEPOINT s', q(DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '01000'; END $$), 'ROLLBACK TO s', 'NOTIFY b', 'COMMIT';
+is(state(), 'idle', 'an error of the class of warnings');
+$listener->run('RESET pinpoint.latency_target');
+
 rest('1h');
 $listener->run('UNLISTEN *');
 $listener->run('RESET pinpoint.latency_target');
@@ -301,6 +326,30 @@ ok($collects, 'a session with a timeout collects');
 $timed_out->take_notifications;
 is($timed_out->receive_until('E')->error->{C}, '57P05', 'idle_session_timeout works');
 is_deeply([ $timed_out->take_notifications ], [], 'which ended the session before the interval did');
+
+# ---- the clock is set back
+
+my ($environment, $set_clock) = compile_clock();
+{
+	local @ENV{ keys %$environment } = values %$environment;
+	my $elsewhen = new_node('elsewhen', conf => 'pinpoint.waker = off');
+	($observer, $sender, $listener) = map { connect_to($elsewhen) } 1 .. 3;
+	$listener->run('LISTEN a');
+	$listener->run(q(SET pinpoint.latency_target = '1h'));
+	$sender->run('NOTIFY a');
+	$listener->wait_for(1);
+	$sender->run('NOTIFY a');
+	wait_until(sub { state() eq 'signalled' }) or die 'it does not collect';
+	$listener->run('SELECT 1');
+	$listener->take_notifications;
+	is(state(), 'resting', 'it rests');
+	$set_clock->(-2 * 3600);
+	$sender->run(q(NOTIFY a, 'back'));
+	is(as_text($listener->wait_for(1)), 'a/back', 'a clock that is set back keeps nothing');
+	$_->close for $observer, $sender, $listener;
+	$elsewhen->stop;
+}
+$observer = connect_to($node);
 
 # ---- bad values
 

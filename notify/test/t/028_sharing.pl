@@ -189,6 +189,24 @@ $_->run('COMMIT') for @sessions;
 each_told(1, [ map { "later $_" } 1 .. 8 ], \@told, 'if nobody is idle, those who are not get it');
 close_all(@sessions);
 
+# One that rests, due to pinpoint.latency_target, comes before those in a transaction.
+@sessions = sharers(3, 1);
+my $rests = $sessions[0];
+$rests->run(q(SET pinpoint.latency_target = '1h'; LISTEN rest));
+$sender->run('NOTIFY rest');
+$rests->wait_for(1);
+$sender->run('NOTIFY rest');
+wait_until(sub { stat_listener($observer, $rests->pid)->{state} eq 'signalled' }) or die;
+$rests->run('SELECT 1');
+$rests->take_notifications;
+is(stat_listener($observer, $rests->pid)->{state}, 'resting', 'one rests');
+$_->run('BEGIN') for @sessions[ 1 .. 2 ];
+$sender->run('NOTIFY c');
+$_->run('COMMIT') for @sessions[ 1 .. 2 ];
+$rests->run('RESET pinpoint.latency_target');
+is_deeply([ map { scalar(() = $_->take_notifications) } @sessions ], [ 1, 0, 0 ], 'and gets it');
+close_all(@sessions);
+
 # ---- those who leave
 
 # In transactions, with something unread; then all but one leave, in every way.

@@ -40,6 +40,7 @@ our @EXPORT = qw(
   error_is
   server_is_clean
   allow_open_files
+  compile_clock
   compile_interference
   begin_and_pause
   open_gate
@@ -230,16 +231,35 @@ sub server_is_clean
 
 # Compiles interference.c, the library that gets in the way of transactions.
 # Returns a path for LOAD and CREATE FUNCTION.
-sub compile_interference
+sub compile_interference { return _compile('interference'); }
+
+# Likewise clock.c, which is to be preloaded into a server.  Returns what its
+# environment needs, and a function that sets the clock off by some seconds.
+sub compile_clock
 {
-	my $path = "$PostgreSQL::Test::Utils::tmp_check/interference";
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
+	append_to_file($file, pack('q', 0));
+	my $set = sub {
+		my ($seconds) = @_;
+		open my $handle, '+<', $file or die "could not open $file: $!";
+		syswrite $handle, pack('q', $seconds) or die "could not write $file: $!";
+		close $handle;
+		return;
+	};
+	return ({ LD_PRELOAD => _compile('clock') . '.so', CLOCK_OFFSET => $file }, $set);
+}
+
+sub _compile
+{
+	my ($name) = @_;
+	my $path = "$PostgreSQL::Test::Utils::tmp_check/$name";
 	my ($include, $output);
 	IPC::Run::run([ 'pg_config', '--includedir-server' ], '>', \$include)
 	  or die "could not run pg_config\n";
 	chomp $include;
 	my @command = (
 		$ENV{CC} // 'cc', qw(-O2 -Wall -Wextra -Werror -Wno-unused-parameter),
-		qw(-shared -fPIC), "-I$include", "$FindBin::RealBin/../interference.c",
+		qw(-shared -fPIC), "-I$include", "$FindBin::RealBin/../$name.c",
 		'-o', "$path.so");
 	IPC::Run::run(\@command, '>&', \$output)
 	  or die "could not compile: @command\n$output\n";
