@@ -61,8 +61,8 @@ typedef struct ChannelKey
 
 /*
  * Entry of the map.  Protected by the lock of its partition, but for turn and
- * transactions; so is the array of slot numbers that it may point to.  Those who share the channel
- * are the last nsharers of them.  They are in no order otherwise.
+ * transactions; so is the array of slot numbers that it may point to.  Those who
+ * share the channel are the last nsharers of them.  They are in no order otherwise.
  */
 typedef struct ChannelEntry
 {

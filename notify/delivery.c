@@ -117,6 +117,7 @@ static int	snapshots = 0;
 static bool given_to_me = false;
 
 static bool is_small_transaction(void);
+static void stop_resting(void);
 static bool put_off(void);
 static TimestampTz next_due(void);
 static void set_due(void);
@@ -168,10 +169,7 @@ pinpoint_delivery_at_pre_commit(void)
 	 */
 	if (pinpoint_slot_resting() &&
 		(!get_timeout_active(due_timeout) || !is_small_transaction()))
-	{
-		pinpoint_slot_stop_resting();
-		is_storm = pinpoint_slot_pending();
-	}
+		stop_resting();
 	if (!pinpoint_slot_pending())
 		return;
 
@@ -207,12 +205,19 @@ void
 pinpoint_delivery_look_afterwards(void)
 {
 	if (pinpoint_slot_resting())
-	{
-		pinpoint_slot_stop_resting();
-		is_storm = pinpoint_slot_pending();
-	}
+		stop_resting();
 	if (pinpoint_slot_pending())
 		notifyInterruptPending = true;
+}
+
+/*
+ * The rest is over, and if there is nothing the storm is, too.
+ */
+static void
+stop_resting(void)
+{
+	pinpoint_slot_stop_resting();
+	is_storm = pinpoint_slot_pending();
 }
 
 /*

@@ -121,16 +121,21 @@ pinpoint_sharing_give(PinpointBatch *batch, uint32 channel,
 	 * First those who wait for something to do, then those who will before
 	 * long, then those who are at least not behind, then whoever is left.
 	 */
-	for (int least = MAX_READINESS; least >= 0 && wanted > 0; least--)
+	for (int least = MAX_READINESS, next; least >= 0 && wanted > 0; least = next)
 	{
+		next = -1;				/* the readiest of those who are passed over */
 		for (int i = 0; i < n && wanted > 0; i++)
 		{
 			int			place = (turn + i) % n;
 			int			slotno = listeners->sharers[place];
-			PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+			int			ready = readiness(&PinpointSlotArray->slots[slotno]);
 
-			if (readiness(slot) < least ||
-				find_given(batch, channel, slotno) != NULL)
+			if (ready < least)
+			{
+				next = Max(next, ready);
+				continue;
+			}
+			if (find_given(batch, channel, slotno) != NULL)
 				continue;
 
 			given[batch->ngiven].channel = channel;

@@ -59,6 +59,7 @@ static bool registered = false;
 static uint32 answered = 0;
 
 static PinpointSlot *my_slot(void);
+static PinpointWakeState my_state(void);
 static void trim(void);
 static PinpointSlot *furthest_behind(void);
 static void give_up(PinpointSlot *slot);
@@ -216,24 +217,32 @@ trim(void)
 }
 
 /*
- * Is there something to read?  Asked at every commit of a session that
- * listens, so it looks without a lock: a signal follows if it looks too early.
+ * The state of this session.  Asked at every commit of a session that listens, so
+ * it looks without a lock: a signal follows if it looks too early.
+ */
+static PinpointWakeState
+my_state(void)
+{
+	return registered ?
+		*(volatile PinpointWakeState *) &my_slot()->state : PINPOINT_IDLE;
+}
+
+/*
+ * Is there something to read?
  */
 bool
 pinpoint_slot_pending(void)
 {
-	return registered &&
-		*(volatile PinpointWakeState *) &my_slot()->state == PINPOINT_SIGNALLED;
+	return my_state() == PINPOINT_SIGNALLED;
 }
 
 /*
- * Is this session to look by itself?  Asked likewise.
+ * Is this session to look by itself?
  */
 bool
 pinpoint_slot_resting(void)
 {
-	return registered &&
-		*(volatile PinpointWakeState *) &my_slot()->state == PINPOINT_RESTING;
+	return my_state() == PINPOINT_RESTING;
 }
 
 /*
@@ -243,11 +252,8 @@ pinpoint_slot_resting(void)
 bool
 pinpoint_slot_to_look(void)
 {
-	PinpointWakeState state;
+	PinpointWakeState state = my_state();
 
-	if (!registered)
-		return false;
-	state = *(volatile PinpointWakeState *) &my_slot()->state;
 	return state == PINPOINT_SIGNALLED || state == PINPOINT_RESTING;
 }
 

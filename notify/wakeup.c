@@ -5,10 +5,10 @@
  *
  * When a batch is published, the slots of all who listen on any of its channels
  * are found, and those that are IDLE or RESTING become SIGNALLED; see slots.c.
- * Who was IDLE needs a signal.  Signals are
- * collected under PinpointOrderLock and sent after it is released.  They are
- * PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT: PostgreSQL then runs a small
- * transaction as soon as the session is idle, and delivery.c does its work in there.
+ * Who was IDLE needs a signal.  Signals are collected under PinpointOrderLock and
+ * sent after it is released.  They are PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT:
+ * PostgreSQL then runs a small transaction as soon as the session is idle, and
+ * delivery.c does its work in there.
  *
  * The waker.  A sender that signals very many sessions spends its time with it, and
  * those that it has woken take the processor from it.  If there are more than
@@ -317,8 +317,9 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 
 /*
  * A batch is the first that an IDLE or RESTING slot has to read.  Returns true if
- * it needs a signal for that; what a session sends to itself does not wait.  The caller holds PinpointOrderLock, and releases it
- * by pinpoint_wakeup_release_and_send().
+ * it needs a signal for that; what a session sends to itself does not wait.  The
+ * caller holds PinpointOrderLock, and releases it by
+ * pinpoint_wakeup_release_and_send().
  */
 bool
 pinpoint_wakeup_note(int slotno, PinpointBatch *batch)

@@ -111,6 +111,9 @@ start_example_server() {
 	done
 }
 
+# How many transactions pg_pinpoint has carried.
+PUBLISHED='SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify'
+
 # Each in a database of its own, by the name that all know.
 run_example() {
 	local name=$1 target=$2 log=$WORK/$1.$2 rc=0 psql before
@@ -119,7 +122,7 @@ run_example() {
 		-c 'CREATE DATABASE postgres'
 	if [ "$target" = pinpoint ]; then
 		before=$("${psql[@]}" -d postgres -c 'CREATE EXTENSION pg_pinpoint' \
-			-c 'SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify')
+			-c "$PUBLISHED")
 	fi
 	example_command "$name" "$WORK/examples/$name"
 	supervise quietly "$log" python3 "$WORK/examples/check.py" 127.0.0.1 "$EXAMPLE_PORT" \
@@ -128,7 +131,7 @@ run_example() {
 
 	# That it was pg_pinpoint that carried the notifications.
 	[ "$target" = stock ] ||
-		[ "$("${psql[@]}" -d postgres -c 'SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify')" -gt "$before" ] ||
+		[ "$("${psql[@]}" -d postgres -c "$PUBLISHED")" -gt "$before" ] ||
 		echo "not through pg_pinpoint" >>"$log"
 }
 
