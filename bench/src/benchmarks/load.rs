@@ -31,7 +31,7 @@ use serde::Serialize;
 
 use self::form::Form;
 use self::measure::Scene;
-use self::probe::MAX_PROBES;
+use self::probe::ProbeArgs;
 use self::workload::Workload;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
 use crate::report::number;
@@ -113,14 +113,9 @@ pub struct CommitArgs {
     #[arg(long, value_enum, default_value_t = Protocol::Simple)]
     protocol: Protocol,
 
-    /// Notifications per second whose time of arrival is measured
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 50,
-        value_parser = clap::value_parser!(u32).range(1..=MAX_PROBES),
-    )]
-    probes: u32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    probe: ProbeArgs,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -263,7 +258,7 @@ impl Benchmark for CommitArgs {
                  per second, at fixed times. The latency of its notification is taken from \
                  when COMMIT has returned, and from when the transaction was due: a server \
                  that makes the probe wait is not excused.",
-                self.probes
+                self.probe.probes
             ),
         ];
         if self.is_queue() {

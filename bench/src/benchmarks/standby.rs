@@ -25,7 +25,7 @@ use pinpoint_servers::target::Target;
 use serde::Serialize;
 
 use self::pair::Pair;
-use crate::benchmarks::load::probe::MAX_PROBES;
+use crate::benchmarks::load::probe::ProbeArgs;
 use crate::clients::pgbench::{self, MAX_CLIENTS};
 use crate::report::results::{Axis, Scale, Values};
 use crate::runner::benchmark::{Benchmark, Description, PointId};
@@ -56,14 +56,9 @@ pub struct StandbyArgs {
     )]
     writers: Numbers,
 
-    /// Transactions per second whose arrival is measured
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 50,
-        value_parser = clap::value_parser!(u32).range(1..=MAX_PROBES),
-    )]
-    probes: u32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    probe: ProbeArgs,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -104,7 +99,7 @@ impl Benchmark for StandbyArgs {
                      is there, another session on the standby asks for the row without a pause. \
                      All times are taken from when the transaction was due: a server that makes \
                      the probe wait is not excused.",
-                    self.probes
+                    self.probe.probes
                 ),
             ],
             axis: Axis::new("writers", "writers", Scale::Logarithmic),

@@ -2,27 +2,16 @@
 //! nothing left behind.
 
 use std::fs::{self, File};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use crate::harness::Bench;
-
-#[track_caller]
-fn assert_refused(bench: &Bench, output: Output, message: &str) {
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        stderr.contains(message),
-        "expected {message:?}, got:\n{stderr}"
-    );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    bench.assert_nothing_left();
-}
 
 #[track_caller]
 fn refuses(arguments: &[&str], message: &str) {
     let bench = Bench::new();
     let output = bench.run(arguments);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
-    assert_refused(&bench, output, message);
+    bench.assert_failed(&output, message);
 }
 
 #[test]
@@ -30,7 +19,7 @@ fn no_subcommand() {
     let output = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
         .output()
         .unwrap();
-    assert_refused(&Bench::new(), output, "Usage: pinpoint-bench <COMMAND>");
+    Bench::new().assert_failed(&output, "Usage: pinpoint-bench <COMMAND>");
 }
 
 #[test]
@@ -39,11 +28,7 @@ fn an_unknown_subcommand() {
         .arg("pingpang")
         .output()
         .unwrap();
-    assert_refused(
-        &Bench::new(),
-        output,
-        "similar subcommand exists: 'pingpong'",
-    );
+    Bench::new().assert_failed(&output, "similar subcommand exists: 'pingpong'");
 }
 
 #[test]
@@ -76,7 +61,7 @@ fn what_nobody_waits_for() {
     ] {
         let bench = Bench::new();
         let output = bench.run_subcommand(subcommand, &arguments);
-        assert_refused(&bench, output, "invalid value");
+        bench.assert_failed(&output, "invalid value");
     }
 }
 
@@ -106,9 +91,8 @@ fn a_pg_config_without_a_server() {
     let bench = Bench::new();
     let pg_config = bench.script("pg_config", "printf '/nowhere/%s\\n' bin lib share");
     let output = bench.run(&["--pg-config", pg_config.to_str().unwrap()]);
-    assert_refused(
-        &bench,
-        output,
+    bench.assert_failed(
+        &output,
         "the server program \"/nowhere/bin/initdb\" does not exist: install the PostgreSQL server",
     );
 }
@@ -121,9 +105,8 @@ fn an_initdb_that_fails() {
     let folder = postgres.parent().unwrap().display();
     let pg_config = bench.script("pg_config", &format!("printf '{folder}%s\\n' '' '' ''"));
     let output = bench.run(&["--target", &format!("a={}", pg_config.display())]);
-    assert_refused(
-        &bench,
-        output,
+    bench.assert_failed(
+        &output,
         "initdb failed for target \"a\" (exit status: 7); mend what it complains of:\n  no way",
     );
 }
@@ -169,9 +152,8 @@ fn more_idle_listeners_than_descriptors() {
         .args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"])
         .arg(program.get_program())
         .args(program.get_args());
-    assert_refused(
-        &bench,
-        limited.output().unwrap(),
+    bench.assert_failed(
+        &limited.output().unwrap(),
         "1004 connections need 1068 file descriptors, but the hard limit is 256: \
          raise it (ulimit -Hn 1068, as root) or ask for fewer sessions",
     );
@@ -190,9 +172,8 @@ fn a_folder_that_does_not_exist() {
         ])
         .output()
         .unwrap();
-    assert_refused(
-        &bench,
-        output,
+    bench.assert_failed(
+        &output,
         "could not make a temporary folder in /nowhere: name another with --temp-dir",
     );
 }
@@ -209,9 +190,8 @@ fn results_that_cannot_be_written() {
         "--json",
         "/nowhere/json",
     ]);
-    assert_refused(
-        &bench,
-        output,
+    bench.assert_failed(
+        &output,
         "could not write to \"/nowhere/json\": name a file that can be written",
     );
     assert!(!csv.exists(), "an empty file of results was left");
@@ -236,9 +216,8 @@ fn a_full_disk_under_standard_output() {
         .stdout(File::options().write(true).open("/dev/full").unwrap())
         .output()
         .unwrap();
-    assert_refused(
-        &bench,
-        output,
+    bench.assert_failed(
+        &output,
         "could not write to standard output: No space left on device",
     );
 }
@@ -260,9 +239,8 @@ fn a_full_disk_under_one_file_leaves_the_other_results() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("round trips per second"), "{stdout}");
     assert!(fs::metadata(json).unwrap().len() > 0);
-    assert_refused(
-        &bench,
-        output,
+    bench.assert_failed(
+        &output,
         "could not write to \"/dev/full\": name a file that can be written: No space left on device",
     );
 }

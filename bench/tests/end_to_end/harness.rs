@@ -40,6 +40,16 @@ pub struct Bench {
     results: TempDir,
 }
 
+/// Whatever cannot be done ends with exit code 2 and says why.
+#[track_caller]
+pub fn assert_failure(status: ExitStatus, stderr: &str, message: &str) {
+    assert!(
+        stderr.contains(message),
+        "expected {message:?}, got:\n{stderr}"
+    );
+    assert_eq!(status.code(), Some(2), "{stderr}");
+}
+
 impl Bench {
     pub fn new() -> Self {
         // The servers of a program that root starts belong to another user.
@@ -146,6 +156,22 @@ impl Bench {
         wait_until("the last server process ends", || {
             self.server_processes().is_empty()
         });
+    }
+
+    /// The program has failed with this message, and left nothing behind.
+    #[track_caller]
+    pub fn assert_failed(&self, output: &Output, message: &str) {
+        let stderr = std::str::from_utf8(&output.stderr).unwrap();
+        assert_failure(output.status, stderr, message);
+        self.assert_nothing_left();
+    }
+
+    /// The same of a program that is still running.
+    #[track_caller]
+    pub fn assert_fails(&self, running: Running, message: &str) {
+        let (status, stderr) = running.wait();
+        assert_failure(status, &stderr, message);
+        self.assert_nothing_left();
     }
 
     /// The folder of a target's cluster, once there is one.

@@ -35,17 +35,6 @@ fn assert_succeeded(bench: &Bench, output: &Output) {
     bench.assert_nothing_left();
 }
 
-#[track_caller]
-fn assert_failed(bench: &Bench, output: &Output, message: &str) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains(message),
-        "expected {message:?}, got:\n{stderr}"
-    );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    bench.assert_nothing_left();
-}
-
 fn number(value: &Value) -> f64 {
     value
         .as_f64()
@@ -294,8 +283,7 @@ fn without_pgbench() {
     let target = with_pgbench(&bench, None);
     for subcommand in ["commit", "notify", "queue", "listen", "overhead"] {
         let output = bench.run_subcommand(subcommand, &["--target", &target]);
-        assert_failed(
-            &bench,
+        bench.assert_failed(
             &output,
             "pgbench\" does not exist: install pgbench (it comes with the PostgreSQL server,",
         );
@@ -307,8 +295,7 @@ fn a_pgbench_that_fails() {
     let bench = Bench::new();
     let target = with_pgbench(&bench, Some("echo 'pgbench: error: no way' >&2; exit 2"));
     let output = bench.run_subcommand("notify", &["--target", &target]);
-    assert_failed(
-        &bench,
+    bench.assert_failed(
         &output,
         "error: target \"a\": with 1 senders: notify load: pgbench failed (exit status: 2); \
          mend what it complains of:\n  pgbench: error: no way",
@@ -326,8 +313,7 @@ fn a_pgbench_that_miscounts() {
         ),
     );
     let output = bench.run_subcommand("notify", &["--target", &target, "--warmup", "0"]);
-    assert_failed(
-        &bench,
+    bench.assert_failed(
         &output,
         "a listener received 0 notifications of the load, but 7 transactions have sent one",
     );

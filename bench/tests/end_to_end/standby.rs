@@ -69,13 +69,7 @@ fn standby_measures_both_places_and_what_it_costs() {
 fn assert_refused(arguments: &[&str], message: &str) {
     let bench = Bench::new();
     let output = bench.run_subcommand("standby", arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains(message),
-        "expected {message:?}, got:\n{stderr}"
-    );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_failed(&output, message);
 }
 
 #[test]
@@ -120,17 +114,6 @@ fn start_endless(bench: &Bench) -> Running {
     running
 }
 
-#[track_caller]
-fn assert_fails(bench: &Bench, running: Running, message: &str) {
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(2), "{stderr}");
-    assert!(
-        stderr.contains(message),
-        "expected {message:?}, got:\n{stderr}"
-    );
-    bench.assert_nothing_left();
-}
-
 #[test]
 fn an_interrupt_stops_the_standby_too() {
     let bench = Bench::new();
@@ -146,7 +129,7 @@ fn a_standby_that_ends_is_named() {
     let bench = Bench::new();
     let running = start_endless(&bench);
     kill(bench.postmaster("a-standby"), Signal::SIGQUIT).unwrap();
-    assert_fails(&bench, running, "the server of target \"a-standby\" ended");
+    bench.assert_fails(running, "the server of target \"a-standby\" ended");
 }
 
 #[test]
@@ -166,6 +149,6 @@ fn a_session_on_the_standby_that_is_terminated() {
         wait_until("the session is there", || {
             bench.query("a-standby", &terminate) == Some(vec!["true".to_owned()])
         });
-        assert_fails(&bench, running, message);
+        bench.assert_fails(running, message);
     }
 }

@@ -6,7 +6,7 @@ use std::process::Output;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Bench, Running, wait_until};
+use crate::harness::{Bench, Running, assert_failure, wait_until};
 
 /// What the user of a server finds there: schemas and tables.
 const OBJECTS: &str = "SELECT nspname::text FROM pg_namespace \
@@ -53,12 +53,8 @@ impl RunningServer {
 
 #[track_caller]
 fn assert_refused(output: &Output, message: &str) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains(message),
-        "expected {message:?}, got:\n{stderr}"
-    );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let stderr = std::str::from_utf8(&output.stderr).unwrap();
+    assert_failure(output.status, stderr, message);
 }
 
 /// Each has channels, and pgbench's or its own sessions; one has tables.

@@ -3,7 +3,7 @@
 //! goes wrong.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -278,19 +278,8 @@ fn the_sessions_of_overhead_listen_where_they_should() {
 fn assert_refused(subcommand: &str, arguments: &[&str], message: &str) {
     let bench = Bench::new();
     let output = bench.run_subcommand(subcommand, arguments);
-    assert_failed(&bench, &output, message);
+    bench.assert_failed(&output, message);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
-}
-
-#[track_caller]
-fn assert_failed(bench: &Bench, output: &Output, message: &str) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains(message),
-        "expected {message:?}, got:\n{stderr}"
-    );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    bench.assert_nothing_left();
 }
 
 #[test]
@@ -337,8 +326,7 @@ fn more_listeners_than_descriptors() {
         .args(["hub", "--listeners", "500"])
         .output()
         .unwrap();
-    assert_failed(
-        &bench,
+    bench.assert_failed(
         &output,
         "1004 connections need 1068 file descriptors, but the hard limit is 256",
     );
@@ -364,17 +352,6 @@ fn start_endless(bench: &Bench, subcommand: &str) -> Running {
     running
 }
 
-#[track_caller]
-fn assert_fails(bench: &Bench, running: Running, message: &str) {
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(2), "{stderr}");
-    assert!(
-        stderr.contains(message),
-        "expected {message:?}, got:\n{stderr}"
-    );
-    bench.assert_nothing_left();
-}
-
 #[test]
 fn a_listener_that_is_terminated_ends_the_run_at_once() {
     let bench = Bench::new();
@@ -385,7 +362,7 @@ fn a_listener_that_is_terminated_ends_the_run_at_once() {
          WHERE query = 'LISTEN channel_1;' LIMIT 1",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
-    assert_fails(&bench, running, "with 10 listeners: a listener failed");
+    bench.assert_fails(running, "with 10 listeners: a listener failed");
 }
 
 #[test]
@@ -396,8 +373,7 @@ fn a_notification_that_does_not_arrive() {
         "a",
         "SELECT pid::text FROM pg_stat_activity WHERE query = 'LISTEN channel_1;' LIMIT 1",
     );
-    assert_fails(
-        &bench,
+    bench.assert_fails(
         running,
         "with 10 listeners: only 9 of 10 notifications had arrived at 10 listeners after 5s",
     );
@@ -425,7 +401,7 @@ fn a_notification_that_nobody_sent() {
         let bench = Bench::new();
         let running = start_endless(&bench, subcommand);
         bench.query("a", notify).unwrap();
-        assert_fails(&bench, running, message);
+        bench.assert_fails(running, message);
     }
 }
 
@@ -437,7 +413,7 @@ fn an_answer_that_does_not_come() {
         "a",
         "SELECT pid::text FROM pg_stat_activity WHERE query LIKE 'NOTIFY ping,%' LIMIT 1",
     );
-    assert_fails(&bench, running, "only 3 of 4 answers came back within 5s");
+    bench.assert_fails(running, "only 3 of 4 answers came back within 5s");
 }
 
 #[test]
@@ -450,9 +426,5 @@ fn an_idle_session_that_is_disconnected() {
          WHERE application_name = 'pinpoint-bench' AND query = '' LIMIT 1",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
-    assert_fails(
-        &bench,
-        running,
-        "1 of 10 idle sessions lost their connection",
-    );
+    bench.assert_fails(running, "1 of 10 idle sessions lost their connection");
 }

@@ -112,7 +112,7 @@ async fn load(
         channel: &channel,
         form: plan.form,
         kind,
-        period: Duration::from_secs(1) / plan.probes,
+        period: plan.probe.period(),
         timeout,
     };
     let sending = async {

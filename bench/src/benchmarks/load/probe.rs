@@ -6,15 +6,35 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use pinpoint_servers::within::within;
+use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::form::{Form, Kind, fence};
 
 /// More than one in a millisecond would be a load of its own.
-pub const MAX_PROBES: i64 = 1000;
+const MAX_PROBES: i64 = 1000;
 
 /// The timer of the event loop is no finer.
 const TIMER: Duration = Duration::from_millis(1);
+
+#[derive(Debug, clap::Args, Serialize)]
+pub struct ProbeArgs {
+    /// Notifications per second whose time of arrival is measured
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_PROBES),
+    )]
+    pub probes: u32,
+}
+
+impl ProbeArgs {
+    /// From one probe to the next.
+    pub fn period(&self) -> Duration {
+        Duration::from_secs(1) / self.probes
+    }
+}
 
 /// A probe that was sent.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! One run: the load on the primary, and what arrives of the probe in both places.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use futures_util::future::{try_join, try_join4};
@@ -82,7 +82,7 @@ async fn run(
         channel: probe_channel,
         form: FORM,
         kind: Kind::Notify,
-        period: Duration::from_secs(1) / plan.probes,
+        period: plan.probe.period(),
         timeout,
     };
     let wal_before = pair.wal_bytes().await?;
@@ -225,6 +225,8 @@ fn latencies(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::clients::latency::tests::of;
 
