@@ -60,7 +60,7 @@ stage_examples() {
 			built+=("$name")
 		else
 			print_log "$WORK/build-$name.log" 30
-			count 0 1 1
+			count 0 1 1 "examples/$name" "$WORK/build-$name.log" '^error'
 		fi
 	done
 	[ "${#built[@]}" -gt 0 ] || return 0
@@ -141,7 +141,7 @@ compare_example() {
 		count 1 0 0
 		echo "$name: the same on both servers"
 	else
-		count 0 1 1
+		count 0 1 1 "examples/$name" "$pinpoint" '^error'
 		print_log "$stock"
 		print_log "$pinpoint"
 	fi
@@ -164,7 +164,7 @@ smoke_queues() {
 			count 1 0 0
 			echo "$name: jobs are done on both servers"
 		else
-			count 0 1 1
+			count 0 1 1 "bench/queues, $name" "$log" '^error'
 			print_log "$log"
 		fi
 	done

@@ -121,7 +121,7 @@ libraries_after() {
 
 # A test is what it printed.
 compare_outputs() {
-	local stock pinpoint name same=0 other=0
+	local stock pinpoint name same=0 different=()
 	while IFS= read -r stock; do
 		name=${stock#"$UPSTREAM/stock/"}
 		name=${name/\/results/}
@@ -133,7 +133,7 @@ compare_outputs() {
 			same=$((same + 1))
 			echo "${name%.out}: differs in what PostgreSQL's own queue counts, as it should"
 		else
-			other=$((other + 1))
+			different+=("$name")
 			printf -- '---- %s differs\n' "$name"
 			diff -u "$stock" "$pinpoint" | head -n 60 || true
 		fi
@@ -141,8 +141,8 @@ compare_outputs() {
 	[ "$same" -gt 0 ] || die "PostgreSQL's tests have no results"
 	grep -hE '^(test|   ) +[^ ]+ +\.\.\. FAILED|^not ok [0-9]+ ' "$UPSTREAM"/stock/*/output |
 		sed 's/^/on the stock server too: /' || true
-	printf 'outputs: %s identical, %s different\n' "$same" "$other"
-	count "$same" "$other" 0
+	printf 'outputs: %s identical, %s different\n' "$same" "${#different[@]}"
+	count "$same" "${#different[@]}" 0 "the output of ${different[*]}"
 }
 
 # Do two outputs of an isolation test differ in results of steps about SLRU only?
@@ -203,14 +203,14 @@ with_icu() {
 
 # A test is an assertion, by its number and name.
 compare_assertions() {
-	local stock pinpoint name good=0 bad=0 differences
+	local stock pinpoint name good=0 different=() differences
 	for stock in "$UPSTREAM"/stock/{recovery,subscription}/*.tap; do
 		name=${stock#"$UPSTREAM/stock/"}
 		pinpoint=$UPSTREAM/pinpoint/$name
 		differences=$(diff <(assertions "$stock") <(assertions "$pinpoint") | grep -c '^[<>]' || true)
 		good=$((good + $(comm -12 <(assertions "$stock") <(assertions "$pinpoint") | grep -c '^ok' || true)))
 		if [ "$differences" -gt 0 ]; then
-			bad=$((bad + 1))
+			different+=("$name")
 			printf -- '---- %s differs\n' "$name"
 			diff <(assertions "$stock") <(assertions "$pinpoint") || true
 			print_log "${pinpoint%.tap}.err" 30
@@ -219,8 +219,8 @@ compare_assertions() {
 		fi
 	done
 	[ "$good" -gt 0 ] || die "PostgreSQL's TAP tests have no results"
-	printf 'TAP: %s assertions pass on both, %s files differ\n' "$good" "$bad"
-	count "$good" "$bad" 0
+	printf 'TAP: %s assertions pass on both, %s files differ\n' "$good" "${#different[@]}"
+	count "$good" "${#different[@]}" 0 "the assertions of ${different[*]}"
 }
 
 # What a test asserted. Positions in the WAL and process IDs are others each time.
