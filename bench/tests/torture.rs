@@ -252,6 +252,17 @@ fn listeners_on_a_standby_pass() {
     );
 }
 
+/// Each server gives to its own.
+#[test]
+fn listeners_on_a_standby_that_share_pass() {
+    let arguments = ["--seed=18", "--duration=10", "--standby", "--sharing"];
+    let verdict = Torture::new().run(&arguments);
+    verdict.assert_passed();
+    for what in ["shared", "standby"] {
+        assert!(verdict.number(what) > 0, "{}", verdict.stdout);
+    }
+}
+
 /// With listeners on both servers, what is wrong on the primary is still found.
 #[test]
 fn faults_are_caught_with_a_standby() {

@@ -621,6 +621,7 @@ fn stays<'a>(plan: &'a Plan, shares: &[u32]) -> Story<'a> {
         .event(Event::Shares {
             channels: shares.iter().map(|&channel| Channel(channel)).collect(),
             stays: true,
+            on_standby: false,
         })
 }
 
@@ -642,20 +643,24 @@ fn what_is_shared_may_be_left_out_but_not_by_all() {
         story.fails()
     };
     assert_eq!(what, What::GivenToNobody(key(2, 1)));
-    // What is given to another is not lost.
-    story()
-        .other(|story| {
-            story
-                .connect()
-                .event(Event::Shares {
-                    channels: vec![Channel(1)],
-                    stays: false,
-                })
-                .listen(&[1], 0, 0)
-                .receive(&[(key(2, 1), 1)])
-        })
-        .event(Event::Closed { is_complete: true })
-        .passes();
+    // What is given to another is not lost, unless that is on the standby.
+    let with_another = |on_standby| {
+        story()
+            .other(|story| {
+                story
+                    .connect()
+                    .event(Event::Shares {
+                        channels: vec![Channel(1)],
+                        stays: false,
+                        on_standby,
+                    })
+                    .listen(&[1], 0, 0)
+                    .receive(&[(key(2, 1), 1)])
+            })
+            .event(Event::Closed { is_complete: true })
+    };
+    with_another(false).passes();
+    assert_eq!(with_another(true).fails(), What::GivenToNobody(key(2, 1)));
 }
 
 #[test]

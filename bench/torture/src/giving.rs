@@ -4,6 +4,9 @@
 //! Who it was given to may leave before it has read it, and then it goes to another,
 //! as often as it takes. So one listener stays until all others have gone: what nobody
 //! has received by then was lost.
+//!
+//! Each server gives to its own. Nobody can stay on a standby that is restarted, so this
+//! is about the primary; what is received on the standby does not count.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;

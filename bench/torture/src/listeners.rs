@@ -327,7 +327,12 @@ impl Visit<'_> {
             names.join(", ")
         );
         self.session.query(&sql).await?;
-        self.session.add(Event::Shares { channels, stays });
+        let on_standby = self.shared.standby_of(self.listener).is_some();
+        self.session.add(Event::Shares {
+            channels,
+            stays,
+            on_standby,
+        });
         Ok(())
     }
 

@@ -94,6 +94,8 @@ struct Session {
     shares: Vec<Channel>,
     /// Stays until all others have gone.
     stays: bool,
+    /// Shares with those on the standby.
+    on_standby: bool,
     /// Last transaction and index received from each session of each writer.
     last_sent: HashMap<(u32, i32), (u32, u32)>,
     /// Notifications without rows that are not yet accounted for.
@@ -133,7 +135,8 @@ pub struct Observer {
     listener: u32,
     pending: VecDeque<Event>,
     session: Option<Session>,
-    /// Positions of what was received on shared channels since the last look at them.
+    /// Positions of what was received on shared channels since the last look at them,
+    /// on the primary.
     given: Vec<u64>,
     /// The session that was to stay, and has gone right after a fence.
     stayed: Option<Session>,
@@ -164,7 +167,7 @@ impl Observer {
         self.session.as_ref().map(|session| session.fenced)
     }
 
-    /// What was received on shared channels since this was asked last.
+    /// What was received on shared channels of the primary since this was asked last.
     pub fn take_given(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.given)
     }
@@ -239,9 +242,14 @@ impl Observer {
                 returned,
                 introduction,
             } => session.listen(channels, Start::new(returned, introduction, history)),
-            Event::Shares { channels, stays } => {
+            Event::Shares {
+                channels,
+                stays,
+                on_standby,
+            } => {
                 session.shares = channels;
                 session.stays = stays;
+                session.on_standby = on_standby;
             }
             Event::Unlistening(channels) => {
                 for channel in &channels {
@@ -263,7 +271,9 @@ impl Observer {
                 counts.notifications += 1;
                 let arrival = session.receive(received, history, plans, &self.pending)?;
                 session.remember(received);
-                if let Some(position) = arrival.given {
+                if let Some(position) = arrival.given
+                    && !session.on_standby
+                {
                     counts.given += 1;
                     counts.given_late += u64::from(arrival.is_late);
                     self.given.push(position);
@@ -421,6 +431,7 @@ impl Session {
             periods: BTreeMap::new(),
             shares: Vec::new(),
             stays: false,
+            on_standby: false,
             last_sent: HashMap::new(),
             rowless: HashSet::new(),
             fences: HashMap::new(),

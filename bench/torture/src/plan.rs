@@ -93,7 +93,7 @@ pub struct Plan {
     pub channels: u32,
 
     /// Have every second listener on a hot standby, which is paused, restarted and promoted
-    #[arg(long, conflicts_with = "sharing")]
+    #[arg(long)]
     pub standby: bool,
 
     /// Let listeners share half of their channels, so that each notification goes to a few

@@ -116,6 +116,8 @@ pub enum Event {
         channels: Vec<Channel>,
         /// It neither stops to listen nor leaves before all others have.
         stays: bool,
+        /// It is on the standby, and shares with those who are there.
+        on_standby: bool,
     },
     /// An UNLISTEN is sent.
     Unlistening(Vec<Channel>),
