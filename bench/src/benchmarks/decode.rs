@@ -12,9 +12,10 @@
 //!                        └── slot "dml" ───┴───────────── slot "total" ─────────────┘
 //! ```
 //!
-//! Every run decodes both with copies of the slots. The difference is the DDL.
+//! Every run decodes both and leaves the slots as they are. The difference is the DDL.
 
 mod database;
+mod interface;
 mod library;
 mod receiver;
 mod workload;
@@ -28,9 +29,9 @@ use pinpoint_servers::server::Server;
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use self::database::{Database, Slot};
+use self::database::{Database, Decoding};
+use self::interface::Interface;
 use self::library::Library;
-use self::receiver::Receiver;
 use self::workload::Workload;
 use crate::report::results::{Axis, Figure, Kind, Scale, Values};
 use crate::runner::benchmark::{Benchmark, Description, PointId};
@@ -50,11 +51,16 @@ const SESSIONS_THAT_LEND_LOCKS: u32 = 20;
 /// PostgreSQL's default.
 const LOCKS_FOR_OTHERS: u32 = 64;
 
+/// PostgreSQL's default for shared_buffers, and what the catalogs with their indexes take
+/// of it for each table: all of them are to fit.
+const BUFFERS_FOR_OTHERS_KB: u32 = 128 * 1024;
+const CATALOGS_OF_TABLE_KB: u32 = 4;
+
 /// How long logical decoding takes for DDL, against the number of tables
 ///
 /// A row is inserted into each of N tables, and ALTER TABLE ADD COLUMN done on
-/// each. pg_recvlogical receives what test_decoding makes of that. The time for
-/// the INSERTs alone is measured, too, and subtracted. Stock PostgreSQL is
+/// each. test_decoding makes text of that, for pg_recvlogical or for SQL. The time
+/// for the INSERTs alone is measured, too, and subtracted. Stock PostgreSQL is
 /// compared with one that has the library pg_pinpoint_decoding.
 ///
 /// Example: pinpoint-bench decode --tables 1000,10000 --temp-dir /dev/shm
@@ -79,6 +85,10 @@ pub struct DecodeArgs {
     )]
     workload: Vec<Workload>,
 
+    /// Who decodes
+    #[arg(long, value_enum, default_value_t = Interface::WalSender)]
+    interface: Interface,
+
     /// Give up when one decoding takes longer
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive_duration)]
     #[serde(serialize_with = "as_seconds")]
@@ -91,6 +101,7 @@ pub struct DecodeArgs {
 
 impl DecodeArgs {
     fn settings(&self) -> anyhow::Result<Vec<Setting>> {
+        let buffers = BUFFERS_FOR_OTHERS_KB + CATALOGS_OF_TABLE_KB * self.tables.last();
         let locks = LOCKS_FOR_OTHERS + self.tables.last() / SESSIONS_THAT_LEND_LOCKS;
         [
             // The source's.
@@ -99,6 +110,7 @@ impl DecodeArgs {
             "logical_decoding_work_mem=4GB",
             // One transaction alters all tables.
             &format!("max_locks_per_transaction={locks}"),
+            &format!("shared_buffers={buffers}kB"),
             // Nothing is to go on beside the measurement.
             "autovacuum=off",
             "max_wal_size=64GB",
@@ -131,6 +143,30 @@ impl Benchmark for DecodeArgs {
         };
         let sum: f64 = self.tables.iter().map(seconds).sum();
         let time = |name, label| Figure::new(name, label, Kind::Time);
+        let mut figures = vec![
+            time("ddl_seconds", "seconds to decode the DDL").drawn(),
+            time("dml_seconds", "seconds to decode the DML alone").drawn(),
+            time("total_seconds", "seconds to decode DML and DDL"),
+        ];
+        let (interface, programs): (_, &[_]) = match self.interface {
+            Interface::WalSender => (
+                "pg_recvlogical receives what test_decoding makes of it and writes it to a file. \
+                 The time is that from its start to its end. All runs decode the same WAL, with \
+                 copies of two replication slots.",
+                &[receiver::PROGRAM],
+            ),
+            Interface::Sql => {
+                let label = "seconds of CPU to decode the DDL";
+                figures.push(time("ddl_cpu_seconds", label));
+                (
+                    "A session that stays counts what pg_logical_slot_peek_changes() makes of it \
+                     with test_decoding. The time is that of this query; ddl_cpu_seconds is the \
+                     processor time of the server process. All runs decode the same WAL, which two \
+                     replication slots keep.",
+                    &[],
+                )
+            }
+        };
         let points = self.workload.iter().flat_map(|workload| {
             let at = move |tables| PointId::of_workload(workload, tables);
             self.tables.iter().map(at)
@@ -143,29 +179,24 @@ impl Benchmark for DecodeArgs {
                  each again, and ALTER TABLE ADD COLUMN done on each: in one transaction \
                  (single_transaction), or with a transaction for each statement \
                  (transaction_per_table).",
-                "pg_recvlogical receives what test_decoding makes of it and writes it to a file. \
-                 The time is that from its start to its end. dml_seconds is for the first INSERTs, \
-                 total_seconds for the second INSERTs and the ALTER TABLEs, and ddl_seconds is the \
-                 difference, also where noise makes that less than nothing.",
-                "All runs decode the same WAL, with copies of two replication slots, the two kinds \
-                 in the other order in every second run. Every run must have decoded one row for \
-                 each INSERT, and of a server with pg_pinpoint_decoding it is made sure that the \
-                 library has looked up the tables.",
-                "The servers run with fsync = off, logical_decoding_work_mem = '4GB' and without \
-                 autovacuum, so that the time is that of the CPU.",
+                interface,
+                "dml_seconds is for the first INSERTs, total_seconds for the second INSERTs and \
+                 the ALTER TABLEs, and ddl_seconds is the difference, also where noise makes that \
+                 less than nothing. The two are decoded in the other order in every second run, \
+                 and both once before the first. Every run must have decoded one row for each \
+                 INSERT, and of a server with pg_pinpoint_decoding it is made sure that the library \
+                 has looked up the tables.",
+                "The servers run with fsync = off, logical_decoding_work_mem = '4GB', shared_buffers \
+                 that hold the catalogs and without autovacuum, so that the time is that of the CPU.",
             ]
             .map(str::to_owned)
             .into(),
             axis: Axis::new("tables", "tables", Scale::Logarithmic),
-            figures: vec![
-                time("ddl_seconds", "seconds to decode the DDL").drawn(),
-                time("dml_seconds", "seconds to decode the DML alone").drawn(),
-                time("total_seconds", "seconds to decode DML and DDL"),
-            ],
+            figures,
             points: points.collect(),
             run_time: Duration::from_secs_f64(sum / self.tables.iter().count() as f64),
             sessions: SESSIONS,
-            programs: &[receiver::PROGRAM],
+            programs,
             settings: self.settings()?,
             needs_own_cluster: Some("it makes databases and replication slots"),
         })
@@ -202,8 +233,12 @@ impl Benchmark for DecodeArgs {
         server.checkpoint().await?;
 
         // So that the first run finds the catalogs in memory, like the others.
-        let receiver = Receiver::of(server, &database.name, self.decoding_timeout)?;
-        decode(&receiver, database, &database.dml).await?;
+        for slot in [&database.dml, &database.total] {
+            let timeout = self.decoding_timeout;
+            self.interface
+                .decode(server, database, slot, timeout)
+                .await?;
+        }
         Ok(())
     }
 
@@ -215,10 +250,12 @@ impl Benchmark for DecodeArgs {
         run: u32,
     ) -> anyhow::Result<Values> {
         let database = state.database.as_ref().context("no database is prepared")?;
-        let receiver = Receiver::of(server, &database.name, self.decoding_timeout)?;
         let lookups_before = lookups(state.library.as_ref()).await?;
 
-        let decode = async |slot: &Slot| decode(&receiver, database, slot).await;
+        let decode = |slot| {
+            let timeout = self.decoding_timeout;
+            self.interface.decode(server, database, slot, timeout)
+        };
         let (dml, total) = if run % 2 == 1 {
             let dml = decode(&database.dml).await?;
             (dml, decode(&database.total).await?)
@@ -242,28 +279,19 @@ async fn lookups(library: Option<&Library>) -> anyhow::Result<u64> {
     }
 }
 
-/// Decodes what a slot keeps, which stays there, and returns how long it took.
-async fn decode(
-    receiver: &Receiver<'_>,
-    database: &Database,
-    slot: &Slot,
-) -> anyhow::Result<Duration> {
-    let copy = database.copy(slot).await?;
-    let received = receiver.receive(copy, &slot.end).await?;
-    database.drop_copy(receiver.timeout()).await?;
-    slot.ensure_complete(received.changes)?;
-    Ok(received.time)
-}
-
-fn values(dml: Duration, total: Duration) -> Values {
-    let (dml, total) = (dml.as_secs_f64(), total.as_secs_f64());
-    [
-        ("ddl_seconds", total - dml),
-        ("dml_seconds", dml),
-        ("total_seconds", total),
+fn values(dml: Decoding, total: Decoding) -> Values {
+    let difference = |dml: Duration, total: Duration| total.as_secs_f64() - dml.as_secs_f64();
+    let mut values: Values = [
+        ("ddl_seconds", difference(dml.time, total.time)),
+        ("dml_seconds", dml.time.as_secs_f64()),
+        ("total_seconds", total.time.as_secs_f64()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    .into();
+    if let (Some(dml), Some(total)) = (dml.cpu, total.cpu) {
+        values.insert("ddl_cpu_seconds".to_owned(), difference(dml, total));
+    }
+    values
 }
 
 #[cfg(test)]
@@ -284,11 +312,18 @@ mod tests {
 
     #[test]
     fn the_ddl_is_what_is_more_than_the_dml_or_less() {
-        let ms = Duration::from_millis;
-        let values_of = values(ms(250), ms(1000));
+        let decoding = |time, cpu: Option<u64>| Decoding {
+            time: Duration::from_millis(time),
+            cpu: cpu.map(Duration::from_millis),
+            changes: 1,
+        };
+        let values_of = values(decoding(250, Some(125)), decoding(1000, Some(625)));
         assert_eq!(values_of["total_seconds"], 1.0);
         assert_eq!(values_of["ddl_seconds"], 0.75);
-        assert_eq!(values(ms(1000), ms(750))["ddl_seconds"], -0.25);
+        assert_eq!(values_of["ddl_cpu_seconds"], 0.5);
+        let values_of = values(decoding(1000, None), decoding(750, None));
+        assert_eq!(values_of["ddl_seconds"], -0.25);
+        assert!(!values_of.contains_key("ddl_cpu_seconds"));
     }
 
     #[test]
@@ -305,11 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_can_lock_all_tables() {
+    fn there_is_room_for_all_tables() {
         let settings = parse(&["--tables=1000,50000"]).settings().unwrap();
         let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
         let locks = "max_locks_per_transaction = '2564'".to_owned();
         assert!(settings.contains(&locks), "{settings:?}");
+        let buffers = "shared_buffers = '331072kB'".to_owned();
+        assert!(settings.contains(&buffers), "{settings:?}");
     }
 
     #[test]

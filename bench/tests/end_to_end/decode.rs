@@ -90,6 +90,37 @@ fn decode_compares_stock_and_pinpoint_with_both_workloads() {
 }
 
 #[test]
+fn by_sql_there_is_the_processor_time_too() {
+    let bench = Bench::new();
+    let json_file = bench.result("json");
+    let output = bench.run_subcommand(
+        "decode",
+        &[
+            "--interface=sql",
+            "--tables=300",
+            "--runs=1",
+            "--json",
+            json_file.to_str().unwrap(),
+        ],
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    bench.assert_nothing_left();
+
+    let report: Value = serde_json::from_str(&fs::read_to_string(json_file).unwrap()).unwrap();
+    assert_eq!(report["parameters"]["interface"], "sql");
+    for point in report["points"].as_array().unwrap() {
+        for series in [0, 1] {
+            let run = &point["series"][series]["runs"][0];
+            let [cpu, dml, total] = ["ddl_cpu_seconds", "dml_seconds", "total_seconds"]
+                .map(|figure| seconds(run, figure));
+            // One process has no more of it than time passes.
+            assert!(-dml <= cpu && cpu <= total, "{run}");
+        }
+    }
+}
+
+#[test]
 fn without_pg_recvlogical() {
     let bench = Bench::new();
     let folder = bench.result("bin");

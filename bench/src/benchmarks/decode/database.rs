@@ -4,15 +4,32 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use pinpoint_servers::server::Server;
+use pinpoint_servers::within::within;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Error, NoTls};
 
 use super::workload::Workload;
+use crate::clients::cpu;
+
+/// Decodes all that a slot keeps up to an LSN, and counts the changed rows in what
+/// test_decoding prints.
+const PEEK: &str = "SELECT count(*) FILTER (WHERE starts_with(data, 'table ')) \
+                    FROM pg_logical_slot_peek_changes($1::text::name, $2::text::pg_lsn, NULL)";
 
 /// Name of the copy of a slot that one decoding uses up.
 const COPY: &str = "copy";
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What it took to decode all that a slot keeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoding {
+    pub time: Duration,
+    /// Processor time of who decodes, where that can be told.
+    pub cpu: Option<Duration>,
+    /// Rows that were inserted.
+    pub changes: u64,
+}
 
 /// A replication slot that keeps WAL to decode.
 #[derive(Debug)]
@@ -28,6 +45,8 @@ pub struct Slot {
 #[derive(Debug)]
 pub struct Database {
     session: Client,
+    /// Of its server process.
+    pid: i32,
     pub name: String,
     /// The INSERTs alone.
     pub dml: Slot,
@@ -53,9 +72,15 @@ impl Database {
             .await?;
         let dml = Slot::keep(&writer, "dml", &workload.dml(tables), tables).await?;
         let total = Slot::keep(&writer, "total", &workload.dml_and_ddl(tables), tables).await?;
+        // The writer knows all the tables, and would be told of changes.
+        let session = connect(&config).await?;
+        let pid = session
+            .query_one("SELECT pg_backend_pid()", &[])
+            .await?
+            .try_get(0)?;
         Ok(Self {
-            // The writer knows all the tables, and would be told of changes.
-            session: connect(&config).await?,
+            session,
+            pid,
             name,
             dml,
             total,
@@ -71,6 +96,22 @@ impl Database {
             )
             .await?;
         Ok(COPY)
+    }
+
+    /// Decodes a slot in the session of this database.
+    pub async fn peek(&self, slot: &Slot, timeout: Duration) -> anyhow::Result<Decoding> {
+        let cpu_before = cpu::time_of_process(self.pid);
+        let start = Instant::now();
+        let decode = async || self.session.query_one(PEEK, &[&slot.name, &slot.end]).await;
+        let row = within(timeout, "pg_logical_slot_peek_changes()", decode()).await??;
+        let time = start.elapsed();
+        let cpu = cpu::time_of_process(self.pid);
+        let changes: i64 = row.try_get(0)?;
+        Ok(Decoding {
+            time,
+            cpu: cpu.zip(cpu_before).map(|(after, before)| after - before),
+            changes: u64::try_from(changes)?,
+        })
     }
 
     /// Drops the copy. Its WAL sender may be about to end, but not for longer than `timeout`.

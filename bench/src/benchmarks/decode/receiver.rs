@@ -13,18 +13,11 @@ use pinpoint_servers::server::Server;
 use pinpoint_servers::within::within;
 use tokio::io::AsyncReadExt;
 
+use super::database::Decoding;
+
 pub const PROGRAM: &str = "pg_recvlogical";
 
 const OUTPUT: &str = "decoded";
-
-/// What was received.
-#[derive(Debug)]
-pub struct Received {
-    /// From the start of the program to its end.
-    pub time: Duration,
-    /// Rows that were inserted.
-    pub changes: u64,
-}
 
 #[derive(Debug)]
 pub struct Receiver<'a> {
@@ -44,12 +37,9 @@ impl<'a> Receiver<'a> {
         })
     }
 
-    pub fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// Receives what a slot has up to `end`, an LSN.
-    pub async fn receive(&self, slot: &str, end: &str) -> anyhow::Result<Received> {
+    /// Receives what a slot has up to `end`, an LSN. The time is that from the start of
+    /// the program to its end.
+    pub async fn receive(&self, slot: &str, end: &str) -> anyhow::Result<Decoding> {
         let output = self.server.folder().join(OUTPUT);
         let in_folder = || {
             format!(
@@ -88,8 +78,9 @@ impl<'a> Receiver<'a> {
         );
         let decoded = fs::read_to_string(&output).with_context(in_folder)?;
         remove(&output).with_context(in_folder)?;
-        Ok(Received {
+        Ok(Decoding {
             time,
+            cpu: None,
             changes: count_inserts(&decoded),
         })
     }
