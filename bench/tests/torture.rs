@@ -166,7 +166,7 @@ fn pinpoint_passes_and_its_record_too() {
 fn signals_that_are_dropped_are_caught() {
     let torture = Torture::new();
     let child = torture.start_with_timeout(
-        "10",
+        "20",
         &[
             "--seed=13",
             "--duration=60",
@@ -182,7 +182,7 @@ fn signals_that_are_dropped_are_caught() {
         stderr,
     } = &verdict;
     assert_eq!(*code, Some(1), "{stdout}{stderr}");
-    assert!(stdout.contains("waited 10s in vain for fence"), "{stdout}");
+    assert!(stdout.contains("waited 20s in vain for fence"), "{stdout}");
     assert!(stdout.contains("with seed 13"), "{stdout}");
 }
 

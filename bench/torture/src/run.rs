@@ -216,7 +216,7 @@ impl Inspection {
                 _ = interval.tick() => self.round().await?,
             }
             let elapsed = started.elapsed().min(plan.duration);
-            if elapsed == plan.duration {
+            if elapsed == plan.duration && !self.is_to_restart() {
                 self.shared.stop();
             }
             let counts = self.checker.counts();
@@ -227,6 +227,11 @@ impl Inspection {
             on_progress(elapsed, done);
         }
         self.round().await
+    }
+
+    /// Whether the standby has not been restarted yet as often as it should be.
+    fn is_to_restart(&self) -> bool {
+        self.shared.standby.is_some() && self.shared.tally().restarts < standby::RESTARTS
     }
 
     /// Takes what is known by now, waits until everything that committed before

@@ -1,10 +1,12 @@
 //! Checking a recorded run again, and finding the least part of it that still
 //! shows the same difference.
 
+use std::collections::BTreeMap;
 use std::mem::discriminant;
 
 use crate::checker::Checker;
 use crate::difference::Difference;
+use crate::identity::TransactionId;
 use crate::observer::Counts;
 use crate::record::{Event, Header, Record};
 
@@ -55,22 +57,73 @@ pub fn shrink(header: &Header, records: Vec<Record>, difference: &Difference) ->
         least = alone;
     }
 
-    let mut size = least.len() / 2;
-    while size > 0 {
+    // What was committed and not received would be a difference of its own, so all that
+    // has to do with a transaction goes together, and then what can go by itself. Less
+    // may let more go.
+    loop {
+        let length = least.len();
+        least = leave_out(least, transaction, is_same);
+        least = leave_out(least, |_| None, is_same);
+        if least.len() == length {
+            return least;
+        }
+    }
+}
+
+/// Leaves out what `is_same` can do without, records of one transaction together.
+fn leave_out(
+    records: Vec<Record>,
+    transaction: impl Fn(&Record) -> Option<TransactionId>,
+    is_same: impl Fn(&[Record]) -> bool,
+) -> Vec<Record> {
+    let mut numbers = BTreeMap::new();
+    let mut groups = 0;
+    let mut least: Vec<(usize, Record)> = Vec::new();
+    for record in records {
+        let mut next = || {
+            groups += 1;
+            groups - 1
+        };
+        let group = match transaction(&record) {
+            Some(id) => *numbers.entry(id).or_insert_with(next),
+            None => next(),
+        };
+        least.push((group, record));
+    }
+
+    let mut left: Vec<usize> = (0..groups).collect();
+    let mut size = groups.div_ceil(2);
+    loop {
         let mut start = 0;
-        while start < least.len() {
-            let end = least.len().min(start + size);
-            let mut shorter = least.clone();
-            shorter.drain(start..end);
-            if is_same(&shorter) {
+        while start < left.len() {
+            let end = left.len().min(start + size);
+            // The groups are numbered in the order of their first records.
+            let without = |group: &usize| left[start..end].binary_search(group).is_err();
+            let shorter: Vec<_> = least.iter().filter(|(g, _)| without(g)).cloned().collect();
+            let rest: Vec<Record> = shorter.iter().map(|(_, record)| record.clone()).collect();
+            if is_same(&rest) {
                 least = shorter;
+                left.drain(start..end);
             } else {
                 start = end;
             }
         }
+        if size <= 1 {
+            return least.into_iter().map(|(_, record)| record).collect();
+        }
         size /= 2;
     }
-    least
+}
+
+/// The transaction that a record has to do with, if it is one.
+fn transaction(record: &Record) -> Option<TransactionId> {
+    match record {
+        Record::Event(_, Event::Received(received)) => Some(received.key.transaction),
+        Record::Event(_, Event::FenceSent { key, .. }) => Some(key.transaction),
+        Record::Outcome(outcome) => Some(outcome.id),
+        Record::Decoded(decoded) => Some(decoded.id),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -180,6 +233,21 @@ mod tests {
         assert_eq!(least.len(), 6, "{least:#?}");
         let (_, again) = check(&header(), &least);
         assert!(matches!(again.unwrap().what, What::Missing { .. }));
+    }
+
+    /// Between two that are swapped are many that can only go with their commits.
+    #[test]
+    fn what_belongs_together_is_left_out_together() {
+        let mut arrivals: Vec<u32> = (0..100).collect();
+        arrivals.remove(20);
+        arrivals.insert(80, 20);
+        let records = records(&arrivals);
+        let (_, difference) = check(&header(), &records);
+        let difference = difference.unwrap();
+        assert!(matches!(difference.what, What::Swapped { .. }));
+        let least = shrink(&header(), records, &difference);
+        // Two are committed and received.
+        assert_eq!(least.len(), 7, "{least:#?}");
     }
 
     #[test]

@@ -19,6 +19,10 @@ const OF_STANDBY: u32 = 2;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// A run does not end before it has been restarted that often, in each of these ways.
+pub const RESTARTS: u64 = SHUTDOWNS.len() as u64;
+const SHUTDOWNS: [Shutdown; 2] = [Shutdown::Fast, Shutdown::Immediate];
+
 /// Until all is done: the standby is promoted when the run stops.
 pub async fn run(
     shared: Arc<Shared>,
@@ -30,9 +34,9 @@ pub async fn run(
         return Ok(());
     };
     let started = Instant::now();
-    let mut shutdowns = [(1, Shutdown::Fast), (2, Shutdown::Immediate)]
+    let mut shutdowns = (1..)
+        .zip(SHUTDOWNS)
         .map(|(third, how)| (started + duration * third / 3, how))
-        .into_iter()
         .peekable();
     let mut rng = random_for(shared.workload.seed, 0, OF_STANDBY);
     while !shared.is_stopping() {
@@ -44,12 +48,11 @@ pub async fn run(
             let restarted = cluster.lock().await.restart(how).await;
             restarted.map_err(|error| Finding::Crash(format!("{error:#}")))?;
             shared.tally().restarts += 1;
-        } else {
-            execute(&shared, standby, "SELECT pg_wal_replay_pause()").await?;
-            tokio::time::sleep(milliseconds(20, 1500)).await;
-            execute(&shared, standby, "SELECT pg_wal_replay_resume()").await?;
-            shared.tally().pauses += 1;
         }
+        execute(&shared, standby, "SELECT pg_wal_replay_pause()").await?;
+        tokio::time::sleep(milliseconds(20, 1500)).await;
+        execute(&shared, standby, "SELECT pg_wal_replay_resume()").await?;
+        shared.tally().pauses += 1;
     }
     promote(&shared, standby, listeners).await
 }
