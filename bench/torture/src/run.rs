@@ -9,7 +9,7 @@ use pinpoint_servers::cluster::Cluster;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Config, NoTls};
 
 use crate::OnProgress;
 use crate::checker::Checker;
@@ -33,6 +33,25 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// For a look at the sessions of a server that may be stuck.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What one sees then, the first without the engine, too.
+const LOOKS: [&str; 3] = [
+    "SELECT format('PID %s, %s, %s, waits for %s: %s', pid, backend_type, \
+         coalesce(state, 'no state'), \
+         coalesce(wait_event_type || ' ' || wait_event, 'nothing'), \
+         left(query, 80)) \
+     FROM pg_stat_activity \
+     WHERE backend_type IN ('client backend', 'walsender', 'walreceiver', 'startup') \
+         AND pid <> pg_backend_pid() \
+     ORDER BY pid",
+    "SELECT format('received up to %s, replayed up to %s, replay is %s', \
+         pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn(), pg_get_wal_replay_pause_state()) \
+     WHERE pg_is_in_recovery()",
+    "SELECT format('PID %s listens, is %s, has %s to read, delivered %s', pid, state, \
+         backlog_batches, notifications) \
+     FROM pinpoint.stat_listeners \
+     ORDER BY pid",
+];
 
 const CHECKER: &str = "the checker";
 
@@ -349,7 +368,16 @@ impl Inspection {
                 {
                     return self.wait_for_missing(difference).await.into();
                 }
-                let state = sessions(cluster).await;
+                let looks = if self.batches.is_some() {
+                    &LOOKS[..]
+                } else {
+                    &LOOKS[..1]
+                };
+                let mut state = sessions("server", &cluster.config(), looks).await;
+                if let Some(standby) = &self.shared.standby {
+                    state.push_str("\n\n");
+                    state.push_str(&sessions("standby", &standby.config, looks).await);
+                }
                 return Finding::Hang {
                     who,
                     what,
@@ -368,30 +396,28 @@ impl Inspection {
     }
 }
 
-/// What the sessions of the server are doing.
-async fn sessions(cluster: &Cluster) -> String {
+/// What the sessions of a server are doing, and whatever else the looks show.
+async fn sessions(name: &str, config: &Config, looks: &[&str]) -> String {
     let look = async {
-        let client = cluster.connect().await?;
-        let sql = "SELECT format('PID %s, %s, %s, waits for %s: %s', pid, backend_type, \
-                       coalesce(state, 'no state'), \
-                       coalesce(wait_event_type || ' ' || wait_event, 'nothing'), \
-                       left(query, 80)) \
-                   FROM pg_stat_activity \
-                   WHERE backend_type IN ('client backend', 'walsender') \
-                       AND pid <> pg_backend_pid() \
-                   ORDER BY pid";
-        let rows = client.query(sql, &[]).await?;
-        rows.iter().map(|row| row.try_get(0)).collect()
+        let (client, connection) = config.connect(NoTls).await?;
+        tokio::spawn(connection);
+        let mut lines = Vec::new();
+        for sql in looks {
+            for row in client.query(*sql, &[]).await? {
+                lines.push(row.try_get(0)?);
+            }
+        }
+        Ok(lines)
     };
     let lines: Result<Vec<String>, tokio_postgres::Error> =
         match tokio::time::timeout(LOOK_DEADLINE, look).await {
             Ok(lines) => lines,
-            Err(_) => return "The server does not tell what its sessions are doing.".to_owned(),
+            Err(_) => return format!("The {name} does not tell what its sessions are doing."),
         };
     match lines {
-        Ok(lines) => format!("The sessions of the server:\n  {}", lines.join("\n  ")),
+        Ok(lines) => format!("The sessions of the {name}:\n  {}", lines.join("\n  ")),
         Err(error) => format!(
-            "The server does not tell what its sessions are doing: {}",
+            "The {name} does not tell what its sessions are doing: {}",
             error_text(&error)
         ),
     }
