@@ -16,6 +16,15 @@
  * A transaction of the client with something unread raises the interrupt
  * again, so that no mistake about it could ever leave a session asleep.
  *
+ * An idle session also runs a transaction when it has to catch up with
+ * invalidation messages.  It is as good a place to deliver, but PostgreSQL does not
+ * flush after it.  Where our signal or timeout is still to come, that does no harm;
+ * where it may not come any more, the interrupt is raised here.
+ *
+ * A session that is about to end delivers nothing, though it may run transactions,
+ * for instance to drop its temporary tables.  What was given to it goes to another
+ * when it has gone.
+ *
  * What is left to be taken for it is a Parse or Describe message or a fast-path
  * call that is just over while our signal is still under way.  The client gets
  * its notifications right before ReadyForQuery then, as it would with the signal.
@@ -51,6 +60,7 @@
 
 #include "commands/async.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
@@ -117,6 +127,7 @@ static int	snapshots = 0;
 static bool given_to_me = false;
 
 static bool is_small_transaction(void);
+static bool is_ending(void);
 static void stop_resting(void);
 static bool put_off(void);
 static TimestampTz next_due(void);
@@ -155,6 +166,17 @@ is_small_transaction(void)
 }
 
 /*
+ * Is this session about to end?  Its client is told nothing any more, or may not
+ * be.
+ */
+static bool
+is_ending(void)
+{
+	return proc_exit_inprogress || ProcDiePending || ClientConnectionLost ||
+		whereToSendOutput == DestNone;
+}
+
+/*
  * Before the commit of a transaction that neither listens nor notifies: if it
  * is the one that PostgreSQL runs for an interrupt, deliver.
  */
@@ -162,6 +184,8 @@ void
 pinpoint_delivery_at_pre_commit(void)
 {
 	failures = 0;
+	if (is_ending())
+		return;
 
 	/*
 	 * It has rested; or the timeout is lost; or the client did something,
@@ -279,6 +303,9 @@ deliver(void)
 {
 	bool		save_exit_on_any_error = ExitOnAnyError;
 	bool		rest = is_storm && pinpoint_latency_target > 0;
+	bool		is_timed = due_timeout != MAX_TIMEOUTS &&
+		get_timeout_active(due_timeout);
+	bool		handed_over;
 	PinpointBatch *first;
 	PinpointBatch *last;
 	uint64		read_before;
@@ -286,9 +313,18 @@ deliver(void)
 	/* As PostgreSQL does it where it sends; it need not be put back then. */
 	ExitOnAnyError = true;
 
-	if (pinpoint_slot_begin_reading(&first, &last, &read_before))
+	if (pinpoint_slot_begin_reading(&first, &last, &read_before,
+									&handed_over))
 	{
 		uint64		delivered = deliver_range(first, last, read_before);
+
+		/*
+		 * This may be a transaction after which PostgreSQL does not flush.
+		 * The waker passes over a session that has read, and a timeout may be
+		 * set anew below.
+		 */
+		if (handed_over || is_timed)
+			notifyInterruptPending = true;
 
 		if (pinpoint_latency_target > 0)
 			last_delivery = GetCurrentTimestamp();
@@ -379,7 +415,9 @@ tell_all(void)
 	if (!given_to_me)
 		return;
 
-	if (whereToSendOutput == DestRemote && PqCommMethods->flush() != 0)
+	/* What did not fit into the buffer may have failed before. */
+	if (whereToSendOutput == DestRemote &&
+		(PqCommMethods->flush() != 0 || ClientConnectionLost))
 	{
 		/* The client has gone.  This ends the session, which hands it on. */
 		CHECK_FOR_INTERRUPTS();

@@ -361,7 +361,7 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers)
 	PinpointBatch *batch = NULL;
 	uint16		ngiven_max = Min(numbers[CHANNELS],
 								 PINPOINT_CHANNELS_LOOKED_UP) *
-		pinpoint_channel_map_max_share_limit();
+		Max(pinpoint_channel_map_max_share_limit(), 1);
 
 	if (nunfinished == max_unfinished())
 	{

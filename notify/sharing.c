@@ -12,10 +12,11 @@
  * They are chosen when the batch is published.  The batch remembers them, as
  * PinpointGivens, since a session may read past it for another reason and must
  * know that it is not for it.  The room for that is reserved with the batch, by
- * looking up how many there will be at most.  If there is not enough after all,
- * because a channel has come to be shared between, or because the batch has more
- * channels than are looked up one by one, all of them get what it has on that channel
- * and on those behind it.  At least one gets every notification, and more do no harm.
+ * looking up how many there will be at most, and for one session on each other
+ * channel.  If there is not enough after all, because a channel has come to be shared
+ * by several between, or because the batch has more channels than are looked up one
+ * by one, all of them get what it has on that channel and on those behind it.  At
+ * least one gets every notification, and more do no harm; but this is not handed on.
  *
  * If a session leaves before it has read what was given to it, that is handed on to
  * another one; see hand_on.c.  It may come to a session that has read past the
@@ -46,43 +47,43 @@
 /* See readiness(). */
 #define MAX_READINESS		3
 
-static void add_room(const PinpointListeners *listeners, void *arg);
+static void set_room(const PinpointListeners *listeners, void *arg);
 static int	readiness(PinpointSlot *slot);
 static PinpointGiven *find_given(PinpointBatch *batch, uint32 channel,
 								 int slotno);
 
 /*
  * Before commit: make room for the receivers of what the batch will have on
- * channels that are shared.  If there is none, none is needed.
+ * channels that are shared, now or when it is published.
  */
 void
 pinpoint_sharing_reserve(PinpointBatchLayout *layout)
 {
+	bool		is_shared = pinpoint_channel_map_is_shared();
 	int			ngiven = 0;
 	ListCell   *lc;
-
-	if (!pinpoint_channel_map_is_shared())
-		return;
 
 	foreach(lc, layout->channels)
 	{
 		const char *channel = lfirst(lc);
+		int			room = 1;
 
-		pinpoint_channel_map_lookup(MyDatabaseId, channel,
-									pinpoint_channel_hash(channel),
-									add_room, &ngiven);
+		if (is_shared)
+			pinpoint_channel_map_lookup(MyDatabaseId, channel,
+										pinpoint_channel_hash(channel),
+										set_room, &room);
+		ngiven += room;
 	}
-	if (ngiven > 0)
-		pinpoint_batch_layout_add_given(layout, ngiven);
+	pinpoint_batch_layout_add_given(layout, ngiven);
 }
 
 static void
-add_room(const PinpointListeners *listeners, void *arg)
+set_room(const PinpointListeners *listeners, void *arg)
 {
-	int		   *ngiven = arg;
+	int		   *room = arg;
 
 	if (listeners->nsharers > 0)
-		*ngiven += listeners->share_limit;
+		*room = listeners->share_limit;
 }
 
 /*

@@ -300,11 +300,13 @@ pinpoint_slot_given_up(void)
 
 /*
  * Begin to read: from *first, which stays pinned, to *last.  What has a number up
- * to *read_before was read already.  False if there is nothing to read after all.
+ * to *read_before was read already.  *handed_over: the signal for it is left to the
+ * waker, who does not send it any more if this session reads first.  False if there
+ * is nothing to read after all.
  */
 bool
 pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
-							uint64 *read_before)
+							uint64 *read_before, bool *handed_over)
 {
 	PinpointSlot *slot = my_slot();
 	bool		result = false;
@@ -317,6 +319,7 @@ pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
 		*first = slot->unread;
 		*last = pinpoint_message_log_last();
 		*read_before = slot->read_up_to;
+		*handed_over = slot->handed_over;
 		slot->reading_up_to = (*last)->sequence;
 		result = true;
 	}

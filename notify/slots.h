@@ -112,7 +112,8 @@ extern bool pinpoint_slot_reminded(void);
 extern bool pinpoint_slot_given_up(void);
 extern bool pinpoint_slot_begin_reading(PinpointBatch **first,
 										PinpointBatch **last,
-										uint64 *read_before);
+										uint64 *read_before,
+										bool *handed_over);
 extern void pinpoint_slot_advance(PinpointBatch *next);
 extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
 									  TimestampTz rests_from,

@@ -53,10 +53,28 @@ is( $observer->value(
 		"SELECT datname IS NULL FROM pg_stat_activity WHERE pid = $waker"),
 	't', 'it has no database');
 
-my @listeners = connect_many($node, $many);
-$_->run('LISTEN a') for @listeners;
+# ---- a session that reads before the waker comes to it
+
+# It catches up with invalidation messages, and PostgreSQL does not flush then.
+my @idle = connect_many($node, 20);
+$_->run('LISTEN a') for @idle;
+stop_waker();
+$sender->run(q(NOTIFY a, 'caught up'));
+ok( wait_until(
+		sub {
+			$sender->run('CREATE TEMPORARY TABLE much (i int, t text); DROP TABLE much') for 1 .. 20;
+			return $observer->value(
+				q{SELECT count(*) FROM pinpoint.stat_listeners WHERE state <> 'idle'}) == 0;
+		}),
+	'all have read without the waker');
+all_get('caught up', 'and told their clients', @idle);
+kill 'CONT', $waker;
+$_->close for @idle;
 
 # ---- it does its work
+
+my @listeners = connect_many($node, $many);
+$_->run('LISTEN a') for @listeners;
 
 my $before = stat_queue($observer)->{wakeups};
 $sender->run(q(NOTIFY a, 'first'));

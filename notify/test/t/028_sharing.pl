@@ -299,6 +299,77 @@ $leaves->hang_up;
 is(as_text($comes->wait_for(1)), 'c/before the other came', 'also one that came later');
 close_all($comes);
 
+# The first one to share anything comes while a transaction commits.
+$observer->run('CREATE TABLE written (i int)');
+my $writer = connect_to($node);
+$writer->run('SET synchronous_commit = on');
+$writer->send_query(q(BEGIN; INSERT INTO written VALUES (1); NOTIFY c, 'came between'; COMMIT));
+wait_until_waiting($writer, 'SyncRep');
+($leaves) = sharers(1, 1);
+$leaves->run('BEGIN');
+$observer->run('SELECT pg_cancel_backend(' . $writer->pid . ')');
+$writer->result;
+($comes) = sharers(1, 1);
+$leaves->hang_up;
+is(as_text($comes->wait_for(1)), 'c/came between', 'the first one that shares came during the commit');
+close_all($comes);
+$writer->close;
+
+# ---- those who run a transaction before they end
+
+sub wait_until_waiting
+{
+	my ($session, $event) = @_;
+	wait_until(
+		sub {
+			$observer->value(
+				"SELECT count(*) FROM pg_stat_activity WHERE wait_event = '$event' AND pid = " . $session->pid);
+		}) or die "it does not wait for $event";
+	return;
+}
+
+# Temporary tables are dropped by one.
+foreach my $way ('close', 'hang up', 'terminate')
+{
+	my ($ends) = sharers(1, 1);
+	$ends->run(q(SET pinpoint.latency_target = '1h'; CREATE TEMPORARY TABLE t (i int)));
+	$sender->run(q(NOTIFY c, 'told'));
+	$ends->wait_for(1);
+	wait_until_idle($observer, $ends->pid);
+	$sender->run(q(NOTIFY c, 'put off'));
+	is(stat_listener($observer, $ends->pid)->{state}, 'signalled', 'one has temporary tables, and something unread');
+	my ($stays) = sharers(1, 1);
+	if    ($way eq 'close')   { $ends->close; }
+	elsif ($way eq 'hang up') { $ends->hang_up; }
+	else { $observer->run('SELECT pg_terminate_backend(' . $ends->pid . ')'); }
+	is(as_text($stays->wait_for(1)), 'c/put off', "$way: it goes to another");
+	close_all($stays);
+}
+
+# Who waits for a standby when it is told to end ends its transaction first.
+my ($waits) = sharers(1, 1);
+$waits->run('SET synchronous_commit = on');
+$waits->send_query('INSERT INTO written VALUES (1)');
+wait_until_waiting($waits, 'SyncRep');
+$sender->run(q(NOTIFY c, 'meanwhile'));
+my ($gets) = sharers(1, 1);
+$observer->run('SELECT pg_terminate_backend(' . $waits->pid . ')');
+is(as_text($gets->wait_for(1)), 'c/meanwhile', 'terminated while it waits for a standby: it goes to another');
+close_all($gets);
+
+# Its client has gone, which PostgreSQL notices while it fills its buffer.
+$observer->run('SELECT pg_advisory_lock(1)');
+($waits) = sharers(1, 1);
+$waits->send_query('SELECT pg_advisory_lock_shared(1)');
+wait_until_waiting($waits, 'advisory');
+$sender->run(q(SELECT pg_notify('c', repeat(i::text, 5000)) FROM generate_series(1, 2) i));
+($gets) = sharers(1, 1);
+$waits->hang_up;
+$observer->run('SELECT pg_advisory_unlock(1)');
+is_deeply([ map { length $_->{payload} } $gets->wait_for(2) ], [ (5000) x 2 ],
+	'its client has gone: it goes to another');
+close_all($gets);
+
 # ---- the setting changes
 
 my $changes = connect_to($node);
