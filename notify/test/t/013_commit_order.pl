@@ -37,29 +37,7 @@ sub waits_for_standby
 		  . $session->pid);
 }
 
-# Commits wait from the moment on at which the checkpointer has read the setting,
-# which no view shows.
-my $trial = connect_to($node);
-my $tries = 0;
-ok( wait_until(
-		sub {
-			my $statement = q{INSERT INTO written VALUES ('trial } . ++$tries . q{')};
-			$trial->send_query($statement);
-			my $waits;
-			wait_until(
-				sub {
-					$waits = waits_for_standby($trial);
-					return $waits
-					  || $observer->value(
-						q{SELECT count(*) FROM pg_stat_activity WHERE state = 'idle'}
-						  . " AND query = \$\$$statement\$\$ AND pid = " . $trial->pid);
-				}) or die 'a commit neither ends nor waits';
-			$observer->run('SELECT pg_cancel_backend(' . $trial->pid . ')') if $waits;
-			$trial->result->error and die 'a commit fails';
-			return $waits;
-		}),
-	'commits wait for a standby');
-$trial->close;
+wait_until_commits_wait($node);
 
 # A session in the midst of the commit of a transaction that notifies.
 sub commit_and_wait

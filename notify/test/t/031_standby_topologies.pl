@@ -71,8 +71,9 @@ $stock->stop;
 $primary->append_conf('postgresql.conf',
 	"synchronous_standby_names = 'standby'\nsynchronous_commit = remote_apply");
 $primary->reload;
-wait_until(sub { $admin->value(q(SELECT sync_state FROM pg_stat_replication WHERE application_name = 'standby')) eq 'sync' })
+wait_until(sub { ($admin->value(q(SELECT sync_state FROM pg_stat_replication WHERE application_name = 'standby')) // '') eq 'sync' })
   or die 'it is not synchronous';
+wait_until_commits_wait($primary);
 my $observer = connect_to($standby);
 $listeners[0]->run('BEGIN');
 my $in_time = 0;

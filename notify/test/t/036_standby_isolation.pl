@@ -44,6 +44,7 @@ $primary->reload;
 my $admin = connect_to($primary, dbname => 'specs');
 wait_until(sub { $admin->value(q(SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND backend_xmin IS NOT NULL)) })
   or die 'the standby is not synchronous';
+wait_until_commits_wait($primary, dbname => 'specs');
 $primary->wait_for_catchup($standby);
 
 # ---- the specs

@@ -37,6 +37,9 @@ our @EXPORT = qw(
   stat_queue
   stat_listener
   wait_until_idle
+  is_asleep
+  wait_until_commits_wait
+  woken_times
   error_is
   server_is_clean
   allow_open_files
@@ -192,6 +195,58 @@ sub wait_until_idle
 			my $listener = stat_listener($session, $pid);
 			return $listener && $listener->{state} =~ /^(idle|resting)$/;
 		});
+}
+
+# Does the server process of a session sleep?  Then it has dealt with all signals that it
+# was sent before.
+sub is_asleep
+{
+	my ($session) = @_;
+	return slurp_file('/proc/' . $session->pid . '/stat') =~ /^\d+ \(.*\) S/;
+}
+
+# A number of wakeups is as many as it should be.  Who has been signalled and does not
+# get to read for a second, as on a machine that stands still, is reminded, again and
+# again, and each time counts.  So there may be more for each second that has passed
+# since then, the time at which the first was sent.
+sub woken_times
+{
+	my ($got, $expected, $since, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $seconds = int(time - $since);
+	return is($got, $expected, $name) if $seconds == 0;
+	return ok($got >= $expected && $got <= $expected * (1 + $seconds),
+		"$name, with reminders within $seconds s")
+	  || diag("$got, and not $expected");
+}
+
+# Waits until commits wait for a standby, after synchronous_standby_names was set.  They
+# do from the moment on at which the checkpointer has read it, which no view shows.
+sub wait_until_commits_wait
+{
+	my ($node, %params) = @_;
+	my $observer = connect_to($node, %params, options => '-c synchronous_commit=local');
+	my $trial    = connect_to($node, %params);
+	my $tries    = 0;
+	wait_until(
+		sub {
+			my $statement = q{SELECT pg_logical_emit_message(true, 'trial', '} . ++$tries . q{')};
+			my $of_trial  = 'FROM pg_stat_activity WHERE pid = ' . $trial->pid;
+			$trial->send_query($statement);
+			my $waits;
+			wait_until(
+				sub {
+					$waits = $observer->value("SELECT count(*) $of_trial AND wait_event = 'SyncRep'");
+					return $waits
+					  || $observer->value(
+						"SELECT count(*) $of_trial AND state = 'idle' AND query = \$\$$statement\$\$");
+				}) or die 'a commit neither ends nor waits';
+			$observer->run('SELECT pg_cancel_backend(' . $trial->pid . ')') if $waits;
+			$trial->result->error and die 'a commit fails';
+			return $waits;
+		}) or die 'commits do not wait for a standby';
+	$_->close for $observer, $trial;
+	return;
 }
 
 # The error of a result has this SQLSTATE, message, and, if given, hint.
