@@ -13,6 +13,7 @@ use lib "$FindBin::RealBin/lib";
 
 use PinpointTest;
 use Test::More;
+use Time::HiRes qw(time);
 
 # A thousand client sockets, and some for the rest.
 BEGIN { allow_open_files(1200) }
@@ -97,12 +98,16 @@ my @signals;
 for (1 .. 20)
 {
 	my $before = stat_listener($observer, $interested->pid)->{wakeups};
+	my $began  = time;
 	$sender->run("NOTIFY wanted, 'single $_'");
 	$interested->notifications_until('wanted', "single $_");
 	wait_until_idle($observer, $interested->pid)
 	  or die 'the listener did not become idle';
-	push @signals,
-	  stat_listener($observer, $interested->pid)->{wakeups} - $before;
+
+	# Who does not get to read for a second is reminded.
+	my $signals = stat_listener($observer, $interested->pid)->{wakeups} - $before;
+	$signals = 1 if $signals > 1 && $signals <= 1 + int(time - $began);
+	push @signals, $signals;
 }
 is_deeply(\@signals, [ (1) x 20 ],
 	'a notification to an idle listener costs no more than one signal');
@@ -110,11 +115,12 @@ is_deeply(\@signals, [ (1) x 20 ],
 # However many of its channels one transaction notifies.
 $interested->run('LISTEN also_wanted; LISTEN not_used');
 my $wakeups_before = stat_listener($observer, $interested->pid)->{wakeups};
+my $began          = time;
 $sender->run(
 	"SELECT pg_notify(c, i::text) FROM generate_series(1, 10) i, (VALUES ('wanted'), ('also_wanted')) v (c)");
 $interested->wait_for(20);
-is(stat_listener($observer, $interested->pid)->{wakeups} - $wakeups_before,
-	1, 'nor does a transaction with many notifications on two of its channels');
+woken_times(stat_listener($observer, $interested->pid)->{wakeups} - $wakeups_before,
+	1, $began, 'nor does a transaction with many notifications on two of its channels');
 
 # A channel that nobody listens on wakes nobody.
 $queue_before = stat_queue($observer);
@@ -168,13 +174,14 @@ $elsewhere->close;
 
 # Each of these is in the second half of the channels, and one is in none.
 $queue_before = stat_queue($observer);
+$began        = time;
 $sender->run(
 	q{BEGIN; SELECT count(pg_notify('many_' || i, 'x')) FROM generate_series(1, 500) AS i;
 	  NOTIFY other_0, 'many'; NOTIFY other_199, 'many'; COMMIT});
 is(as_text($_->wait_for(1)) =~ s/.*\///r, 'many', 'is found among many channels')
   for $others[0], $others[199];
-is(stat_queue($observer)->{wakeups} - $queue_before->{wakeups},
-	2, 'and nobody else is woken');
+woken_times(stat_queue($observer)->{wakeups} - $queue_before->{wakeups},
+	2, $began, 'and nobody else is woken');
 
 $_->close for @others, $interested;
 server_is_clean($observer, 'nothing is left of the first group');
@@ -182,6 +189,7 @@ server_is_clean($observer, 'nothing is left of the first group');
 # ---- 1,000 sessions on one channel; their number grows and shrinks
 
 my @crowd;
+my $seconds = 0;
 for my $size (10, $crowd / 2, $crowd)
 {
 	push @crowd, connect_many($node, $size - @crowd);
@@ -189,14 +197,17 @@ for my $size (10, $crowd / 2, $crowd)
 	is( $observer->value(
 			"SELECT listeners FROM pinpoint.stat_channels WHERE channel = 'news'"),
 		$size, "$size sessions are known to listen");
+	$began = time;
 	$sender->run("NOTIFY news, 'to $size'");
 	my @got = map { as_text($_->wait_for(1)) } @crowd;
+	$seconds += int(time - $began);
 	is_deeply(\@got, [ ("news/to $size") x $size ], "all $size receive");
 }
 is( $observer->value(
 		'SELECT count(*) FROM pinpoint.stat_listeners'
-		  . ' WHERE channels = 1 AND wakeups BETWEEN 1 AND 3'),
-	$crowd, 'none is woken more often than there were notifications');
+		  . ' WHERE channels = 1 AND wakeups BETWEEN 1 AND ' . (3 + $seconds)),
+	$crowd, 'none is woken more often than there were notifications'
+	  . ($seconds > 0 ? ", and reminders within $seconds s" : ''));
 
 # A quarter stops listening on this channel only, a quarter on all, a quarter
 # disconnects, and one quarter stays.
