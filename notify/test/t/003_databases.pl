@@ -212,7 +212,10 @@ ok( wait_until(
 			) eq 't';
 		}),
 	'the sessions of the template have ended');
-$observer->run('CREATE DATABASE three TEMPLATE one');
+
+# PostgreSQL waits some seconds for processes that have not quite ended.
+wait_until(sub { !$observer->query('CREATE DATABASE three TEMPLATE one')->error })
+  or die 'could not copy the database';
 my $in_one   = session('one');
 my $in_three = session('three');
 $_->run('LISTEN a') for $in_one, $in_three;
@@ -229,7 +232,8 @@ is_deeply(
 	all_as_text($in_one->wait_for(1)), ['a/in the original'],
 	'as does the original');
 
-$observer->run('DROP DATABASE three WITH (FORCE)');
+wait_until(sub { !$observer->query('DROP DATABASE three WITH (FORCE)')->error })
+  or die 'could not drop the database';
 is($in_three->receive_until('EOF')->error->{C},
 	'57P01', 'listeners of a database dropped by force are terminated');
 ok( wait_until(

@@ -44,6 +44,16 @@ sub count_files
 	return scalar @{ [ glob "/proc/$pid/fd/*" ] };
 }
 
+# Processes of the server, also those that have just been started, or have nearly ended,
+# which are in no view.
+sub count_processes
+{
+	return scalar grep {
+		my $stat = eval { slurp_file($_) } // '';
+		$stat =~ /^\d+ \(.*\) \S (\d+) /s && $1 == $postmaster;
+	} glob '/proc/[0-9]*/stat';
+}
+
 # Bytes of dynamic shared memory.
 sub dynamic_memory
 {
@@ -102,7 +112,8 @@ sub come_and_go
 	wait_until(
 		sub {
 			$observer->value(
-				q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}) == 2;
+				q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}) == 2
+			  && $observer->value('SELECT count(*) FROM pg_stat_activity') == count_processes();
 		})
 	  or die 'sessions stay';
 	$steady->run("NOTIFY everyone, 'round'");
