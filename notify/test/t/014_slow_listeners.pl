@@ -33,8 +33,16 @@ sub slow_listener
 	return $session;
 }
 
+# The warnings of a statement of the sender.
+sub warnings_of
+{
+	my ($sql) = @_;
+	return map { $_->{fields} } grep { $_->{type} eq 'N' } $sender->run($sql)->messages;
+}
+
 # Sends so many kB, in notifications of 4 kB; returns the warnings.
 my $sent = 0;
+my $is_disconnecting;
 sub send_kb
 {
 	my ($kb) = @_;
@@ -42,13 +50,20 @@ sub send_kb
 	for my $n (1 .. $kb / 4)
 	{
 		$sent++;
-		push @warnings, map { $_->{fields} } grep { $_->{type} eq 'N' }
-		  $sender->run("SELECT pg_notify('a', rpad('$sent ', 4000, 'x'))")->messages;
+		push @warnings, warnings_of("SELECT pg_notify('a', rpad('$sent ', 4000, 'x'))");
 		$prompt->receive_available;
 
-		# However busy the machine is, it is to be prompt.
+		# However busy the machine is, it is to be prompt; and who is told to end is to have
+		# the time for that.  It is senders who tell him.
 		next if $n % 50;
 		wait_until_idle($observer, $prompt->pid) or die 'the prompt listener is not prompt';
+		next if !$is_disconnecting;
+		wait_until(
+			sub {
+				push @warnings, warnings_of('NOTIFY nobody');
+				return $observer->value(
+					'SELECT count(*) FROM pinpoint.stat_listeners WHERE backlog_bytes > 1024 * 1024') == 0;
+			}) or die 'nobody is disconnected';
 	}
 	return @warnings;
 }
@@ -131,6 +146,7 @@ $slow->close;
 # ---- a limit, and the end
 
 reload('pinpoint.on_lag' => 'disconnect');
+$is_disconnecting = 1;
 my $reason =
   'The session listens, and was further behind with its notifications than'
   . ' "pinpoint.max_listener_lag" allows, or than the queue has room for.';
