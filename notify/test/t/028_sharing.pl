@@ -162,11 +162,16 @@ $sender->run("NOTIFY c, '$_'"), wait_until_all_idle(@sessions) for 1 .. 700;
 cmp_ok($most, '<=', 1.1 * $least, "of 700 to seven idle sessions each gets between $least and $most");
 close_all(@sessions);
 
+# Until nobody has anything to read, nor is in the transaction any more in which he has
+# read it: he would be passed over as one who is busy.
 sub wait_until_all_idle
 {
 	return wait_until(
 		sub {
-			$observer->value(q(SELECT count(*) FROM pinpoint.stat_listeners WHERE state <> 'idle')) == 0;
+			$observer->value(q(SELECT count(*) FROM pinpoint.stat_listeners WHERE state <> 'idle')) == 0
+			  && $observer->value(
+				q(SELECT count(*) FROM pinpoint.stat_listeners JOIN pg_stat_activity AS a USING (pid)
+				   WHERE a.state = 'idle' AND a.xact_start IS NOT NULL)) == 0;
 		});
 }
 
@@ -175,11 +180,9 @@ sub wait_until_all_idle
 @sessions = sharers(4, 1);
 $_->run('BEGIN') for @sessions[ 0 .. 1 ];
 $sender->run("NOTIFY c, '$_'"), wait_until_all_idle() for 1 .. 20;
-$_->receive_available for @sessions;
-is(scalar(grep { $_->take_notifications } @sessions[ 2 .. 3 ]), 2, 'both who are idle get some');
+is(scalar(grep { @$_ } told(@sessions[ 2 .. 3 ])), 2, 'both who are idle get some');
 $_->run('COMMIT') for @sessions[ 0 .. 1 ];
-is_deeply([ map { $_->take_notifications } @sessions[ 0 .. 1 ] ], [],
-	'and those in a transaction none');
+is_deeply([ told(@sessions[ 0 .. 1 ]) ], [ [], [] ], 'and those in a transaction none');
 
 # All in transactions: they get it when these end.
 $_->run('BEGIN') for @sessions;
@@ -196,7 +199,8 @@ $rests->run(q(SET pinpoint.latency_target = '1h'; LISTEN rest));
 $sender->run('NOTIFY rest');
 $rests->wait_for(1);
 $sender->run('NOTIFY rest');
-wait_until(sub { stat_listener($observer, $rests->pid)->{state} eq 'signalled' }) or die;
+wait_until(sub { stat_listener($observer, $rests->pid)->{state} eq 'signalled' && is_asleep($rests) })
+  or die 'it does not collect';
 $rests->run('SELECT 1');
 $rests->take_notifications;
 is(stat_listener($observer, $rests->pid)->{state}, 'resting', 'one rests');
