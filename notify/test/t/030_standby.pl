@@ -159,12 +159,21 @@ error_is($someone->query('SET pinpoint.replicate = off'),
 	'42501', 'permission denied to set parameter "pinpoint.replicate"', undef, 'not for everybody');
 $someone->close;
 my $lsn    = sub { $admin->value('SELECT pg_current_wal_insert_lsn()') };
-my $before = $lsn->();
-$sender->run(q(SET pinpoint.replicate = off; NOTIFY a, 'here only'));
-is($lsn->(), $before, 'off: no WAL for a NOTIFY alone');
+my $tries  = 0;
+$sender->run('SET pinpoint.replicate = off');
+
+# The background writer notes the running transactions in the WAL now and then.
+ok( wait_until(
+		sub {
+			my $before = $lsn->();
+			$tries++;
+			$sender->run(q(NOTIFY a, 'here only'));
+			return $lsn->() eq $before;
+		}),
+	'off: no WAL for a NOTIFY alone');
 $sender->run('RESET pinpoint.replicate');
 is_deeply(told($listener), [], 'and nothing on the standby');
-is_deeply([ grep { /only/ } @{ told($local) } ], ['a/here only'], 'but on the primary');
+is_deeply([ grep { /only/ } @{ told($local) } ], [ ('a/here only') x $tries ], 'but on the primary');
 $admin->run(q(ALTER ROLE someone SET pinpoint.replicate = off));
 $someone = connect_to($primary, user => 'someone');
 $someone->run(q(NOTIFY a, 'by a role that does not'));
@@ -220,7 +229,7 @@ foreach my $forged ($right, "1 1 1 1 4194304 0\n", "1 1 1 1 4194304 8\n", '', 'x
 	$writer->close;
 }
 is(stat_queue($observer)->{used_bytes}, 0, 'nothing is left of it');
-is(-s $standby->logfile, $log, 'and nobody is disconnected');
+ok(!$standby->log_contains('disconnecting|cannot tell', $log), 'and nobody is disconnected');
 
 # ---- messages of ours that are damaged; nobody but a superuser can do that
 
