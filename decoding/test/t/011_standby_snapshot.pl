@@ -11,6 +11,7 @@ use DecodingTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $interval = 20;
 my $node = new_server('main', preload => 'pg_pinpoint_decoding');
@@ -41,6 +42,18 @@ sub snapshots_become
 	return;
 }
 
+# Wait until the worker has nothing to do: it sleeps.
+sub wait_for_worker
+{
+	my $pid = $node->safe_psql('postgres', $workers =~ s/count\(\*\)/pid/r);
+	foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return if slurp_file("/proc/$pid/stat") =~ /^\d+ \(.*\) S/;
+		usleep(100_000);
+	}
+	die 'the worker does not come to its end';
+}
+
 sub restart_with
 {
 	$node->append_conf('postgresql.conf', "$_\n") foreach @_;
@@ -62,6 +75,7 @@ $node->safe_psql('postgres', q{SELECT pg_drop_replication_slot('slot')});
 restart_with("pinpoint_decoding.standby_snapshot_interval = $interval");
 $node->poll_query_until('postgres', $workers, 1) or die 'the worker does not start';
 catalog_changes() for 1 .. 5;
+wait_for_worker();
 is(snapshots(), 0, 'no snapshot where no slot is');
 
 create_slot($node, 'slot', 'test_decoding');
@@ -109,6 +123,7 @@ $node->safe_psql('postgres',
 restart_with('wal_level = replica');
 $node->poll_query_until('postgres', $workers, 1) or die 'the worker does not start';
 catalog_changes() for 1 .. 5;
+wait_for_worker();
 is(snapshots(), 0, 'no snapshot where the WAL cannot be decoded');
 restart_with('wal_level = logical');
 $node->poll_query_until('postgres', $workers, 1) or die 'the worker does not start';
