@@ -210,7 +210,7 @@ mod tests {
         drop(process);
 
         // The group is gone once init has reaped the grandchild.
-        let deadline = Instant::now() + STOP_DEADLINE;
+        let deadline = Instant::now() + 8 * STOP_DEADLINE;
         while killpg(group, None) != Err(Errno::ESRCH) {
             assert!(Instant::now() < deadline, "the children still run");
             std::thread::sleep(POLL_INTERVAL);

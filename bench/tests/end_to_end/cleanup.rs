@@ -150,13 +150,13 @@ fn a_session_that_crashes_in_mid_run() {
 #[test]
 fn a_session_that_does_not_answer() {
     let bench = Bench::new();
-    let running = bench.start(&[&ENDLESS[..], &["--timeout", "5"]].concat());
+    let running = bench.start(&[&ENDLESS[..], &["--timeout", "20"]].concat());
     bench.freeze("a", PLAYER);
     let (status, stderr) = running.wait();
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(
         stderr.contains(
-            "target \"a\": with 3 idle listeners: only 0 of 1 answers came back within 5s"
+            "target \"a\": with 3 idle listeners: only 0 of 1 answers came back within 20s"
         ),
         "{stderr}"
     );
