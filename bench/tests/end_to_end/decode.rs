@@ -31,11 +31,9 @@ fn decode_compares_stock_and_pinpoint_with_both_workloads() {
             json_file.to_str().unwrap(),
         ],
     );
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_succeeded(&output);
 
-    let report: Value = serde_json::from_str(&fs::read_to_string(json_file).unwrap()).unwrap();
+    let report = bench.json();
     assert_eq!(report["benchmark"], "decode");
     assert_eq!(report["figures"][0]["name"], "ddl_seconds");
     assert_eq!(report["complete"], true);
@@ -103,11 +101,9 @@ fn by_sql_there_is_the_processor_time_too() {
             json_file.to_str().unwrap(),
         ],
     );
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_succeeded(&output);
 
-    let report: Value = serde_json::from_str(&fs::read_to_string(json_file).unwrap()).unwrap();
+    let report = bench.json();
     assert_eq!(report["parameters"]["interface"], "sql");
     for point in report["points"].as_array().unwrap() {
         for series in [0, 1] {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 use tokio_postgres::error::SqlState;
@@ -156,6 +157,20 @@ impl Bench {
         wait_until("the last server process ends", || {
             self.server_processes().is_empty()
         });
+    }
+
+    /// What the program has written into the result "json".
+    pub fn json(&self) -> Value {
+        let content = fs::read_to_string(self.result("json")).unwrap();
+        serde_json::from_str(&content).unwrap()
+    }
+
+    /// The program has done what it should, and left nothing behind.
+    #[track_caller]
+    pub fn assert_succeeded(&self, output: &Output) {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        self.assert_nothing_left();
     }
 
     /// The program has failed with this message, and left nothing behind.

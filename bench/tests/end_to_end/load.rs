@@ -2,8 +2,7 @@
 //! becomes of them when something goes wrong.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -22,18 +21,6 @@ const ENDLESS: [&str; 6] = [
     "--warmup",
     "0",
 ];
-
-fn json(bench: &Bench) -> Value {
-    let content = fs::read_to_string(bench.result("json")).unwrap();
-    serde_json::from_str(&content).unwrap()
-}
-
-#[track_caller]
-fn assert_succeeded(bench: &Bench, output: &Output) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    bench.assert_nothing_left();
-}
 
 fn number(value: &Value) -> f64 {
     value
@@ -73,9 +60,9 @@ fn commit_compares_stock_and_pinpoint_with_and_without_notify() {
     ]
     .concat();
     let output = bench.run_subcommand("commit", &arguments);
-    assert_succeeded(&bench, &output);
+    bench.assert_succeeded(&output);
 
-    let report = json(&bench);
+    let report = bench.json();
     assert_eq!(report["benchmark"], "commit");
     assert_eq!(report["parameters"]["form"], "statement");
     for target in [0, 1] {
@@ -147,8 +134,8 @@ fn commit_notifies_in_every_form() {
         ]
         .concat();
         let output = bench.run_subcommand("commit", &arguments);
-        assert_succeeded(&bench, &output);
-        let report = json(&bench);
+        bench.assert_succeeded(&output);
+        let report = bench.json();
         assert_eq!(report["parameters"]["protocol"], protocol);
         assert_eq!(report["parameters"]["form"], form);
         let run = &report["points"][0]["series"][0]["runs"][0];
@@ -177,7 +164,7 @@ fn notify_measures_each_number_of_senders() {
     ]
     .concat();
     let output = bench.run_subcommand("notify", &arguments);
-    assert_succeeded(&bench, &output);
+    bench.assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
     for name in [
         "senders",
@@ -188,7 +175,7 @@ fn notify_measures_each_number_of_senders() {
         assert!(stdout.contains(name), "no {name} in\n{stdout}");
     }
 
-    let report = json(&bench);
+    let report = bench.json();
     assert_eq!(report["benchmark"], "notify");
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 2);
@@ -223,8 +210,8 @@ fn queue_delivers_to_all_once_or_to_a_few() {
     ]
     .concat();
     let output = bench.run_subcommand("queue", &arguments);
-    assert_succeeded(&bench, &output);
-    let report = json(&bench);
+    bench.assert_succeeded(&output);
+    let report = bench.json();
     assert_eq!(report["benchmark"], "queue");
     assert_eq!(report["axis"]["name"], "listeners");
 

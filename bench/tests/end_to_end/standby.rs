@@ -1,10 +1,7 @@
 //! The benchmark `standby`: what it measures, and what becomes of it when something
 //! goes wrong.
 
-use std::fs;
-
 use nix::sys::signal::{Signal, kill};
-use serde_json::Value;
 
 use crate::harness::{Bench, Running, wait_until};
 
@@ -26,11 +23,9 @@ fn standby_measures_both_places_and_what_it_costs() {
             json.to_str().unwrap(),
         ],
     );
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_succeeded(&output);
 
-    let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let report = bench.json();
     assert_eq!(report["benchmark"], "standby");
     assert_eq!(report["complete"], true);
     for (target, value) in [(0, "off"), (1, "on")] {

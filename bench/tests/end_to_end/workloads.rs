@@ -2,7 +2,6 @@
 //! and `overhead`: what they measure, and what becomes of them when something
 //! goes wrong.
 
-use std::fs;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
@@ -17,12 +16,10 @@ fn report(subcommand: &str, arguments: &[&str]) -> Value {
     let json = bench.result("json");
     let arguments = [arguments, &["--json", json.to_str().unwrap()]].concat();
     let output = bench.run_subcommand(subcommand, &arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_succeeded(&output);
     let stdout = String::from_utf8(output.stdout).unwrap();
 
-    let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let report = bench.json();
     assert_eq!(report["benchmark"], subcommand);
     assert_eq!(report["complete"], true);
     let main_figure = report["figures"][0]["label"].as_str().unwrap();
