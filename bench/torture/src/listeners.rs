@@ -69,7 +69,7 @@ pub async fn run(
         }
     }
     if let Some(standby) = shared.standby_of(listener) {
-        standby.add_steps(STEPS_TO_PROMOTION - steps);
+        standby.add_steps(steps..STEPS_TO_PROMOTION);
     }
     shared.add_gone();
     Ok(())
@@ -87,8 +87,8 @@ struct Visit<'a> {
     /// When it last looked for a row.
     looked: Instant,
     next_number: &'a mut u32,
-    /// How far it has come towards the promotion of a standby.
-    steps: &'a mut u32,
+    /// How many steps it has taken towards the promotion of a standby.
+    steps: &'a mut usize,
     session: Listening,
 }
 
@@ -175,8 +175,8 @@ impl Visit<'_> {
     }
 
     fn step(&mut self, standby: &Standby) {
+        standby.add_steps(*self.steps..*self.steps + 1);
         *self.steps += 1;
-        standby.add_steps(1);
     }
 
     /// Reads until something is the case.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,8 +57,8 @@ pub struct Standby {
     pub config: Config,
     /// How often it was shut down, or was about to be.
     stops: AtomicU32,
-    /// How many steps the listeners there have come towards the promotion.
-    steps: AtomicU32,
+    /// How many of the listeners there have taken each step towards the promotion.
+    steps: [AtomicU32; STEPS_TO_PROMOTION],
     /// Its replay is paused, and goes on only with the promotion.
     is_held: AtomicBool,
     is_promoted: AtomicBool,
@@ -65,14 +66,14 @@ pub struct Standby {
 
 /// Steps of a listener on a standby towards the promotion: it does nothing more that waits
 /// for replay, and all that it is to receive is sent.
-pub const STEPS_TO_PROMOTION: u32 = 2;
+pub const STEPS_TO_PROMOTION: usize = 2;
 
 impl Standby {
     pub fn new(config: Config) -> Self {
         Self {
             config,
             stops: AtomicU32::new(0),
-            steps: AtomicU32::new(0),
+            steps: Default::default(),
             is_held: AtomicBool::new(false),
             is_promoted: AtomicBool::new(false),
         }
@@ -87,12 +88,17 @@ impl Standby {
         self.stops.load(Ordering::SeqCst)
     }
 
-    pub fn add_steps(&self, steps: u32) {
-        self.steps.fetch_add(steps, Ordering::SeqCst);
+    /// A listener has taken these steps, counted from 0: each of them only once.
+    pub fn add_steps(&self, steps: Range<usize>) {
+        for step in &self.steps[steps] {
+            step.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
-    pub fn steps(&self) -> u32 {
-        self.steps.load(Ordering::SeqCst)
+    /// How many listeners have taken this step. That one of them is further than
+    /// another does not make up for it.
+    pub fn have_taken(&self, step: usize) -> u32 {
+        self.steps[step].load(Ordering::SeqCst)
     }
 
     pub fn hold(&self) {
@@ -383,4 +389,20 @@ pub fn is_accepted(error: &tokio_postgres::Error) -> bool {
         SqlState::PROGRAM_LIMIT_EXCEEDED,
     ];
     error.code().is_some_and(|code| accepted.contains(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_gone_does_not_stand_in_for_who_is_still_waiting() {
+        let standby = Standby::new(Config::new());
+        standby.add_steps(0..STEPS_TO_PROMOTION);
+        assert_eq!(standby.have_taken(0), 1);
+        standby.add_steps(0..1);
+        assert_eq!([standby.have_taken(0), standby.have_taken(1)], [2, 1]);
+        standby.add_steps(1..STEPS_TO_PROMOTION);
+        assert_eq!([standby.have_taken(0), standby.have_taken(1)], [2, 2]);
+    }
 }

@@ -62,19 +62,19 @@ async fn promote(shared: &Arc<Shared>, standby: &Standby, listeners: u32) -> Res
     let on_standby = (0..listeners)
         .filter(|&listener| shared.standby_of(listener).is_some())
         .count() as u32;
-    let wait_for_steps = async |count| {
-        while standby.steps() < count * on_standby {
+    let wait_for_step = async |step| {
+        while standby.have_taken(step) < on_standby {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     let what = "the listeners to do nothing more";
-    within(shared, WHO, what, wait_for_steps(1)).await?;
+    within(shared, WHO, what, wait_for_step(0)).await?;
     execute(shared, standby, "SELECT pg_wal_replay_pause()").await?;
     let sql = "SELECT pg_get_wal_replay_pause_state() = 'paused'";
     wait_until_true(shared, standby, sql).await?;
     standby.hold();
     let what = "the listeners to send their last notifications";
-    within(shared, WHO, what, wait_for_steps(STEPS_TO_PROMOTION)).await?;
+    within(shared, WHO, what, wait_for_step(STEPS_TO_PROMOTION - 1)).await?;
 
     let primary = shared.connect(WHO).await?.client;
     let sql = "SELECT pg_current_wal_flush_lsn()::text";
