@@ -33,6 +33,11 @@
  * remembers the relations of the following files, too.  These entries are like
  * all others: what changes a relation takes its entries with it.
  *
+ * While tables are created, the snapshots of decoding see those in front only:
+ * the rows that follow are there, and nobody is allowed to see them, which takes
+ * longest to find out.  So no search reads further than READ_AHEAD_RANGE, and
+ * after one that has found few the next READ_AHEAD_REST do not try.
+ *
  * The same file is compiled into the library (PINPOINT_LIVE), and into
  * PostgreSQL itself in place of relfilenumbermap.c (15: relfilenodemap.c), as
  * "make check-in-tree" does.
@@ -73,8 +78,15 @@
 #define READ_AHEAD_AFTER	4
 #define READ_AHEAD_DISTANCE	64
 
-/* Rows of pg_class that are read ahead */
+/* What is read ahead: rows of pg_class, of the file numbers that follow */
 #define READ_AHEAD_ROWS		64
+#define READ_AHEAD_RANGE	256
+
+/* Reading ahead is worth it for more neighbors than that, else it rests */
+#define READ_AHEAD_FEW		8
+
+/* Look-ups that do not read ahead while it rests */
+#define READ_AHEAD_REST		256
 
 typedef struct RelfilenumberMapKey
 {
@@ -117,6 +129,9 @@ static slist_head relfilenumber_map_negatives = SLIST_STATIC_INIT(relfilenumber_
  */
 static RelfilenumberMapKey relfilenumber_map_last = {InvalidOid, 0};
 static int	relfilenumber_map_in_a_row = 0;
+
+/* Searches to come that do not read ahead */
+static int	relfilenumber_map_rest = 0;
 
 /* Invalidations so far: has one come in meanwhile? */
 static uint64 relfilenumber_map_invalidations = 0;
@@ -320,7 +335,7 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 	int			rows_ahead = 0;
 	uint64		invalidations;
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	ScanKeyData conditions[2];
+	ScanKeyData conditions[3];
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	Oid			relid = InvalidOid;
@@ -332,8 +347,13 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 				read_ahead ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
 				read_ahead ? F_OIDGE : F_OIDEQ,
 				ObjectIdGetDatum(key->relfilenumber));
+	if (read_ahead)
+		ScanKeyInit(&conditions[2], Anum_pg_class_relfilenode,
+					BTLessEqualStrategyNumber, F_OIDLE,
+					ObjectIdGetDatum(key->relfilenumber +
+									 Min(READ_AHEAD_RANGE, OID_MAX - key->relfilenumber)));
 	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
-							  NULL, lengthof(conditions), conditions);
+							  NULL, read_ahead ? 3 : 2, conditions);
 	invalidations = relfilenumber_map_invalidations;
 	while (rows_ahead < READ_AHEAD_ROWS && (tuple = systable_getnext(scan)) != NULL)
 	{
@@ -364,6 +384,8 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 	table_close(pg_class, AccessShareLock);
 
 	relfilenumber_map_last = *key;
+	if (read_ahead && num_neighbors <= READ_AHEAD_FEW)
+		relfilenumber_map_rest = READ_AHEAD_REST;
 	if (invalidations == relfilenumber_map_invalidations)
 		remember_neighbors(neighbors, num_neighbors);
 	return relid;
@@ -385,6 +407,11 @@ is_in_a_row(const RelfilenumberMapKey *key)
 	else
 		relfilenumber_map_in_a_row = 0;
 
+	if (relfilenumber_map_rest > 0)
+	{
+		relfilenumber_map_rest--;
+		return false;
+	}
 	return relfilenumber_map_in_a_row >= READ_AHEAD_AFTER &&
 		!IgnoreSystemIndexes &&
 		!ReindexIsProcessingIndex(ClassTblspcRelfilenodeIndexId);
