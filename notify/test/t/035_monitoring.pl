@@ -16,6 +16,19 @@ my $node = new_node('main');
 my $observer = connect_to($node);
 $observer->run('CREATE ROLE monitor LOGIN IN ROLE pg_monitor');
 my ($listener, $sender) = connect_many($node, 2);
+
+# What was counted in databases that are gone stays counted.
+foreach my $database (qw(gone lost))
+{
+	$observer->run("CREATE DATABASE $database");
+	my $visitor = connect_to($node, dbname => $database);
+	$visitor->run('CREATE EXTENSION pg_pinpoint');
+	$visitor->run('NOTIFY nobody');
+	$visitor->close;
+	$observer->run("DROP DATABASE $database WITH (FORCE)");
+}
+is($observer->value('SELECT count(*) FROM pinpoint.stat_notify WHERE datname IS NULL'), 2, 'two databases are gone');
+
 my $monitor = connect_to($node, user => 'monitor');
 $listener->run('LISTEN jobs');
 $sender->run("NOTIFY jobs, '1'");
@@ -23,14 +36,23 @@ $listener->wait_for(1);
 $listener->run('BEGIN');
 $sender->run("NOTIFY jobs, '2'");
 
-# The first row of a query, by column.
+# The first row of a query, by column, or the first where something is so.
 sub first_row
 {
-	my ($query) = @_;
+	my ($query, $condition) = @_;
 	$query =~ s/;\s*$//;
-	my $result = $monitor->query("SELECT row_to_json(q) FROM ($query) AS q");
+	my $where  = defined $condition ? "WHERE $condition" : '';
+	my $result = $monitor->query("SELECT row_to_json(q) FROM ($query) AS q $where");
 	is($result->error ? $result->error->{M} : undef, undef, substr($query, 0, 60) =~ s/\n.*//sr) or return {};
 	return $result->rows->[0] ? decode_json($result->rows->[0][0]) : {};
+}
+
+# A series of figures is told from others by its label alone.
+sub is_told_apart
+{
+	my ($query, $label) = @_;
+	$query =~ s/;\s*$//;
+	is($monitor->query("SELECT count(*) - count(DISTINCT $label) FROM ($query) AS q")->rows->[0][0], 0, "each $label once");
 }
 
 # The blocks of a YAML file that follow such a line, by the name before it.
@@ -50,8 +72,8 @@ sub blocks
 
 my ($yaml, $queries) = blocks('pg_pinpoint.collector.yml', 'query_name: (?<name>\w+)', 'query:');
 is_deeply([ sort keys %$queries ], [qw(pinpoint_listeners pinpoint_notify pinpoint_queue)], 'the queries for sql_exporter');
-my %rows   = map { $_ => first_row($queries->{$_}) } keys %$queries;
-my @labels = ('datname');
+my %rows = map { $_ => first_row($queries->{$_}, $_ eq 'pinpoint_queue' ? undef : "datname = 'postgres'") } keys %$queries;
+is_told_apart($queries->{$_}, 'datname') for qw(pinpoint_listeners pinpoint_notify);
 my %metrics;
 while ($yaml =~ /- metric_name: (\w+)\n(.*?)query_ref: (\w+)\n/sg)
 {
@@ -80,6 +102,7 @@ is_deeply([ grep { !exists $metrics{$_} } @used ], [], 'and each of them is ther
 (undef, my $metrics) = blocks('pgwatch.yml', '(?<name>pinpoint_\w+):', '15:');
 is_deeply([ sort keys %$metrics ], [qw(pinpoint_listeners pinpoint_notify pinpoint_queue)], 'the metrics for pgwatch');
 ok(first_row($metrics->{$_})->{epoch_ns} > 1e18, 'when it was taken') for sort keys %$metrics;
+is_told_apart($metrics->{$_}, 'tag_datname') for qw(pinpoint_listeners pinpoint_notify);
 
 # ---- the page
 
