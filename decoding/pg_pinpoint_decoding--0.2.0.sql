@@ -3,6 +3,10 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION pg_pinpoint_decoding" to load this file. \quit
 
+-- The schema belongs to the extension: nobody who made one of that name before
+-- can own what is in it, and it goes with the extension.
+CREATE SCHEMA pinpoint_decoding;
+
 CREATE FUNCTION pinpoint_decoding.stat_get_server(
 	OUT active boolean,
 	OUT refused_because text,
@@ -55,5 +59,11 @@ SELECT s.* FROM pinpoint_decoding.stat_get_sessions() AS s;
 COMMENT ON VIEW pinpoint_decoding.stat_sessions IS
 'one row per session that has looked up a relation by its file number';
 
+-- For everybody, whatever default privileges say.
+GRANT EXECUTE ON FUNCTION
+	pinpoint_decoding.stat_get_server(),
+	pinpoint_decoding.stat_get_standby_snapshots(),
+	pinpoint_decoding.stat_get_sessions()
+TO PUBLIC;
 GRANT USAGE ON SCHEMA pinpoint_decoding TO PUBLIC;
 GRANT SELECT ON pinpoint_decoding.stat_server, pinpoint_decoding.stat_sessions TO PUBLIC;

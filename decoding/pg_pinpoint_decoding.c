@@ -52,6 +52,15 @@ static void startup_shmem(void);
 void
 _PG_init(void)
 {
+	void	  **preloaded = find_rendezvous_variable("pg_pinpoint_decoding");
+
+	/* It would have variables of its own, which know of nothing. */
+	if (*preloaded != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_pinpoint_decoding was loaded from another file when the server started"),
+				 errhint("In \"shared_preload_libraries\" write pg_pinpoint_decoding, without a path, and restart the server.")));
+
 	/*
 	 * A session loads the library to create the extension, or to show its
 	 * views.  That must work on a server that does not use the library: a
@@ -60,6 +69,7 @@ _PG_init(void)
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 
+	*preloaded = &pinpoint_refused_because;
 	pinpoint_standby_snapshot_define_setting();
 	MarkGUCPrefixReserved("pinpoint_decoding");
 

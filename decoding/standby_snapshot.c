@@ -25,6 +25,8 @@
  */
 #include "postgres.h"
 
+#include <dlfcn.h>
+
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -65,6 +67,7 @@ static int	standby_snapshot_interval = 0;
 /* NULL if the library is not active */
 static SharedStandbySnapshot *standby_snapshot = NULL;
 
+static const char *library_name(Size size);
 static void count_changes(XactEvent event, void *arg);
 static bool changes_catalog(void);
 static void wake_worker(void);
@@ -104,9 +107,25 @@ pinpoint_standby_snapshot_init(void)
 	worker.bgw_restart_time = RESTART_INTERVAL;
 	strlcpy(worker.bgw_name, "pg_pinpoint_decoding standby snapshots", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "pg_pinpoint_decoding standby snapshots", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "pg_pinpoint_decoding", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, library_name(sizeof(worker.bgw_library_name)),
+			sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "pinpoint_standby_snapshot_main", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * By which name the worker finds this library.  The file that it was loaded from,
+ * as a server may be told to preload one by its path; where that is too long (before
+ * PostgreSQL 17 for more than 95 bytes), the one that is installed.
+ */
+static const char *
+library_name(Size size)
+{
+	Dl_info		info;
+
+	if (dladdr(&standby_snapshot, &info) != 0 && strlen(info.dli_fname) < size)
+		return info.dli_fname;
+	return "pg_pinpoint_decoding";
 }
 
 Size

@@ -55,5 +55,22 @@ is( $node->safe_psql('updated', 'SELECT active, standby_snapshots FROM pinpoint_
 		extra_params => [ '-U', 'someone' ]),
 	't|0', 'everyone may read the new column');
 
+# In a schema that somebody else has made, and given away
+$node->safe_psql('postgres', 'CREATE DATABASE others OWNER someone');
+$node->safe_psql('others', 'CREATE SCHEMA pinpoint_decoding; GRANT ALL ON SCHEMA pinpoint_decoding TO PUBLIC',
+	extra_params => [ '-U', 'someone' ]);
+my (undef, undef, $error) = $node->psql('others', 'CREATE EXTENSION pg_pinpoint_decoding');
+like($error, qr/schema "pinpoint_decoding" already exists/, 'a schema that somebody has made before is not taken');
+$node->safe_psql('others', q{CREATE EXTENSION pg_pinpoint_decoding VERSION '0.1.0'; ALTER EXTENSION pg_pinpoint_decoding UPDATE});
+is($node->safe_psql('others', $objects), $fresh, 'and after an update it is taken from him');
+
+# Where functions are not for everybody, the views still are.
+$node->safe_psql('postgres', 'CREATE DATABASE guarded');
+$node->safe_psql('guarded', 'ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC; CREATE EXTENSION pg_pinpoint_decoding');
+is( $node->safe_psql('guarded', 'SELECT active FROM pinpoint_decoding.stat_server', extra_params => [ '-U', 'someone' ]),
+	't', 'everyone may read the view');
+is($node->safe_psql('guarded', 'DROP EXTENSION pg_pinpoint_decoding; SELECT count(*) FROM pg_namespace'
+	  . q{ WHERE nspname = 'pinpoint_decoding'}), 0, 'the schema goes with the extension');
+
 $node->stop;
 done_testing();

@@ -7,6 +7,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use File::Copy qw(copy);
+
 use DecodingTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -129,6 +131,20 @@ restart_with('wal_level = logical');
 $node->poll_query_until('postgres', $workers, 1) or die 'the worker does not start';
 catalog_changes();
 snapshots_become(1, 'a physical slot counts, as a standby may decode');
+
+# ---- the library is preloaded by its path, and another file of it is installed
+
+my ($libdir) = run_command([ 'pg_config', '--pkglibdir' ]);
+my $copy = "$PostgreSQL::Test::Utils::tmp_check/pg_pinpoint_decoding_copy.so";
+copy("$libdir/pg_pinpoint_decoding.so", $copy) or BAIL_OUT("cannot copy the library: $!");
+restart_with("shared_preload_libraries = '$copy'");
+$node->poll_query_until('postgres', $workers, 1) or die 'the worker does not start';
+my (undef, undef, $refused) = $node->psql('postgres', 'SELECT * FROM pinpoint_decoding.stat_server');
+like($refused, qr/pg_pinpoint_decoding was loaded from another file when the server started/, 'a second copy is refused');
+my $worker = $node->safe_psql('postgres', $workers =~ s/count\(\*\)/pid/r);
+catalog_changes();
+wait_for_worker();
+is($node->safe_psql('postgres', $workers =~ s/count\(\*\)/pid/r), $worker, 'its worker goes on');
 
 $node->stop;
 done_testing();
