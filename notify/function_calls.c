@@ -110,6 +110,9 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
  * if their body calls pg_notify(), which is volatile.  They must not be touched: an
  * index on what such a function returns is found only if it is inlined wherever it
  * is looked for.
+ *
+ * Nor must those that return void, where no planner is: inlined they return what
+ * pg_notify() does, which is not null, and executed they return null.
  */
 static bool
 needs_fmgr(Oid funcid)
@@ -118,6 +121,7 @@ needs_fmgr(Oid funcid)
 	{
 		HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
 		bool		calls_replaced = false;
+		bool		returns_void = false;
 
 		if (HeapTupleIsValid(tuple))
 		{
@@ -127,11 +131,13 @@ needs_fmgr(Oid funcid)
 				(proc->provolatile == PROVOLATILE_VOLATILE ||
 				 proc->proretset))
 				calls_replaced = pinpoint_body_calls_replaced(tuple);
+			returns_void = proc->prorettype == VOIDOID;
 			ReleaseSysCache(tuple);
 		}
 		if (calls_replaced && planning)
 			may_have_inlined = true;
-		else if (calls_replaced && pinpoint_replacement_exists())
+		else if (calls_replaced && !returns_void &&
+				 pinpoint_replacement_exists())
 			return true;
 	}
 

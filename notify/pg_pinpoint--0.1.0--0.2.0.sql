@@ -29,6 +29,25 @@ BEGIN
 END
 $$;
 
+-- What its former owner has granted on it goes.
+DO $$
+DECLARE
+	grantee pg_catalog.text;
+BEGIN
+	FOR grantee IN
+		SELECT DISTINCT CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0 THEN 'PUBLIC'
+							 ELSE pg_catalog.format('%I', pg_catalog.pg_get_userbyid(a.grantee)) END
+		  FROM pg_catalog.pg_namespace AS n, pg_catalog.aclexplode(n.nspacl) AS a
+		 WHERE n.nspname OPERATOR(pg_catalog.=) 'pinpoint'
+		   AND a.grantee OPERATOR(pg_catalog.<>) n.nspowner
+	LOOP
+		EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA pinpoint FROM %s CASCADE', grantee);
+	END LOOP;
+END
+$$;
+
+GRANT USAGE ON SCHEMA pinpoint TO PUBLIC;
+
 ALTER EXTENSION pg_pinpoint ADD SCHEMA pinpoint;
 
 -- Who shares a channel.
@@ -184,6 +203,16 @@ SELECT q.* FROM pinpoint.stat_get_queue() AS q;
 
 COMMENT ON VIEW pinpoint.stat_queue IS
 'one row: size and use of the notification queue, disk space taken for it, and the commits that are under way or held back';
+
+-- Functions are for everybody unless default privileges say otherwise; these have
+-- to be: a call of pg_notify() is replaced only if nobody can notice.
+GRANT EXECUTE ON FUNCTION
+	pinpoint.notify(text, text),
+	pinpoint.notification_queue_usage(),
+	pinpoint.stat_get_listeners(),
+	pinpoint.stat_get_notify(),
+	pinpoint.stat_get_queue()
+TO PUBLIC;
 
 REVOKE ALL ON FUNCTION pinpoint.stat_get_listening() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pinpoint.stat_get_listening() TO pg_read_all_stats;

@@ -166,6 +166,16 @@ SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.transactions
 COMMENT ON VIEW pinpoint.stat_channels IS
 'one row per channel that somebody listens on, with the number of its listeners, of those among them who share it, and of the transactions that notified it since the first of them came';
 
+-- Functions are for everybody unless default privileges say otherwise; these have
+-- to be: a call of pg_notify() is replaced only if nobody can notice.
+GRANT EXECUTE ON FUNCTION
+	pinpoint.notify(text, text),
+	pinpoint.notification_queue_usage(),
+	pinpoint.stat_get_listeners(),
+	pinpoint.stat_get_notify(),
+	pinpoint.stat_get_queue()
+TO PUBLIC;
+
 -- As in pg_stat_activity, who is connected is no secret and what he does is:
 -- the names of other people's channels are for those who may monitor.
 REVOKE ALL ON FUNCTION pinpoint.stat_get_channels() FROM PUBLIC;

@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/async.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -60,6 +61,9 @@ static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 /* Has the current transaction committed, with something left to do? */
 static bool committed = false;
 
+/* While trace_notify is turned off: it was on. */
+static bool traces = false;
+
 static void request_shmem(void);
 static void startup_shmem(void);
 static void at_transaction_event(XactEvent event, void *arg);
@@ -76,10 +80,21 @@ static void at_exit(int code, Datum arg);
  * A server that does not preload the library can still have it loaded, for
  * instance by pg_upgrade, or where a dump is restored.  Then nothing is done, and
  * the functions that need shared memory say so when they are called.
+ *
+ * A second copy of the library, from another file, would have variables of its own,
+ * and so take a server for one without the library.
  */
 void
 _PG_init(void)
 {
+	void	  **preloaded = find_rendezvous_variable("pg_pinpoint");
+
+	if (*preloaded != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_pinpoint was loaded from another file when the server started"),
+				 errhint("In \"shared_preload_libraries\" write pg_pinpoint, without a path, and restart the server.")));
+
 	if (!process_shared_preload_libraries_in_progress)
 	{
 		if (creating_extension && !IsBinaryUpgrade)
@@ -89,6 +104,7 @@ _PG_init(void)
 		return;
 	}
 
+	*preloaded = &committed;
 	pinpoint_settings_define();
 
 	prev_shmem_request_hook = shmem_request_hook;
@@ -244,6 +260,13 @@ pre_commit(void)
 			pinpoint_message_log_give_back();
 		pinpoint_commit_order_prepare(notifications);
 		pinpoint_commit_work_ahead();
+
+		/*
+		 * From here on others wait for this commit.  PostgreSQL would tell
+		 * the client that it comes to its own queue next, and wait for that.
+		 */
+		traces = Trace_notify;
+		Trace_notify = false;
 		pinpoint_commit_order_announce();
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -273,6 +296,9 @@ end_transaction(void)
 {
 	pinpoint_pending_reset();
 	committed = false;
+	if (traces)
+		Trace_notify = true;
+	traces = false;
 	if (pinpoint_slot_registered())
 		pinpoint_session_end_prepare();
 }

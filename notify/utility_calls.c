@@ -9,6 +9,9 @@
  * is raw: a name, which may mean another function, or none.  So they are
  * analysed here as PostgreSQL will do it, which also raises its errors, and the
  * calls that are found to mean pg_notify() get the name of its replacement.
+ * That name will be looked up again, so the arguments get casts to the very types
+ * of the replacement: then no other function of that name can be meant, whoever may
+ * have put one into the schema.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -23,6 +26,7 @@
 #include "nodes/parsenodes.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_relation.h"
+#include "parser/parser.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -52,6 +56,7 @@ static void replace_in_copy(CopyStmt *copy, const char *query_string);
 static void replace_raw_calls(Node *raw, ParseState *pstate,
 							  ParseExprKind kind);
 static bool find_meaning(Node *node, void *context);
+static void rename_call(FuncCall *call, char *schema, char *name);
 
 /*
  * Returns the statement to execute instead: the same one if it contains no call
@@ -221,8 +226,28 @@ replace_raw_calls(Node *raw, ParseState *pstate, ParseExprKind kind)
 		(void) find_meaning(found.analysed, &meaning);
 		if (OidIsValid(meaning.funcid) &&
 			pinpoint_replacement_by_name(meaning.funcid, &schema, &name))
-			call->funcname = list_make2(makeString(pstrdup(schema)),
-										makeString(pstrdup(name)));
+			rename_call(call, schema, name);
+	}
+}
+
+/*
+ * All arguments of what we replace are of type text, and have no names.
+ */
+static void
+rename_call(FuncCall *call, char *schema, char *name)
+{
+	ListCell   *lc;
+
+	call->funcname = list_make2(makeString(pstrdup(schema)),
+								makeString(pstrdup(name)));
+	foreach(lc, call->args)
+	{
+		TypeCast   *cast = makeNode(TypeCast);
+
+		cast->arg = lfirst(lc);
+		cast->typeName = SystemTypeName("text");
+		cast->location = -1;
+		lfirst(lc) = cast;
 	}
 }
 

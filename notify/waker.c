@@ -20,6 +20,8 @@
  */
 #include "postgres.h"
 
+#include <dlfcn.h>
+
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -47,6 +49,7 @@
 /* Seconds after which the postmaster starts it again. */
 #define RESTART_INTERVAL	1
 
+static const char *library_name(Size size);
 static void at_exit(int code, Datum arg);
 static int	signal_listed(void);
 
@@ -65,13 +68,28 @@ pinpoint_waker_register(void)
 		BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = RESTART_INTERVAL;
-	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name),
-			 "pg_pinpoint");
+	strlcpy(worker.bgw_library_name, library_name(sizeof(worker.bgw_library_name)),
+			sizeof(worker.bgw_library_name));
 	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
 			 "pinpoint_waker_main");
 	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "pg_pinpoint waker");
 	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "pg_pinpoint waker");
 	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * By which name the worker finds this library.  The file that it was loaded from,
+ * as a server may be told to preload one by its path; where that is too long (before
+ * PostgreSQL 17 for more than 95 bytes), the one that is installed.
+ */
+static const char *
+library_name(Size size)
+{
+	Dl_info		info;
+
+	if (dladdr(&pinpoint_waker, &info) != 0 && strlen(info.dli_fname) < size)
+		return info.dli_fname;
+	return "pg_pinpoint";
 }
 
 /*

@@ -285,3 +285,20 @@ SET enable_bitmapscan = off;
 EXPLAIN (COSTS OFF) SELECT * FROM indexed WHERE mentions(a) = 'a';
 DROP TABLE indexed;
 DROP FUNCTION mentions;
+
+-- A function that returns void returns something where it is inlined, and null where it
+-- is executed.  Where no planner is, it is inlined as ever.
+CREATE FUNCTION engine_void(text) RETURNS void LANGUAGE sql AS $$ SELECT pg_notify('engine', $1) $$;
+CREATE FUNCTION engine_fires() RETURNS trigger LANGUAGE plpgsql
+	AS $$ BEGIN RAISE NOTICE 'fires for %', NEW.a; RETURN NULL; END $$;
+CREATE TABLE engine_voids (a text CHECK (engine_void(a) IS NOT NULL), b text DEFAULT engine_void('b')::text);
+CREATE TRIGGER engine_fires AFTER INSERT ON engine_voids
+	FOR EACH ROW WHEN (engine_void(NEW.a) IS NOT NULL) EXECUTE FUNCTION engine_fires();
+INSERT INTO engine_voids VALUES ('inserted');
+COPY engine_voids (a) FROM PROGRAM 'echo copied';
+SELECT a, b IS NULL AS is_null FROM engine_voids ORDER BY a;
+PREPARE engine_given (text) AS SELECT $1 IS NULL AS is_null;
+EXECUTE engine_given(engine_void('x')::text);
+DEALLOCATE engine_given;
+DROP TABLE engine_voids;
+DROP FUNCTION engine_void, engine_fires;

@@ -6,6 +6,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use File::Copy qw(copy);
+
 use PinpointTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -112,7 +114,7 @@ foreach my $version (grep { $_ ne $newest } @versions)
 
 # In a schema that somebody else has made.
 $admin->run('CREATE DATABASE others OWNER someone');
-in_database('others', 'CREATE SCHEMA pinpoint', user => 'someone');
+in_database('others', 'CREATE SCHEMA pinpoint; GRANT ALL ON SCHEMA pinpoint TO PUBLIC, other_admin', user => 'someone');
 in_database('others', q{CREATE EXTENSION pg_pinpoint VERSION '0.1.0'});
 in_database('others', 'ALTER EXTENSION pg_pinpoint UPDATE');
 is_deeply(contents('others'), $fresh, 'whoever made the schema before');
@@ -127,6 +129,38 @@ in_database('another', 'ALTER EXTENSION pg_pinpoint UPDATE', user => 'other_admi
 my $owner = q{SELECT nspowner = extowner FROM pg_namespace, pg_extension
   WHERE nspname = 'pinpoint' AND extname = 'pg_pinpoint'};
 is(in_database('another', $owner)->rows->[0][0], 't', 'the schema has the owner of the extension');
+
+# ---- default privileges
+
+$admin->run('CREATE DATABASE guarded');
+in_database('guarded', 'ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC; CREATE EXTENSION pg_pinpoint');
+my $guarded = connect_to($node, dbname => 'guarded', user => 'someone');
+$guarded->run(q{LISTEN a; SELECT pg_notify('a', 'x')});
+is($guarded->value(q{SELECT transactions FROM pinpoint.stat_notify WHERE datname = 'guarded'}), 1, 'where functions are not for everybody, these are');
+is($guarded->value('SELECT count(*) FROM pinpoint.stat_listeners, pinpoint.stat_queue'), 1, 'so the views are, too');
+$guarded->close;
+error_is(in_database('guarded', 'SELECT pinpoint.stat_reset()', user => 'someone'),
+	'42501', 'permission denied for function stat_reset', undef, 'but not what is for superusers');
+
+# ---- another function of that name is never called
+
+$admin->run('CREATE DATABASE shadow');
+my $shadow = connect_to($node, dbname => 'shadow');
+$shadow->run(q{
+	CREATE EXTENSION pg_pinpoint;
+	CREATE TABLE called (by text);
+	CREATE TABLE names (a varchar, b varchar);
+	CREATE FUNCTION pinpoint.notify(varchar, varchar) RETURNS void LANGUAGE sql
+		AS $$ INSERT INTO public.called VALUES (current_user) $$;
+	PREPARE p (text) AS SELECT $1;
+	LISTEN a});
+$shadow->run(q{
+	EXECUTE p(pg_notify('a'::varchar, 'execute'::varchar)::text)});
+$shadow->run(q{COPY names FROM PROGRAM 'printf "a\\tcopy\\n"' WHERE pg_notify(a, b) IS NOT NULL});
+is_deeply(all_as_text($shadow->take_notifications), [ 'a/execute', 'a/copy' ], 'EXECUTE and COPY notify');
+is($shadow->value(q{SELECT transactions FROM pinpoint.stat_notify WHERE datname = 'shadow'}), 2, 'the way of pg_pinpoint');
+is($shadow->value('SELECT count(*) FROM called'), 0, 'by its own functions');
+$shadow->close;
 
 # ---- nobody has it from the start
 
@@ -191,5 +225,19 @@ $admin->run('CREATE DATABASE restored');
 $node->command_ok([ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $node->connstr('restored') ],
 	'it can be restored');
 is_deeply(contents('restored'), contents('postgres'), 'to the same');
+
+# ---- another file of the library
+
+my $copy = "$PostgreSQL::Test::Utils::tmp_check/pg_pinpoint_copy.so";
+my ($libdir) = run_command([ 'pg_config', '--pkglibdir' ]);
+copy("$libdir/pg_pinpoint.so", $copy) or BAIL_OUT("cannot copy the library: $!");
+my $by_path = new_node('by_path', preload => $copy, extension => 0);
+my $visitor = connect_to($by_path);
+my $waker   = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'};
+ok($by_path->poll_query_until('postgres', "SELECT EXISTS ($waker)"), 'preloaded by its path it has a waker');
+error_is($visitor->query('CREATE EXTENSION pg_pinpoint'),
+	'55000', 'pg_pinpoint was loaded from another file when the server started', undef,
+	'and a second copy from another file is refused');
+$visitor->close;
 
 done_testing();

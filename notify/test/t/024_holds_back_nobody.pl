@@ -82,6 +82,23 @@ is( $observer->value(
 is($observer->value('SET enable_seqscan = off; SELECT t IS NOT NULL FROM large WHERE i = 7'),
 	't', 'indexes, too');
 
+# ---- PostgreSQL's own trace, which goes to the client in the midst of the commit
+
+sub traced
+{
+	my ($sql) = @_;
+	return grep { $_->{type} eq 'N' && $_->{fields}{M} eq 'PreCommit_Notify' } $sender->run($sql)->messages;
+}
+
+$sender = connect_to($node);
+$sender->run('SET trace_notify = on; SET client_min_messages = debug1');
+cmp_ok(scalar(traced('LISTEN t')), '>', 0, 'trace_notify tells of a commit');
+is(scalar(traced('LISTEN u; NOTIFY t')), 0, 'but not where others wait for it');
+is($sender->value('SHOW trace_notify'), 'on', 'and stays on');
+$sender->query('BEGIN; LISTEN u; NOTIFY t; ROLLBACK');
+cmp_ok(scalar(traced('LISTEN v')), '>', 0, 'afterwards it tells again');
+$sender->close;
+
 # ---- a client that does not read
 
 $sender = connect_to($node);
