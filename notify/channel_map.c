@@ -29,6 +29,7 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/ipc.h"
+#include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/dsa.h"
 #include "utils/memutils.h"
@@ -63,6 +64,8 @@ typedef struct ChannelKey
  * Entry of the map.  Protected by the lock of its partition, but for turn and
  * transactions; so is the array of slot numbers that it may point to.  Those who
  * share the channel are the last nsharers of them.  They are in no order otherwise.
+ *
+ * The fields are in this order to leave no holes: see ITEM_SIZE.
  */
 typedef struct ChannelEntry
 {
@@ -70,12 +73,19 @@ typedef struct ChannelEntry
 	int			nlisteners;
 	int			length;			/* elements that fit where they are now */
 	int			few[LISTENERS_INLINE];	/* while length is LISTENERS_INLINE */
-	dsa_pointer many;			/* array of int, when length is more */
 	int			nsharers;
 	int			share_limit;	/* of the one who began to share it last */
 	uint32		turn;			/* see PinpointListeners, */
 	pg_atomic_uint64 transactions;	/* likewise */
+	dsa_pointer many;			/* array of int, when length is more */
 } ChannelEntry;
+
+/*
+ * With what dshash puts in front of it, an entry fits into what DSA hands out for 97
+ * to 128 bytes.  The next size is 160.
+ */
+#define ITEM_SIZE			(sizeof(ChannelEntry) + 16)
+StaticAssertDecl(ITEM_SIZE <= 128, "an entry of the channel map takes 128 bytes");
 
 /* Counters of entries; a power of two. */
 #define FILTER_SIZE		16384
@@ -110,6 +120,8 @@ static int	key_compare(const void *a, const void *b, size_t size, void *arg);
 static void make_key(ChannelKey *key, Oid dboid, const char *channel);
 static void describe(ChannelEntry *entry, PinpointListeners *listeners);
 static int *listeners_of(ChannelEntry *entry);
+static void add(const char *channel, int slotno, int share_limit);
+static void raise_max_share_limit(uint32 share_limit);
 static void remove_listener(ChannelEntry *entry, int slotno);
 static void resize_listeners(ChannelEntry *entry, int length, int flags);
 static void explain_full(void *arg);
@@ -239,21 +251,41 @@ pinpoint_channel_map_shmem_init(void)
  * allocated.
  *
  * Errors: ERRCODE_OUT_OF_MEMORY, if the memory for channels is full.  The map is
- * as it was then, and a lock of it may be held, as after every error.
+ * as it was then.  PostgreSQL reports an error to the client before it releases the
+ * locks that are held, and waits for that client; so they are released here.  The
+ * caller holds none.
  */
 void
 pinpoint_channel_map_add(const char *channel, int slotno, int share_limit)
 {
 	ErrorContextCallback context;
-	ChannelKey	key;
-	ChannelEntry *entry;
-	int		   *listeners;
-	bool		found;
 
 	context.callback = explain_full;
 	context.arg = NULL;
 	context.previous = error_context_stack;
 	error_context_stack = &context;
+
+	PG_TRY();
+	{
+		add(channel, slotno, share_limit);
+	}
+	PG_CATCH();
+	{
+		LWLockReleaseAll();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	error_context_stack = context.previous;
+}
+
+static void
+add(const char *channel, int slotno, int share_limit)
+{
+	ChannelKey	key;
+	ChannelEntry *entry;
+	int		   *listeners;
+	bool		found;
 
 	make_key(&key, MyDatabaseId, channel);
 	entry = dshash_find_or_insert(channel_map, &key, &found);
@@ -284,9 +316,7 @@ pinpoint_channel_map_add(const char *channel, int slotno, int share_limit)
 		entry->nsharers++;
 		entry->share_limit = share_limit;
 		pg_atomic_fetch_add_u32(&map_control->nsharing, 1);
-		if (pg_atomic_read_u32(&map_control->max_share_limit) <
-			(uint32) share_limit)
-			pg_atomic_write_u32(&map_control->max_share_limit, share_limit);
+		raise_max_share_limit(share_limit);
 	}
 	else
 	{
@@ -298,8 +328,21 @@ pinpoint_channel_map_add(const char *channel, int slotno, int share_limit)
 	}
 	entry->nlisteners++;
 	dshash_release_lock(channel_map, entry);
+}
 
-	error_context_stack = context.previous;
+/*
+ * Others may do the same at this moment, for channels of other partitions.
+ */
+static void
+raise_max_share_limit(uint32 share_limit)
+{
+	uint32		max = pg_atomic_read_u32(&map_control->max_share_limit);
+
+	while (max < share_limit &&
+		   !pg_atomic_compare_exchange_u32(&map_control->max_share_limit,
+										   &max, share_limit))
+	{
+	}
 }
 
 /*

@@ -64,6 +64,9 @@
 /* Microseconds between two looks whether a listener has gone. */
 #define LISTENER_GONE_INTERVAL	10000
 
+/* Milliseconds that one has to be gone. */
+#define LISTENER_GONE_TIME		5000
+
 /* The numbers in the first line of a message; see replicate.c. */
 enum
 {
@@ -108,9 +111,14 @@ static void (*prev_xact_redo) (XLogReaderState *record) = NULL;
 static void (*prev_standby_redo) (XLogReaderState *record) = NULL;
 static void (*prev_message_cleanup) (void) = NULL;
 
+static void do_without_context(void (*work) (XLogReaderState *),
+							   XLogReaderState *record);
 static void message_redo(XLogReaderState *record);
+static void keep_message(XLogReaderState *record);
 static void xact_redo_end(XLogReaderState *record);
+static void end_transaction(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
+static void drop_not_running(XLogReaderState *record);
 static void message_cleanup(void);
 static int	max_unfinished(void);
 static void keep_piece(TransactionId xid, Oid dboid, const char *cursor,
@@ -165,15 +173,33 @@ max_unfinished(void)
 	return 2 * MaxBackends;
 }
 
+/*
+ * Do what is ours at a record.  PostgreSQL has an error context callback for redo that
+ * describes the whole record, with all payloads in it: none of what we report is
+ * about that, and to make its text takes memory, which there may not be.
+ */
+static void
+do_without_context(void (*work) (XLogReaderState *), XLogReaderState *record)
+{
+	ErrorContextCallback *save_error_context_stack = error_context_stack;
+
+	error_context_stack = NULL;
+	work(record);
+	error_context_stack = save_error_context_stack;
+}
+
 static void
 message_redo(XLogReaderState *record)
 {
-	xl_logical_message *message;
-
 	prev_message_redo(record);
+	if (standbyState != STANDBY_DISABLED)
+		do_without_context(keep_message, record);
+}
 
-	if (standbyState == STANDBY_DISABLED)
-		return;
+static void
+keep_message(XLogReaderState *record)
+{
+	xl_logical_message *message;
 
 	message = (xl_logical_message *) XLogRecGetData(record);
 	if (message->transactional &&
@@ -193,12 +219,15 @@ message_redo(XLogReaderState *record)
 static void
 xact_redo_end(XLogReaderState *record)
 {
-	Unfinished *transaction;
-
 	prev_xact_redo(record);
+	if (nunfinished > 0)
+		do_without_context(end_transaction, record);
+}
 
-	if (nunfinished == 0)
-		return;
+static void
+end_transaction(XLogReaderState *record)
+{
+	Unfinished *transaction;
 
 	switch (XLogRecGetInfo(record) & XLOG_XACT_OPMASK)
 	{
@@ -221,14 +250,17 @@ static void
 standby_redo_running(XLogReaderState *record)
 {
 	prev_standby_redo(record);
-
 	if (nunfinished > 0 &&
 		(XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_RUNNING_XACTS)
-	{
-		xl_running_xacts *running = (xl_running_xacts *) XLogRecGetData(record);
+		do_without_context(drop_not_running, record);
+}
 
-		drop_older_than(running->oldestRunningXid);
-	}
+static void
+drop_not_running(XLogReaderState *record)
+{
+	xl_running_xacts *running = (xl_running_xacts *) XLogRecGetData(record);
+
+	drop_older_than(running->oldestRunningXid);
 }
 
 /*
@@ -251,12 +283,24 @@ message_cleanup(void)
 static void
 keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
 {
-	uint64		numbers[NNUMBERS];
+	uint64		numbers[NNUMBERS] = {0};
 	Unfinished *transaction;
 	PinpointBatchWriter *writer;
 
-	if (!TransactionIdIsValid(xid) || !read_first_line(&cursor, end, numbers))
+	if (!TransactionIdIsValid(xid))
 		return;
+	if (!read_first_line(&cursor, end, numbers))
+	{
+		if (numbers[VERSION] <= PINPOINT_MESSAGE_VERSION)
+			return;
+
+		/*
+		 * A newer primary: it is a notification, and cannot be told. Nothing
+		 * is reserved for a piece that is not the first.
+		 */
+		numbers[OFFSET] = 1;
+		numbers[CHANNELS] = numbers[NOTIFICATIONS] = 0;
+	}
 
 	transaction = find_unfinished(xid);
 	if (transaction == NULL)
@@ -437,15 +481,18 @@ try_reserve(Size size)
 }
 
 /*
- * Disconnect the listener that is furthest behind, and wait until its process has
- * gone.  False if there is none.
+ * Disconnect the listener that is furthest behind, and wait until it keeps nothing
+ * any more.  False if there is none, or if that one does not end in time: a session
+ * that reports an error to a client that does not read cannot be ended.  Replay must
+ * not wait for it, and not once more for each transaction.
  */
 static bool
 disconnect_furthest_behind(void)
 {
+	static int	waited_in_vain = 0;
 	int			pid = pinpoint_slots_give_up_furthest();
 
-	if (pid == 0)
+	if (pid == 0 || (pid == waited_in_vain && pinpoint_slots_keeps(pid)))
 		return false;
 
 	ereport(LOG,
@@ -453,10 +500,17 @@ disconnect_furthest_behind(void)
 					pid),
 			 errhint("Its client reads too slowly, or it has been in a transaction for long. Increase \"pinpoint.queue_size\" on this server if that is to be expected.")));
 
-	while (pinpoint_slots_is_listening(pid))
+	/* As in pg_terminate_backend(), it may have ended by itself. */
+	(void) kill(pid, SIGTERM);
+
+	for (int waited = 0; pinpoint_slots_keeps(pid);
+		 waited += LISTENER_GONE_INTERVAL / 1000)
 	{
-		/* As in pg_terminate_backend(), it may have ended by itself. */
-		(void) kill(pid, SIGTERM);
+		if (waited >= LISTENER_GONE_TIME)
+		{
+			waited_in_vain = pid;
+			return false;
+		}
 		pg_usleep(LISTENER_GONE_INTERVAL);
 		PINPOINT_STARTUP_INTERRUPTS();
 	}
@@ -475,7 +529,7 @@ disconnect_database(Oid dboid, uint32 nnotifications)
 	ereport(LOG,
 			(errmsg("cannot tell the %u notifications of a transaction",
 					nnotifications),
-			 errdetail("There was no room for them in the NOTIFY queue, or they were replayed in part only. The %d sessions that listen in its database are disconnected.",
+			 errdetail("There was no room for them in the NOTIFY queue, or they were replayed in part only, or the primary has a newer version of pg_pinpoint. The %d sessions that listen in its database are disconnected.",
 					   n),
 			 errhint("If this happens more than once, increase \"pinpoint.queue_size\" on this server.")));
 }

@@ -131,6 +131,8 @@ pinpoint_sharing_give(PinpointBatch *batch, uint32 channel,
 			int			slotno = listeners->sharers[place];
 			int			ready = readiness(&PinpointSlotArray->slots[slotno]);
 
+			if (PinpointSlotArray->slots[slotno].given_up)
+				continue;
 			if (ready < least)
 			{
 				next = Max(next, ready);
@@ -284,7 +286,7 @@ pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
 		int			rank = 1 + readiness(slot) +
 			(is_late ? 0 : 1 + MAX_READINESS);
 
-		if (rank > best_rank &&
+		if (rank > best_rank && !slot->given_up &&
 			find_given(batch, given->channel, slotno) == NULL)
 		{
 			best = slotno;

@@ -14,6 +14,9 @@
  *					that was the last when it began.
  *	READING_AGAIN	more has been published for it since then.
  *
+ * A session that is given up is in any of these until it has ended.  If it was
+ * SIGNALLED it may not have a position any more.
+ *
  *					publish			session
  *	IDLE			SIGNALLED		-
  *	RESTING			SIGNALLED		IDLE when it looks, and there is nothing
@@ -44,6 +47,7 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
+#include "channel_map.h"
 #include "compat.h"
 #include "counters.h"
 #include "locks.h"
@@ -62,7 +66,7 @@ static PinpointSlot *my_slot(void);
 static PinpointWakeState my_state(void);
 static void trim(void);
 static PinpointSlot *furthest_behind(void);
-static void give_up(PinpointSlot *slot);
+static bool give_up(PinpointSlot *slot);
 
 static PinpointSlot *
 my_slot(void)
@@ -302,7 +306,7 @@ pinpoint_slot_given_up(void)
  * Begin to read: from *first, which stays pinned, to *last.  What has a number up
  * to *read_before was read already.  *handed_over: the signal for it is left to the
  * waker, who does not send it any more if this session reads first.  False if there
- * is nothing to read after all.
+ * is nothing to read after all, or if the session was given up.
  */
 bool
 pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
@@ -312,7 +316,7 @@ pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
 	bool		result = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	if (slot->state == PINPOINT_SIGNALLED)
+	if (slot->state == PINPOINT_SIGNALLED && slot->unread != NULL)
 	{
 		slot->state = PINPOINT_READING;
 		answered = 0;
@@ -432,14 +436,26 @@ furthest_behind(void)
 }
 
 /*
- * Mark a listener as given up.  The caller holds PinpointOrderLock exclusively.
+ * Mark a listener as given up: its session is going to be ended, and nothing is
+ * published for it any more.
+ *
+ * It may take long until the session obeys.  While it reports an error to a client
+ * that does not read, for instance, PostgreSQL does not let it.  So what it has not
+ * begun to read is let go of now.  (It will not begin any more.)  But what was given
+ * to it on channels that it shares has to stay until it has handed that on.
+ *
+ * The caller holds PinpointOrderLock exclusively.  Returns true if it is to call
+ * trim() when it has released that.
  */
-static void
+static bool
 give_up(PinpointSlot *slot)
 {
 	if (!slot->given_up)
 		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
 	slot->given_up = true;
+	if (slot->state == PINPOINT_SIGNALLED && !pinpoint_channel_map_is_shared())
+		return pinpoint_slot_set_unread(slot, NULL);
+	return false;
 }
 
 /*
@@ -451,6 +467,7 @@ int
 pinpoint_slots_give_up(Size limit, int *pids)
 {
 	int			n = 0;
+	bool		trim_log = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	for (int i = 0; i < MaxBackends; i++)
@@ -460,10 +477,12 @@ pinpoint_slots_give_up(Size limit, int *pids)
 		if (slot->pid == 0 || slot->unread == NULL || slot->given_up ||
 			pinpoint_message_log_bytes() - slot->unread_position <= limit)
 			continue;
-		give_up(slot);
+		trim_log |= give_up(slot);
 		pids[n++] = slot->pid;
 	}
 	LWLockRelease(PinpointOrderLock);
+	if (trim_log)
+		trim();
 	return n;
 }
 
@@ -475,13 +494,20 @@ int
 pinpoint_slots_give_up_furthest(void)
 {
 	PinpointSlot *furthest;
+	int			pid = 0;
+	bool		trim_log = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	furthest = furthest_behind();
 	if (furthest != NULL)
-		give_up(furthest);
+	{
+		pid = furthest->pid;
+		trim_log = give_up(furthest);
+	}
 	LWLockRelease(PinpointOrderLock);
-	return furthest ? furthest->pid : 0;
+	if (trim_log)
+		trim();
+	return pid;
 }
 
 /*
@@ -491,6 +517,7 @@ int
 pinpoint_slots_give_up_database(Oid dboid)
 {
 	int			n = 0;
+	bool		trim_log = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	for (int i = 0; i < MaxBackends; i++)
@@ -499,25 +526,31 @@ pinpoint_slots_give_up_database(Oid dboid)
 
 		if (slot->pid == 0 || slot->dboid != dboid)
 			continue;
-		give_up(slot);
+		trim_log |= give_up(slot);
 		(void) kill(slot->pid, SIGTERM);
 		n++;
 	}
 	LWLockRelease(PinpointOrderLock);
+	if (trim_log)
+		trim();
 	return n;
 }
 
 /*
- * Does a process listen?
+ * Does a process keep anything?
  */
 bool
-pinpoint_slots_is_listening(int pid)
+pinpoint_slots_keeps(int pid)
 {
 	bool		result = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends && !result; i++)
-		result = PinpointSlotArray->slots[i].pid == pid;
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		result = slot->pid == pid && slot->unread != NULL;
+	}
 	LWLockRelease(PinpointOrderLock);
 	return result;
 }

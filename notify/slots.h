@@ -37,7 +37,8 @@ typedef struct PinpointSlot
 	Oid			dboid;			/* the owner's database */
 	struct PGPROC *proc;		/* the owner */
 	PinpointWakeState state;
-	PinpointBatch *unread;		/* pinned batch to read first, NULL if IDLE */
+	PinpointBatch *unread;		/* pinned batch to read first, NULL if IDLE or
+								 * given up */
 	uint64		unread_sequence;	/* its number of publication */
 	uint64		unread_position;	/* bytes published before it, or before it
 									 * was handed on to this session */
@@ -122,7 +123,7 @@ extern int	pinpoint_slots_furthest_behind(void);
 extern int	pinpoint_slots_give_up(Size limit, int *pids);
 extern int	pinpoint_slots_give_up_furthest(void);
 extern int	pinpoint_slots_give_up_database(Oid dboid);
-extern bool pinpoint_slots_is_listening(int pid);
+extern bool pinpoint_slots_keeps(int pid);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #endif							/* PINPOINT_SLOTS_H */

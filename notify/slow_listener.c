@@ -108,7 +108,8 @@ pinpoint_slow_listener_check(void)
 
 	/* One sender is enough for each, so find out who it is. */
 	want_disconnect = pinpoint_on_lag == PINPOINT_ON_LAG_DISCONNECT &&
-		pinpoint_max_listener_lag >= 0;
+		pinpoint_max_listener_lag >= 0 &&
+		kept > (Size) pinpoint_max_listener_lag * 1024;
 	want_warning = kept >= half || !want_disconnect;
 	now = GetCurrentTimestamp();
 
@@ -261,7 +262,7 @@ pinpoint_report_queue_full(Size size, int sender)
 		hint = psprintf(_("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\"."),
 						size);
 	else if (listener != 0)
-		hint = psprintf(_("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction."),
+		hint = psprintf(_("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it."),
 						listener);
 	else if (sender != 0)
 		hint = psprintf(_("The NOTIFY queue cannot be emptied until the server process with PID %d has committed."),
@@ -299,7 +300,7 @@ pinpoint_report_no_disk_space(int error)
 			 errmsg("could not extend file \"%s\": %m",
 					PINPOINT_LOG_FILE_NAME),
 			 listener != 0 ?
-			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction.",
+			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it.",
 					 listener) :
 			 errhint("Check free disk space.")));
 }

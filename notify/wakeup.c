@@ -265,7 +265,7 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 
 /*
  * Note that a slot is found for a publication, unless it was before, or is not,
- * or no longer, that of a listener in this database.
+ * or no longer, that of a listener in this database, or that one is given up.
  */
 static void
 find_slot(int slotno, void *arg)
@@ -274,7 +274,7 @@ find_slot(int slotno, void *arg)
 	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 
 	if (slot->pid != 0 && slot->dboid == search->batch->dboid &&
-		slot->marked != search->mark)
+		!slot->given_up && slot->marked != search->mark)
 	{
 		slot->marked = search->mark;
 		found_slots[search->nfound++] = slotno;

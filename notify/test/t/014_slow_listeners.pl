@@ -210,6 +210,22 @@ $later->run('COMMIT');
 $later->close;
 prompt_has_all('the end of several');
 
+# ---- a session that cannot be ended
+
+my $reporting = connect_to($node);
+$reporting->run('LISTEN a');
+ok(get_stuck_in_error($observer, $reporting), 'a session reports an error, and its client does not read it');
+send_kb(1600);
+my $row = stat_listener($observer, $reporting->pid);
+ok($row, 'it is still there when it was told to end');
+is($row && $row->{backlog_bytes}, 0, 'but keeps nothing');
+prompt_has_all('the end of one that is stuck');
+my $last = (grep { $_->{type} eq 'E' } $reporting->receive_until('EOF')->messages)[-1];
+is_deeply(
+	[ @{ $last->{fields} }{qw(C D)} ],
+	[ '57P01', 'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows, or than the queue has room for.' ],
+	'when its client reads it ends');
+
 # ---- bad settings
 
 foreach my $case (

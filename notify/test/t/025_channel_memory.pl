@@ -69,6 +69,22 @@ is_deeply([ map { as_text($_->wait_for(1)) } @more ],
 $_->close for @more, $witness;
 server_is_clean($observer, 'nothing is left');
 
+# ---- an error that nobody reads
+
+my ($full, $stuck) = connect_many($node, 2);
+($channels) = fill($full, 'f');
+foreach my $i (1 .. 100)
+{
+	last if $full->query("LISTEN last_$i")->error;
+}
+ok(get_stuck_in_error($observer, $stuck, 'LISTEN too_much'), 'a LISTEN that fails, and a client that does not read');
+$sender->run(join ';', map { "NOTIFY f_$_" } 1 .. $channels) for 1 .. 2;
+$sender->run("NOTIFY f_$_, 'one by one'") for 1 .. 500;
+$full->wait_for(2 * $channels + 500);
+is($observer->value("SELECT count(*) FROM pinpoint.stat_channels WHERE channel LIKE 'f\\_%'"), $channels, 'it keeps no lock');
+$_->close for $stuck, $full;
+server_is_clean($observer, 'nothing is left');
+
 # ---- how much it is if nobody says
 
 $_->close for $observer, $sender;

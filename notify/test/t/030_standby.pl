@@ -243,9 +243,9 @@ sub emit
 }
 emit("1 4711 1 1 24 0\na\n0\tas ours\n");
 is_deeply(told($listener), ['a/as ours'], 'one that is right');
-emit("2 1 1 1 16 0\na\n0\tx\n");
-is_deeply(told($listener), [], 'one of another version is ignored');
-foreach my $damaged ("1 1 1 1 16 8\na\n0\tx\n", "1 1 1 2 24 0\na\n0\tx\n", "1 1 1 1 999999999999999992 0\na\n0\tx\n")
+emit("0 1 1 1 16 0\na\n0\tx\n");
+is_deeply(told($listener), [], 'one of no version is ignored');
+foreach my $damaged ("2 7 new", "1 1 1 1 16 8\na\n0\tx\n", "1 1 1 2 24 0\na\n0\tx\n", "1 1 1 1 999999999999999992 0\na\n0\tx\n")
 {
 	emit($damaged);
 	my ($error) = grep { $_->{type} eq 'E' } $listener->receive_until('EOF')->messages;
@@ -339,6 +339,23 @@ is_deeply(
 	'and the one that is behind is disconnected');
 ok(wait_until(sub { $standby->log_contains('disconnecting the listener with PID ' . $stuck->pid . ', as replay needs room in the NOTIFY queue', $log) }),
 	'the log says so');
+
+# One that reports an error, which its client does not read, cannot be disconnected.
+($stuck) = connect_many($standby, 1);
+$stuck->run('LISTEN a');
+ok(get_stuck_in_error($observer, $stuck), 'a session of the standby reports an error');
+$log  = -s $standby->logfile;
+@read = ();
+foreach my $i (1 .. 30)
+{
+	$sender->run("SELECT count(pg_notify('a', '$i ' || j || repeat('y', 5000))) FROM generate_series(1, 20) j");
+	push @read, @{ told($reads) };
+}
+is(scalar(@read), 600, 'replay does not wait for it');
+ok($standby->log_contains('disconnecting the listener with PID ' . $stuck->pid, $log), 'it was told to end');
+unlike(substr(slurp_file($standby->logfile), $log), qr/yyyy|79 79 79 79|CONTEXT:  WAL redo/, 'the log tells no payloads');
+$end = $stuck->receive_until('EOF');
+is((grep { $_->{type} eq 'E' } $end->messages)[-1]{fields}{C}, '57P01', 'and it ends when its client reads');
 
 # A transaction that does not fit at all.
 $sender->run(q(SELECT count(pg_notify('a', i || repeat('x', 5000))) FROM generate_series(1, 300) i));

@@ -293,6 +293,14 @@ sub receive_available
 	return;
 }
 
+# Reads what there is, and keeps it for later.
+sub read_ahead
+{
+	my ($self) = @_;
+	$self->_read_available;
+	return;
+}
+
 sub _receive_notification
 {
 	my ($self) = @_;

@@ -39,6 +39,7 @@ our @EXPORT = qw(
   wait_until_idle
   is_asleep
   wait_until_commits_wait
+  get_stuck_in_error
   woken_times
   error_is
   server_is_clean
@@ -247,6 +248,25 @@ sub wait_until_commits_wait
 		}) or die 'commits do not wait for a standby';
 	$_->close for $observer, $trial;
 	return;
+}
+
+# Has a session do something that fails, again and again, and reads nothing of it, until
+# the server waits for that in the midst of its report of an error: then PostgreSQL does
+# not let the session be ended.  (It may wait right behind it as well, being idle.)
+sub get_stuck_in_error
+{
+	my ($observer, $session, $sql) = @_;
+	$sql //= 'SELECT 1/0';
+	return wait_until(
+		sub {
+			$session->send_query($sql);
+			my ($state, $wait_event) = @{ $observer->run(
+				'SELECT state, wait_event FROM pg_stat_activity WHERE pid = ' . $session->pid)->rows->[0] };
+			return 0 if ($wait_event // '') ne 'ClientWrite';
+			return 1 if $state eq 'active';
+			$session->read_ahead;
+			return 0;
+		});
 }
 
 # The error of a result has this SQLSTATE, message, and, if given, hint.
