@@ -9,10 +9,11 @@
  * being too far behind (see slow_listener.c), or PostgreSQL cannot run the
  * transaction in which it would read.
  *
- * Either way it ends as by pg_terminate_backend(): that works whatever the
- * session is about, be it idle in a transaction, within a query, or writing to a
- * client that does not read.  The reason is told in a DETAIL of the session's
- * last message.
+ * Either way it ends as by pg_terminate_backend(): that works if the session is idle
+ * in a transaction, within a query, or sending notifications to a client that does
+ * not read.  While it reports an error to such a client it has to wait; see
+ * give_up() in slots.c.  The reason is told in a DETAIL of the session's last
+ * message.
  *
  * Every error also ends all timeouts of the session, and so that of
  * pinpoint.latency_target; whoever reports an error therefore lets the session
