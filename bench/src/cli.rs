@@ -5,10 +5,11 @@ mod all;
 mod documents;
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use pinpoint_servers::running::RunningTarget;
 use pinpoint_torture::{TortureArgs, TortureCommand};
 
@@ -85,7 +86,14 @@ impl BenchmarkCommand {
 impl Cli {
     /// Of the arguments of the program. What is wrong with them ends it.
     pub fn of_program() -> Self {
-        Self::parse_from(without_aliases(std::env::args_os()))
+        Self::of(std::env::args_os().collect()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn of(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut command = aliases::explained(Self::command(), &arguments);
+        let arguments = without_aliases(arguments.into_iter());
+        let mut matches = command.try_get_matches_from_mut(arguments)?;
+        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
     }
 
     /// Does what the command line asks for, and says on standard error what went wrong.
@@ -190,8 +198,6 @@ fn without_passwords(arguments: impl Iterator<Item = String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

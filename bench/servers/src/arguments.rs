@@ -128,7 +128,8 @@ pub struct ClusterArgs {
 
     /// A setting of postgresql.conf for all targets (repeatable)
     ///
-    /// Without it the servers run with PostgreSQL's own defaults, fsync included.
+    /// Without it the servers run with PostgreSQL's own defaults, fsync included, but
+    /// for what a subcommand needs: `decode` runs with fsync off, and tells what it sets.
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<Setting>,
 

@@ -12,15 +12,19 @@ pub const MAX_CONNECTIONS: u32 = 250_000;
 /// Nobody waits for longer.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
+const NO_DURATION: &str = "not a duration, such as 10, 1.5, 10s, 500ms or 2min";
+const TOO_LONG: &str = "more than a day";
+
 /// A duration, as in `10`, `1.5`, `10s`, `500ms` and `2min`: seconds if there is no unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
-        Err(_) => humantime::parse_duration(text)
-            .map_err(|_| "not a duration, such as 10, 1.5, 10s, 500ms or 2min")?,
+        Ok(seconds) if seconds < 0.0 => return Err("less than 0".to_owned()),
+        Ok(seconds) if seconds > LONGEST.as_secs_f64() => return Err(TOO_LONG.to_owned()),
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| NO_DURATION)?,
+        Err(_) => humantime::parse_duration(text).map_err(|_| NO_DURATION)?,
     };
     if duration > LONGEST {
-        return Err("more than a day".to_owned());
+        return Err(TOO_LONG.to_owned());
     }
     Ok(duration)
 }
@@ -125,8 +129,14 @@ mod tests {
         ] {
             assert_eq!(duration(text), Ok(expected), "{text}");
         }
-        for text in ["", "-1", "nan", "inf", "soon", "10 x", "1.8e19", "2d"] {
-            assert!(duration(text).is_err(), "{text}");
+        for (texts, error) in [
+            (&["", "nan", "-nan", "soon", "10 x"][..], NO_DURATION),
+            (&["1e12", "1.8e19", "1e300", "inf", "2d"], TOO_LONG),
+            (&["-1", "-1e300", "-inf"], "less than 0"),
+        ] {
+            for text in texts {
+                assert_eq!(duration(text), Err(error.to_owned()), "{text}");
+            }
         }
         assert!(positive_duration("0s").is_err());
     }

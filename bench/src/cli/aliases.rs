@@ -5,7 +5,9 @@
 use std::ffi::OsString;
 
 /// The name, the subcommand, and its options.
-pub const ALIASES: &[(&str, &str, &[&str])] = &[
+type Alias = (&'static str, &'static str, &'static [&'static str]);
+
+pub const ALIASES: &[Alias] = &[
     (
         "notify",
         "commit",
@@ -58,17 +60,44 @@ Other names, for certain questions:
   multicast  pingpong, against the number of sessions that answer (--group)
   overhead   listen --workload select_only,select_only_listening";
 
+const HELP_COMMAND: &str = "help";
+
+/// The other name among the arguments of the program, which is the first one or
+/// that after `help`, and its place.
+fn alias_of(arguments: &[OsString]) -> Option<(usize, &'static Alias)> {
+    let argument = |place: usize| arguments.get(place).and_then(|argument| argument.to_str());
+    let place = match argument(1) {
+        Some(HELP_COMMAND) => 2,
+        _ => 1,
+    };
+    let alias = ALIASES
+        .iter()
+        .find(|(name, ..)| Some(*name) == argument(place));
+    Some((place, alias?))
+}
+
 /// The arguments of the program, with the subcommand's own name.
 pub fn without_aliases(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.collect();
-    let name = arguments.get(1).and_then(|name| name.to_str());
-    let known = ALIASES.iter().find(|(alias, ..)| Some(*alias) == name);
-    if let Some((_, subcommand, options)) = known {
-        let options = options.iter().map(OsString::from);
-        let replacement = [OsString::from(subcommand)].into_iter().chain(options);
-        arguments.splice(1..2, replacement);
+    if let Some((place, (_, subcommand, options))) = alias_of(&arguments) {
+        arguments[place] = OsString::from(subcommand);
+        if place == 1 {
+            arguments.splice(2..2, options.iter().map(OsString::from));
+        }
     }
     arguments
+}
+
+/// The command for these arguments of the program. If there is another name among
+/// them, the subcommand's help, which shows its own defaults, says first what that is.
+pub fn explained(command: clap::Command, arguments: &[OsString]) -> clap::Command {
+    match alias_of(arguments) {
+        Some((_, (alias, subcommand, options))) => {
+            let meaning = format!("`{alias}` is: {subcommand} {}", options.join(" "));
+            command.mut_subcommand(subcommand, |command| command.before_help(meaning))
+        }
+        None => command,
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +143,32 @@ mod tests {
                 "{plan}"
             );
         }
+    }
+
+    #[test]
+    fn help_says_first_what_a_name_stands_for() {
+        let help = |arguments: &[&str]| {
+            let arguments = ["pinpoint-bench"].iter().chain(arguments);
+            let error = Cli::of(arguments.map(OsString::from).collect()).unwrap_err();
+            assert_eq!(error.exit_code(), 0);
+            error.to_string()
+        };
+        for option in ["-h", "--help"] {
+            let own = help(&["channels", option]);
+            assert!(!own.contains("` is: "), "{own}");
+            assert_eq!(
+                help(&["hub", option]),
+                "`hub` is: channels --channels=1 --listeners=1,10,100,1000 \
+                 --workload=others_listen --transactions=50\n\n"
+                    .to_owned()
+                    + &own
+            );
+            for (alias, ..) in ALIASES {
+                let help = help(&[alias, option]);
+                assert!(help.starts_with(&format!("`{alias}` is: ")), "{help}");
+            }
+        }
+        assert_eq!(help(&["help", "queue"]), help(&["queue", "--help"]));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use super::number;
 use super::results::Report;
 
 const FORM: &str = "write a condition as \
-    BENCHMARK[/WORKLOAD][.FIGURE][.STATISTIC][:TARGET]@X>=NUMBER, such as \
-    pingpong.ratio@1000>=100";
+    BENCHMARK[/WORKLOAD].WHAT[:TARGET]@X>=NUMBER, where WHAT is FIGURE.STATISTIC, STATISTIC or \
+    FIGURE, such as pingpong.ratio@1000>=100";
 
 const STATISTICS: [&str; 4] = ["ratio", "median", "min", "max"];
 

@@ -2,9 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use console::Term;
 
@@ -52,11 +53,20 @@ pub struct Outputs {
 
 impl Outputs {
     pub fn open(args: &OutputArgs) -> anyhow::Result<Self> {
+        let csv = args.csv.as_deref().map(OutputFile::open).transpose()?;
+        let json = args.json.as_deref().map(OutputFile::open).transpose()?;
+        if let (Some(csv), Some(json)) = (&csv, &json) {
+            ensure!(
+                !csv.is_same(json)?,
+                "--csv and --json both name \"{}\": name two files",
+                json.path.display()
+            );
+        }
         Ok(Self {
             format: args.format,
             details: args.details,
-            csv: args.csv.as_deref().map(OutputFile::open).transpose()?,
-            json: args.json.as_deref().map(OutputFile::open).transpose()?,
+            csv,
+            json,
         })
     }
 
@@ -118,6 +128,21 @@ impl OutputFile {
             file,
             remove_on_drop: is_new,
         })
+    }
+
+    /// Would the one replace what the other has written? Devices and pipes take both.
+    fn is_same(&self, other: &Self) -> anyhow::Result<bool> {
+        let identity = |file: &Self| -> anyhow::Result<_> {
+            let metadata = file
+                .file
+                .metadata()
+                .with_context(|| cannot_write(&file.path))?;
+            Ok(metadata
+                .is_file()
+                .then_some((metadata.dev(), metadata.ino())))
+        };
+        let identity_of_self = identity(self)?;
+        Ok(identity_of_self.is_some() && identity_of_self == identity(other)?)
     }
 
     /// Replaces the content of the file.
@@ -189,6 +214,31 @@ mod tests {
         drop(OutputFile::open(&old).unwrap());
         assert!(!new.exists());
         assert_eq!(fs::read_to_string(old).unwrap(), "content");
+    }
+
+    #[test]
+    fn two_forms_do_not_go_to_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| Some(folder.path().join(name));
+        let open = |csv, json| {
+            Outputs::open(&OutputArgs {
+                format: Format::Table,
+                details: false,
+                csv,
+                json,
+            })
+        };
+        let error = open(path("a"), path("./a")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "--csv and --json both name \"{}\": name two files",
+                path("./a").unwrap().display()
+            )
+        );
+        assert!(!path("a").unwrap().exists());
+        open(path("a"), path("b")).unwrap();
+        open(Some("/dev/null".into()), Some("/dev/null".into())).unwrap();
     }
 
     #[test]

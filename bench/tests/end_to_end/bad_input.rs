@@ -66,6 +66,17 @@ fn what_nobody_waits_for() {
 }
 
 #[test]
+fn one_file_for_two_forms() {
+    let bench = Bench::new();
+    let file = bench.result("both");
+    let file = file.to_str().unwrap();
+    let output = bench.run(&["--json", file, "--csv", file]);
+    let message = format!("--csv and --json both name \"{file}\": name two files");
+    bench.assert_failed(&output, &message);
+    assert!(!bench.result("both").exists());
+}
+
+#[test]
 fn two_targets_of_one_name() {
     refuses(
         &[
