@@ -98,7 +98,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
 							"Sets the shared memory for the channels that sessions listen on.",
-							"About 150 bytes for each channel, and 4 to 8 for each of its listeners. -1 chooses by the number of possible sessions.",
+							"About 150 bytes for each channel, and 4 to 8 for each of its listeners from the third on. -1 chooses by the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
 							-1,
@@ -108,8 +108,8 @@ pinpoint_settings_define(void)
 							check_channel_memory, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.max_listener_lag",
-							"Sets how much a listener may leave unread before something is done about it.",
-							"What is done says pinpoint.on_lag. -1 means no limit.",
+							"Sets how far a listener may fall behind before something is done about it.",
+							"What counts is all that the whole server has published for anybody since the first notification that the listener has not read. What is done says pinpoint.on_lag. -1 means no limit.",
 							&pinpoint_max_listener_lag,
 							-1,
 							-1,
@@ -159,7 +159,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomStringVariable("pinpoint.shared_channels",
 							   "Lists the channels that this session shares with others when it listens on them.",
-							   "Of all sessions that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN; an asterisk at the end stands for anything.",
+							   "Of all sessions that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
 							   &pinpoint_shared_channels,
 							   "",
 							   PGC_USERSET,
