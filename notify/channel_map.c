@@ -85,7 +85,8 @@ typedef struct ChannelEntry
  * to 128 bytes.  The next size is 160.
  */
 #define ITEM_SIZE			(sizeof(ChannelEntry) + 16)
-StaticAssertDecl(ITEM_SIZE <= 128, "an entry of the channel map takes 128 bytes");
+StaticAssertDecl(NAMEDATALEN != 64 || ITEM_SIZE <= 128,
+				 "an entry of the channel map takes 128 bytes");
 
 /* Counters of entries; a power of two. */
 #define FILTER_SIZE		16384

@@ -85,6 +85,7 @@ pinpoint_hand_on(PinpointStillShares still_shares)
 			break;
 		batch = pinpoint_message_log_after(batch);
 		pinpoint_wakeup_let_others_in(&in_round);
+		Assert(first_unread(&PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER]) != NULL);
 	}
 	pinpoint_wakeup_release_and_send();
 }

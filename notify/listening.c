@@ -70,6 +70,12 @@ static bool prepared = false;	/* between prepare and commit or abort */
 /* Was the last thing that happened the commit of a LISTEN or UNLISTEN? */
 static bool just_committed = false;
 
+/* Local channels that are in the channel map, and shared with other sessions */
+static uint32 nshared = 0;
+
+/* Does our slot say that we share channels? */
+static bool shares = false;
+
 /* Was a channel left that this session shared? */
 static bool left_shared_channel = false;
 
@@ -134,9 +140,17 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 		pinpoint_slot_register();
 		local->since = position;
 		local->shared = action->share_limit > 0;
+		if (local->shared && !shares)
+		{
+			/* From now on something may be given to us. */
+			shares = true;
+			pinpoint_slot_set_shares(true);
+		}
 		pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
 								 action->share_limit);
 		local->mapped = true;
+		if (local->shared)
+			nshared++;
 		added = true;
 	}
 	if (added)
@@ -230,6 +244,7 @@ want(List *actions)
 				{
 					local->listening = false;
 					local->mapped = false;
+					local->shared = false;
 				}
 				local->wanted = true;
 				break;
@@ -411,7 +426,11 @@ forget_channel(LocalChannel *local)
 	if (local->mapped)
 	{
 		pinpoint_channel_map_remove(local->channel, PINPOINT_MY_SLOT_NUMBER);
-		left_shared_channel = left_shared_channel || local->shared;
+		if (local->shared)
+		{
+			left_shared_channel = true;
+			nshared--;
+		}
 	}
 	(void) hash_search(local_channels, local->channel, HASH_REMOVE, NULL);
 }
@@ -440,6 +459,13 @@ hand_on_left(void)
 	if (left_shared_channel)
 		pinpoint_hand_on(still_shares);
 	left_shared_channel = false;
+
+	/* Not before: what we go through for that has to stay. */
+	if (shares && nshared == 0)
+	{
+		shares = false;
+		pinpoint_slot_set_shares(false);
+	}
 }
 
 static bool

@@ -185,7 +185,7 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 		{
 			/* Take no space that nobody knows of. */
 			if (ftruncate(log_file, (off_t) (*usable - log_memory_size)) != 0)
-				elog(LOG, "could not truncate file \"%s\": %m",
+				elog(LOG_SERVER_ONLY, "could not truncate file \"%s\": %m",
 					 PINPOINT_LOG_FILE_NAME);
 			return rc;
 		}
@@ -209,7 +209,7 @@ pinpoint_log_storage_shrink(void)
 	pgstat_report_wait_end();
 
 	if (rc != 0)
-		ereport(LOG,
+		ereport(LOG_SERVER_ONLY,
 				(errcode_for_file_access(),
 				 errmsg("could not truncate file \"%s\": %m",
 						PINPOINT_LOG_FILE_NAME)));

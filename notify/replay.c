@@ -492,20 +492,30 @@ disconnect_furthest_behind(void)
 	static int	waited_in_vain = 0;
 	int			pid = pinpoint_slots_give_up_furthest();
 
-	if (pid == 0 || (pid == waited_in_vain && pinpoint_slots_keeps(pid)))
+	if (pid == 0)
 		return false;
+	if (pid == waited_in_vain && pinpoint_slots_keeps(pid))
+	{
+		/* It may be another one by now. */
+		(void) kill(pid, SIGTERM);
+		return false;
+	}
 
 	ereport(LOG,
 			(errmsg("disconnecting the listener with PID %d, as replay needs room in the NOTIFY queue",
 					pid),
 			 errhint("Its client reads too slowly, or it has been in a transaction for long. Increase \"pinpoint.queue_size\" on this server if that is to be expected.")));
 
-	/* As in pg_terminate_backend(), it may have ended by itself. */
+	/*
+	 * As in pg_terminate_backend(), it may have ended by itself.  One order
+	 * may not be enough: it obeys the first by telling its client, and may
+	 * wait for that.
+	 */
 	(void) kill(pid, SIGTERM);
-
 	for (int waited = 0; pinpoint_slots_keeps(pid);
 		 waited += LISTENER_GONE_INTERVAL / 1000)
 	{
+		(void) kill(pid, SIGTERM);
 		if (waited >= LISTENER_GONE_TIME)
 		{
 			waited_in_vain = pid;
@@ -527,8 +537,10 @@ disconnect_database(Oid dboid, uint32 nnotifications)
 	int			n = pinpoint_slots_give_up_database(dboid);
 
 	ereport(LOG,
-			(errmsg("cannot tell the %u notifications of a transaction",
-					nnotifications),
+			(nnotifications > 0 ?
+			 errmsg("cannot tell the %u notifications of a transaction",
+					nnotifications) :
+			 errmsg("cannot tell the notifications of a transaction"),
 			 errdetail("There was no room for them in the NOTIFY queue, or they were replayed in part only, or the primary has a newer version of pg_pinpoint. The %d sessions that listen in its database are disconnected.",
 					   n),
 			 errhint("If this happens more than once, increase \"pinpoint.queue_size\" on this server.")));

@@ -47,7 +47,6 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
-#include "channel_map.h"
 #include "compat.h"
 #include "counters.h"
 #include "locks.h"
@@ -163,6 +162,18 @@ pinpoint_slot_join(void)
 {
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	my_slot()->joined = ++PinpointSlotArray->joined;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * From now on something may be given to this session on a channel that it shares; or
+ * it shares none any more, and has handed on what it had.
+ */
+void
+pinpoint_slot_set_shares(bool shares)
+{
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	my_slot()->shares = shares;
 	LWLockRelease(PinpointOrderLock);
 }
 
@@ -441,8 +452,8 @@ furthest_behind(void)
  *
  * It may take long until the session obeys.  While it reports an error to a client
  * that does not read, for instance, PostgreSQL does not let it.  So what it has not
- * begun to read is let go of now.  (It will not begin any more.)  But what was given
- * to it on channels that it shares has to stay until it has handed that on.
+ * begun to read is let go of now.  (It will not begin any more.)  But if it shares
+ * channels, what was given to it has to stay until it has handed that on.
  *
  * The caller holds PinpointOrderLock exclusively.  Returns true if it is to call
  * trim() when it has released that.
@@ -453,7 +464,7 @@ give_up(PinpointSlot *slot)
 	if (!slot->given_up)
 		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
 	slot->given_up = true;
-	if (slot->state == PINPOINT_SIGNALLED && !pinpoint_channel_map_is_shared())
+	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
 		return pinpoint_slot_set_unread(slot, NULL);
 	return false;
 }
@@ -474,11 +485,14 @@ pinpoint_slots_give_up(Size limit, int *pids)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
-		if (slot->pid == 0 || slot->unread == NULL || slot->given_up ||
+		if (slot->pid == 0 || slot->unread == NULL ||
 			pinpoint_message_log_bytes() - slot->unread_position <= limit)
 			continue;
+
+		/* One that was reading then may be done by now. */
+		if (!slot->given_up)
+			pids[n++] = slot->pid;
 		trim_log |= give_up(slot);
-		pids[n++] = slot->pid;
 	}
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)

@@ -50,6 +50,8 @@ typedef struct PinpointSlot
 	uint32		reminders;		/* signals since it is SIGNALLED, less one */
 	uint32		nchannels;		/* channels it is listening on */
 	uint64		delivered;		/* notifications handed to its client */
+	bool		shares;			/* something may be given to it, or is to be
+								 * handed on by it */
 	bool		given_up;		/* it was told to end, being too far behind */
 	TimestampTz rests_from;		/* while RESTING: since when, */
 	TimestampTz rests_until;	/* and when it is going to look */
@@ -103,6 +105,7 @@ extern void pinpoint_slot_register(void);
 extern void pinpoint_slot_unregister(void);
 extern bool pinpoint_slot_registered(void);
 extern void pinpoint_slot_join(void);
+extern void pinpoint_slot_set_shares(bool shares);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch);
 extern bool pinpoint_slot_pending(void);

@@ -212,7 +212,9 @@ prompt_has_all('the end of several');
 
 # ---- a session that cannot be ended
 
-my $reporting = connect_to($node);
+# That somebody else shares channels makes no difference.
+my ($reporting, $sharer) = connect_many($node, 2);
+$sharer->run(q{SET pinpoint.shared_channels = 'z'; LISTEN z});
 $reporting->run('LISTEN a');
 ok(get_stuck_in_error($observer, $reporting), 'a session reports an error, and its client does not read it');
 send_kb(1600);
@@ -225,6 +227,7 @@ is_deeply(
 	[ @{ $last->{fields} }{qw(C D)} ],
 	[ '57P01', 'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows, or than the queue has room for.' ],
 	'when its client reads it ends');
+$sharer->close;
 
 # ---- bad settings
 

@@ -250,7 +250,7 @@ foreach my $damaged ("2 7 new", "1 1 1 1 16 8\na\n0\tx\n", "1 1 1 2 24 0\na\n0\t
 	emit($damaged);
 	my ($error) = grep { $_->{type} eq 'E' } $listener->receive_until('EOF')->messages;
 	is($error->{fields}{C}, '57P01', 'when something is missing those who listen are disconnected');
-	ok(wait_until(sub { $standby->log_contains('cannot tell the \d+ notifications of a transaction', $log) }),
+	ok(wait_until(sub { $standby->log_contains('cannot tell the (\d+ )?notifications of a transaction', $log) }),
 		'the log says so');
 	$log = -s $standby->logfile;
 	$listener = connect_to($standby);
@@ -341,7 +341,8 @@ ok(wait_until(sub { $standby->log_contains('disconnecting the listener with PID 
 	'the log says so');
 
 # One that reports an error, which its client does not read, cannot be disconnected.
-($stuck) = connect_many($standby, 1);
+($stuck, my $sharer) = connect_many($standby, 2);
+$sharer->run(q{SET pinpoint.shared_channels = 'z'; LISTEN z});
 $stuck->run('LISTEN a');
 ok(get_stuck_in_error($observer, $stuck), 'a session of the standby reports an error');
 $log  = -s $standby->logfile;
@@ -356,6 +357,7 @@ ok($standby->log_contains('disconnecting the listener with PID ' . $stuck->pid, 
 unlike(substr(slurp_file($standby->logfile), $log), qr/yyyy|79 79 79 79|CONTEXT:  WAL redo/, 'the log tells no payloads');
 $end = $stuck->receive_until('EOF');
 is((grep { $_->{type} eq 'E' } $end->messages)[-1]{fields}{C}, '57P01', 'and it ends when its client reads');
+$sharer->close;
 
 # A transaction that does not fit at all.
 $sender->run(q(SELECT count(pg_notify('a', i || repeat('x', 5000))) FROM generate_series(1, 300) i));
