@@ -96,9 +96,16 @@ void
 pinpoint_standby_snapshot_init(void)
 {
 	BackgroundWorker worker = {0};
+	const char *library = library_name(sizeof(worker.bgw_library_name));
 
 	if (standby_snapshot_interval == 0)
 		return;
+	if (library == NULL)
+	{
+		ereport(WARNING,
+				(errmsg("no snapshots of running transactions are written, as the path of the library is too long")));
+		return;
+	}
 
 	RegisterXactCallback(count_changes, NULL);
 
@@ -107,25 +114,28 @@ pinpoint_standby_snapshot_init(void)
 	worker.bgw_restart_time = RESTART_INTERVAL;
 	strlcpy(worker.bgw_name, "pg_pinpoint_decoding standby snapshots", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "pg_pinpoint_decoding standby snapshots", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, library_name(sizeof(worker.bgw_library_name)),
-			sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_library_name, library, sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "pinpoint_standby_snapshot_main", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
 }
 
 /*
- * By which name the worker finds this library.  The file that it was loaded from,
- * as a server may be told to preload one by its path; where that is too long (before
- * PostgreSQL 17 for more than 95 bytes), the one that is installed.
+ * By which name the worker finds this library: the file that it was loaded from, as a
+ * server may be told to preload one by its path.  Before PostgreSQL 17 that may be too
+ * long.  Then the short name will do if it means the same file; if not, NULL.
  */
 static const char *
 library_name(Size size)
 {
+	char		installed[MAXPGPATH];
 	Dl_info		info;
 
-	if (dladdr(&standby_snapshot, &info) != 0 && strlen(info.dli_fname) < size)
+	if (dladdr(&standby_snapshot, &info) == 0)
+		return "pg_pinpoint_decoding";
+	if (strlen(info.dli_fname) < size)
 		return info.dli_fname;
-	return "pg_pinpoint_decoding";
+	snprintf(installed, sizeof(installed), "%s/pg_pinpoint_decoding.so", pkglib_path);
+	return strcmp(info.dli_fname, installed) == 0 ? "pg_pinpoint_decoding" : NULL;
 }
 
 Size

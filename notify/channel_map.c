@@ -81,7 +81,7 @@ typedef struct ChannelEntry
 } ChannelEntry;
 
 /*
- * With what dshash puts in front of it, an entry fits into what DSA hands out for 97
+ * With what dshash puts in front of it, an entry fits into what DSA hands out for 113
  * to 128 bytes.  The next size is 160.
  */
 #define ITEM_SIZE			(sizeof(ChannelEntry) + 16)

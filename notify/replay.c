@@ -23,11 +23,11 @@
  *
  * An error here would end the standby, and waiting would keep all its readers behind.
  * So nothing is allocated, but in the log.  If the log is full, the listener that is
- * furthest behind is disconnected, with the reason, until there is room; its process
- * is waited for, as PostgreSQL does with sessions that are in the way of replay, but
- * never a client.  If a transaction's notifications cannot be kept at all, or if the
- * beginning of them came before replay began, all that listen in its database are
- * disconnected when it commits.
+ * furthest behind is disconnected, with the reason, until there is room.  Most let go
+ * of their place at once; for those that cannot, see give_up() in slots.c, replay waits
+ * for LISTENER_GONE_TIME at most, but never for a client.  If a transaction's
+ * notifications cannot be kept at all, or if the beginning of them came before replay
+ * began, all that listen in its database are disconnected when it commits.
  *
  * All this is done where hot standby is on.  A server that recovers from a crash has
  * no sessions that could listen.
@@ -500,6 +500,7 @@ disconnect_furthest_behind(void)
 		(void) kill(pid, SIGTERM);
 		return false;
 	}
+	waited_in_vain = 0;
 
 	ereport(LOG,
 			(errmsg("disconnecting the listener with PID %d, as replay needs room in the NOTIFY queue",
@@ -536,6 +537,8 @@ disconnect_database(Oid dboid, uint32 nnotifications)
 {
 	int			n = pinpoint_slots_give_up_database(dboid);
 
+	if (n == 0)
+		return;
 	ereport(LOG,
 			(nnotifications > 0 ?
 			 errmsg("cannot tell the %u notifications of a transaction",
@@ -543,7 +546,8 @@ disconnect_database(Oid dboid, uint32 nnotifications)
 			 errmsg("cannot tell the notifications of a transaction"),
 			 errdetail("There was no room for them in the NOTIFY queue, or they were replayed in part only, or the primary has a newer version of pg_pinpoint. The %d sessions that listen in its database are disconnected.",
 					   n),
-			 errhint("If this happens more than once, increase \"pinpoint.queue_size\" on this server.")));
+			 nnotifications > 0 ?
+			 errhint("If this happens more than once, increase \"pinpoint.queue_size\" on this server.") : 0));
 }
 
 static Unfinished *

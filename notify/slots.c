@@ -317,7 +317,7 @@ pinpoint_slot_given_up(void)
  * Begin to read: from *first, which stays pinned, to *last.  What has a number up
  * to *read_before was read already.  *handed_over: the signal for it is left to the
  * waker, who does not send it any more if this session reads first.  False if there
- * is nothing to read after all, or if the session was given up.
+ * is nothing to read after all, or no longer, as the session was given up.
  */
 bool
 pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,

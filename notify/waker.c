@@ -60,15 +60,22 @@ void
 pinpoint_waker_register(void)
 {
 	BackgroundWorker worker = {0};
+	const char *library = library_name(sizeof(worker.bgw_library_name));
 
 	if (!pinpoint_waker)
 		return;
+	if (library == NULL)
+	{
+		ereport(WARNING,
+				(errmsg("the pg_pinpoint waker is not started, as the path of the library is too long")));
+		return;
+	}
 
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
 		BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = RESTART_INTERVAL;
-	strlcpy(worker.bgw_library_name, library_name(sizeof(worker.bgw_library_name)),
+	strlcpy(worker.bgw_library_name, library,
 			sizeof(worker.bgw_library_name));
 	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
 			 "pinpoint_waker_main");
@@ -78,18 +85,22 @@ pinpoint_waker_register(void)
 }
 
 /*
- * By which name the worker finds this library.  The file that it was loaded from,
- * as a server may be told to preload one by its path; where that is too long (before
- * PostgreSQL 17 for more than 95 bytes), the one that is installed.
+ * By which name the worker finds this library: the file that it was loaded from, as a
+ * server may be told to preload one by its path.  Before PostgreSQL 17 that may be too
+ * long.  Then the short name will do if it means the same file; if not, NULL.
  */
 static const char *
 library_name(Size size)
 {
+	char		installed[MAXPGPATH];
 	Dl_info		info;
 
-	if (dladdr(&pinpoint_waker, &info) != 0 && strlen(info.dli_fname) < size)
+	if (dladdr(&pinpoint_waker, &info) == 0)
+		return "pg_pinpoint";
+	if (strlen(info.dli_fname) < size)
 		return info.dli_fname;
-	return "pg_pinpoint";
+	snprintf(installed, sizeof(installed), "%s/pg_pinpoint.so", pkglib_path);
+	return strcmp(info.dli_fname, installed) == 0 ? "pg_pinpoint" : NULL;
 }
 
 /*

@@ -135,7 +135,8 @@ snapshots_become(1, 'a physical slot counts, as a standby may decode');
 # ---- the library is preloaded by its path, and another file of it is installed
 
 my ($libdir) = run_command([ 'pg_config', '--pkglibdir' ]);
-my $copy = "$PostgreSQL::Test::Utils::tmp_check/pg_pinpoint_decoding_copy.so";
+# Before PostgreSQL 17 a worker cannot be found by a long path.
+my $copy = PostgreSQL::Test::Utils::tempdir_short() . '/pg_pinpoint_decoding_copy.so';
 copy("$libdir/pg_pinpoint_decoding.so", $copy) or BAIL_OUT("cannot copy the library: $!");
 restart_with("shared_preload_libraries = '$copy'");
 $node->poll_query_until('postgres', $workers, 1) or die 'the worker does not start';

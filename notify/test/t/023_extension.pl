@@ -228,7 +228,8 @@ is_deeply(contents('restored'), contents('postgres'), 'to the same');
 
 # ---- another file of the library
 
-my $copy = "$PostgreSQL::Test::Utils::tmp_check/pg_pinpoint_copy.so";
+# Before PostgreSQL 17 a worker cannot be found by a long path.
+my $copy = PostgreSQL::Test::Utils::tempdir_short() . '/pg_pinpoint_copy.so';
 my ($libdir) = run_command([ 'pg_config', '--pkglibdir' ]);
 copy("$libdir/pg_pinpoint.so", $copy) or BAIL_OUT("cannot copy the library: $!");
 my $by_path = new_node('by_path', preload => $copy, extension => 0);

@@ -252,7 +252,8 @@ sub wait_until_commits_wait
 
 # Has a session do something that fails, again and again, and reads nothing of it, until
 # the server waits for that in the midst of its report of an error: then PostgreSQL does
-# not let the session be ended.  (It may wait right behind it as well, being idle.)
+# not let the session be ended.  (It may wait right behind it as well, being idle.  A
+# look takes the two columns at different times, but who is stuck stays so.)
 sub get_stuck_in_error
 {
 	my ($observer, $session, $sql) = @_;
@@ -260,12 +261,16 @@ sub get_stuck_in_error
 	return wait_until(
 		sub {
 			$session->send_query($sql);
-			my ($state, $wait_event) = @{ $observer->run(
-				'SELECT state, wait_event FROM pg_stat_activity WHERE pid = ' . $session->pid)->rows->[0] };
-			return 0 if ($wait_event // '') ne 'ClientWrite';
-			return 1 if $state eq 'active';
-			$session->read_ahead;
-			return 0;
+			foreach my $look (1, 2)
+			{
+				my ($state, $wait_event) = @{ $observer->run(
+					'SELECT state, wait_event FROM pg_stat_activity WHERE pid = ' . $session->pid)->rows->[0] };
+				return 0 if ($wait_event // '') ne 'ClientWrite';
+				next if $state eq 'active';
+				$session->read_ahead;
+				return 0;
+			}
+			return 1;
 		});
 }
 
