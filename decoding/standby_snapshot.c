@@ -96,10 +96,11 @@ void
 pinpoint_standby_snapshot_init(void)
 {
 	BackgroundWorker worker = {0};
-	const char *library = library_name(sizeof(worker.bgw_library_name));
+	const char *library;
 
 	if (standby_snapshot_interval == 0)
 		return;
+	library = library_name(sizeof(worker.bgw_library_name));
 	if (library == NULL)
 	{
 		ereport(WARNING,

@@ -73,9 +73,6 @@ static bool just_committed = false;
 /* Local channels that are in the channel map, and shared with other sessions */
 static uint32 nshared = 0;
 
-/* Does our slot say that we share channels? */
-static bool shares = false;
-
 /* Was a channel left that this session shared? */
 static bool left_shared_channel = false;
 
@@ -140,12 +137,8 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 		pinpoint_slot_register();
 		local->since = position;
 		local->shared = action->share_limit > 0;
-		if (local->shared && !shares)
-		{
-			/* From now on something may be given to us. */
-			shares = true;
+		if (local->shared)
 			pinpoint_slot_set_shares(true);
-		}
 		pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
 								 action->share_limit);
 		local->mapped = true;
@@ -461,11 +454,8 @@ hand_on_left(void)
 	left_shared_channel = false;
 
 	/* Not before: what we go through for that has to stay. */
-	if (shares && nshared == 0)
-	{
-		shares = false;
+	if (nshared == 0)
 		pinpoint_slot_set_shares(false);
-	}
 }
 
 static bool

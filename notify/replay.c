@@ -512,11 +512,11 @@ disconnect_furthest_behind(void)
 	 * may not be enough: it obeys the first by telling its client, and may
 	 * wait for that.
 	 */
-	(void) kill(pid, SIGTERM);
-	for (int waited = 0; pinpoint_slots_keeps(pid);
-		 waited += LISTENER_GONE_INTERVAL / 1000)
+	for (int waited = 0;; waited += LISTENER_GONE_INTERVAL / 1000)
 	{
 		(void) kill(pid, SIGTERM);
+		if (!pinpoint_slots_keeps(pid))
+			return true;
 		if (waited >= LISTENER_GONE_TIME)
 		{
 			waited_in_vain = pid;
@@ -525,7 +525,6 @@ disconnect_furthest_behind(void)
 		pg_usleep(LISTENER_GONE_INTERVAL);
 		PINPOINT_STARTUP_INTERRUPTS();
 	}
-	return true;
 }
 
 /*

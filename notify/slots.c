@@ -172,6 +172,10 @@ pinpoint_slot_join(void)
 void
 pinpoint_slot_set_shares(bool shares)
 {
+	/* Nobody but us changes it. */
+	if (!registered || my_slot()->shares == shares)
+		return;
+
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	my_slot()->shares = shares;
 	LWLockRelease(PinpointOrderLock);

@@ -60,10 +60,11 @@ void
 pinpoint_waker_register(void)
 {
 	BackgroundWorker worker = {0};
-	const char *library = library_name(sizeof(worker.bgw_library_name));
+	const char *library;
 
 	if (!pinpoint_waker)
 		return;
+	library = library_name(sizeof(worker.bgw_library_name));
 	if (library == NULL)
 	{
 		ereport(WARNING,
