@@ -144,10 +144,10 @@ CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT published_by_others bigint,
 	OUT signals bigint,
 	OUT signals_saved bigint,
-	OUT handed_over bigint,
+	OUT waker_signals bigint,
 	OUT delivered bigint,
 	OUT folded bigint,
-	OUT handed_on bigint,
+	OUT reassigned bigint,
 	OUT warned bigint,
 	OUT disconnected bigint,
 	OUT queue_full bigint,
@@ -163,8 +163,8 @@ COMMENT ON FUNCTION pinpoint.stat_get_notify() IS
 CREATE VIEW pinpoint.stat_notify AS
 SELECT n.datid, d.datname, n.transactions, n.notifications, n.replayed,
 	   n.unheard, n.held_back, n.max_held_back_time, n.published_by_others,
-	   n.signals, n.signals_saved, n.handed_over, n.delivered, n.folded,
-	   n.handed_on, n.warned, n.disconnected, n.queue_full, n.disk_full,
+	   n.signals, n.signals_saved, n.waker_signals, n.delivered, n.folded,
+	   n.reassigned, n.warned, n.disconnected, n.queue_full, n.disk_full,
 	   n.stats_reset
   FROM pinpoint.stat_get_notify() AS n
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) n.datid;

@@ -30,26 +30,26 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "channel_map.h"
-#include "commit_order.h"
-#include "commit_work.h"
-#include "compat.h"
-#include "counters.h"
-#include "delivery.h"
-#include "function_calls.h"
-#include "listening.h"
-#include "locks.h"
-#include "message_log.h"
-#include "pending.h"
-#include "replacement.h"
-#include "replay.h"
-#include "session_end.h"
-#include "settings.h"
-#include "slow_listener.h"
-#include "slots.h"
-#include "statement.h"
+#include "base/compat.h"
+#include "base/counters.h"
+#include "base/locks.h"
+#include "base/settings.h"
+#include "commit/commit_order.h"
+#include "commit/early_commit_work.h"
+#include "listener/delivery.h"
+#include "listener/disconnect_reason.h"
+#include "listener/listening.h"
+#include "listener/slow_listener.h"
+#include "queue/message_log.h"
+#include "sql/pending.h"
+#include "sql/pg_notify_rewrite.h"
+#include "sql/planner_rewrite.h"
+#include "sql/statement.h"
+#include "standby/replay.h"
 #include "waker.h"
-#include "wakeup.h"
+#include "wakeup/channel_map.h"
+#include "wakeup/slots.h"
+#include "wakeup/wakeup.h"
 
 PINPOINT_MODULE_MAGIC("pg_pinpoint");
 
@@ -113,7 +113,7 @@ _PG_init(void)
 	shmem_startup_hook = startup_shmem;
 
 	pinpoint_statement_init();
-	pinpoint_function_calls_init();
+	pinpoint_planner_rewrite_init();
 	pinpoint_replacement_init();
 	pinpoint_waker_register();
 	pinpoint_replay_init();
@@ -259,7 +259,7 @@ pre_commit(void)
 		else
 			pinpoint_message_log_give_back();
 		pinpoint_commit_order_prepare(notifications);
-		pinpoint_commit_work_ahead();
+		pinpoint_early_commit_work();
 
 		/*
 		 * From here on others wait for this commit.  PostgreSQL would tell
@@ -300,7 +300,7 @@ end_transaction(void)
 		Trace_notify = true;
 	traces = false;
 	if (pinpoint_slot_registered())
-		pinpoint_session_end_prepare();
+		pinpoint_disconnect_reason_prepare();
 }
 
 /*

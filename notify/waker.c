@@ -30,11 +30,11 @@
 #include "storage/latch.h"
 #include "utils/guc.h"
 
-#include "compat.h"
-#include "message_log.h"
-#include "settings.h"
+#include "base/compat.h"
+#include "base/settings.h"
+#include "queue/message_log.h"
 #include "waker.h"
-#include "wakeup.h"
+#include "wakeup/wakeup.h"
 
 /*
  * How many are signalled before the list is looked at again: those who have

@@ -172,7 +172,7 @@ fn signals_that_are_dropped_are_caught() {
             "--duration=60",
             "--listeners=40",
             "--channels=2",
-            "--fault=hand_over",
+            "--fault=drop_signals",
         ],
     );
     let verdict = torture.finish(child);
@@ -345,7 +345,7 @@ fn modes_that_stock_does_not_have() {
 #[test]
 fn a_fault_cannot_be_planted_in_stock() {
     for target in ["stock=pg_config", "stock=pg_config,preload=pg_pinpoint"] {
-        let arguments = ["--target", target, "--fault", "hand_over"];
+        let arguments = ["--target", target, "--fault", "drop_signals"];
         let verdict = Torture::new().run(&arguments);
         assert_eq!(verdict.code, Some(2));
         assert_eq!(

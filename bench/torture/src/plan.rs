@@ -167,7 +167,7 @@ impl Plan {
         settings.extend(match self.fault {
             Fault::None => None,
             Fault::ArrivalOrder => Some("pinpoint.debug_fault=arrival_order"),
-            Fault::HandOver => Some("pinpoint.debug_fault=hand_over"),
+            Fault::DropSignals => Some("pinpoint.debug_fault=drop_signals"),
         });
         settings.into_iter().map(str::parse).collect()
     }
@@ -181,6 +181,6 @@ pub enum Fault {
     #[value(name = "arrival_order")]
     ArrivalOrder,
     /// Drop the signals that are left to the waker: a hang is to be found
-    #[value(name = "hand_over")]
-    HandOver,
+    #[value(name = "drop_signals")]
+    DropSignals,
 }

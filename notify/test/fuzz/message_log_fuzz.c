@@ -23,8 +23,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "batch.c"
-#include "message_log.c"
+#include "queue/batch.c"
+#include "queue/message_log.c"
 
 #include <sanitizer/asan_interface.h>
 

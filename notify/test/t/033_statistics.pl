@@ -105,7 +105,7 @@ counters_are(
 		$_->wait_for(1) for @crowd;
 		wait_until_idle($observer, $_->pid) for @crowd;
 	}),
-	{ transactions => 1, notifications => 1, signals => 20, handed_over => 20, delivered => 20 }, 'the waker');
+	{ transactions => 1, notifications => 1, signals => 20, waker_signals => 20, delivered => 20 }, 'the waker');
 $_->close for @crowd;
 
 my ($first, $second) = connect_many($node, 2,
@@ -120,7 +120,7 @@ counters_are(
 		$second->wait_for(1);
 		$second->run('');    # it has counted when it answers
 	}),
-	{ transactions => 1, notifications => 1, signals => 2, handed_on => 1, delivered => 1 }, 'handed on');
+	{ transactions => 1, notifications => 1, signals => 2, reassigned => 1, delivered => 1 }, 'handed on');
 
 # A commit that waits holds back another.
 my $library = compile_interference();

@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * locks.c
+ *		The locks of pg_pinpoint; see locks.h for what they protect.
+ *
+ * Their names are what pg_stat_activity shows as wait_event.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/locks.h"
+
+#define STORAGE_TRANCHE		"PinpointStorage"
+#define ORDER_TRANCHE		"PinpointOrder"
+#define CHANNEL_MAP_TRANCHE	"PinpointChannelMap"
+
+LWLock	   *PinpointStorageLock = NULL;
+LWLock	   *PinpointOrderLock = NULL;
+
+/*
+ * When the server starts: ask for the locks.
+ */
+void
+pinpoint_locks_request(void)
+{
+	RequestNamedLWLockTranche(STORAGE_TRANCHE, 1);
+	RequestNamedLWLockTranche(ORDER_TRANCHE, 1);
+	RequestNamedLWLockTranche(CHANNEL_MAP_TRANCHE, 1);
+}
+
+/*
+ * When shared memory is there: find them.
+ */
+void
+pinpoint_locks_init(void)
+{
+	PinpointStorageLock = &GetNamedLWLockTranche(STORAGE_TRANCHE)->lock;
+	PinpointOrderLock = &GetNamedLWLockTranche(ORDER_TRANCHE)->lock;
+}
+
+/*
+ * Tranche of the locks that dshash and DSA make for the channel map.
+ */
+int
+pinpoint_channel_map_tranche(void)
+{
+	return GetNamedLWLockTranche(CHANNEL_MAP_TRANCHE)->lock.tranche;
+}
+
+/*
+ * Shared memory is there only if the library was preloaded.
+ *
+ * Errors: ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, if it was not.
+ */
+void
+pinpoint_check_preloaded(void)
+{
+	if (PinpointOrderLock == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),
+				 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
+}

@@ -1,0 +1,323 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *		The settings pinpoint.*; the README tells what each is for.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+#include "utils/varlena.h"
+
+#include "base/settings.h"
+
+/* As much as PostgreSQL's own queue holds, in kB. */
+#define DEFAULT_QUEUE_SIZE	Min(8 * 1024 * 1024, MAX_KILOBYTES)
+
+/* In kB. */
+#define MIN_CHANNEL_MEMORY	1024
+
+bool		pinpoint_enabled = true;
+int			pinpoint_queue_size = DEFAULT_QUEUE_SIZE;
+int			pinpoint_queue_memory = 16 * 1024;
+int			pinpoint_channel_memory = -1;
+int			pinpoint_max_listener_lag = -1;
+int			pinpoint_on_lag = PINPOINT_ON_LAG_WARN;
+int			pinpoint_latency_target = 0;
+bool		pinpoint_waker = true;
+int			pinpoint_max_payload_size = PINPOINT_OWN_MAX_PAYLOAD;
+char	   *pinpoint_shared_channels = NULL;
+int			pinpoint_share_limit = 2;
+bool		pinpoint_fold = false;
+bool		pinpoint_replicate_notifications = false;
+int			pinpoint_fault = PINPOINT_FAULT_NONE;
+
+/* Are all settings known?  Then one can be checked against another. */
+static bool all_settings_known = false;
+
+static const struct config_enum_entry on_lag_options[] = {
+	{"warn", PINPOINT_ON_LAG_WARN, false},
+	{"disconnect", PINPOINT_ON_LAG_DISCONNECT, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry fault_options[] = {
+	{"none", PINPOINT_FAULT_NONE, false},
+	{"arrival_order", PINPOINT_FAULT_ARRIVAL_ORDER, false},
+	{"drop_signals", PINPOINT_FAULT_DROP_SIGNALS, false},
+	{NULL, 0, false}
+};
+
+static bool check_shared_channels(char **newval, void **extra,
+								  GucSource source);
+static bool check_channel_memory(int *newval, void **extra, GucSource source);
+static bool check_max_listener_lag(int *newval, void **extra,
+								   GucSource source);
+
+/*
+ * When the library is loaded.
+ */
+void
+pinpoint_settings_define(void)
+{
+	DefineCustomBoolVariable("pinpoint.enabled",
+							 "Sends notifications by pg_pinpoint.",
+							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue and wake every listener of the database.",
+							 &pinpoint_enabled,
+							 true,
+							 PGC_SUSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.queue_size",
+							"Sets the size of the queue of notifications that are not yet read.",
+							"What does not fit into pinpoint.queue_memory goes to a file in pg_notify.",
+							&pinpoint_queue_size,
+							DEFAULT_QUEUE_SIZE,
+							64,
+							MAX_KILOBYTES,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.queue_memory",
+							"Sets how much of the queue of notifications is kept in shared memory.",
+							NULL,
+							&pinpoint_queue_memory,
+							16 * 1024,
+							64,
+							MAX_KILOBYTES,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.channel_memory",
+							"Sets the shared memory for the channels that sessions listen on.",
+							"About 150 bytes for each channel, and 4 to 8 for each of its listeners from the third on. -1 chooses by the number of possible sessions.",
+							&pinpoint_channel_memory,
+							-1,
+							-1,
+							MAX_KILOBYTES,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							check_channel_memory, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.max_listener_lag",
+							"Sets how far a listener may fall behind before something is done about it.",
+							"What counts is all that the whole server has published for anybody since the first notification that the listener has not read. What is done says pinpoint.on_lag. -1 means no limit.",
+							&pinpoint_max_listener_lag,
+							-1,
+							-1,
+							MAX_KILOBYTES,
+							PGC_SIGHUP,
+							GUC_UNIT_KB,
+							check_max_listener_lag, NULL, NULL);
+
+	DefineCustomEnumVariable("pinpoint.on_lag",
+							 "Sets what is done about a listener that is behind by more than pinpoint.max_listener_lag.",
+							 "\"warn\" writes a warning, \"disconnect\" ends the session that listens.",
+							 &pinpoint_on_lag,
+							 PINPOINT_ON_LAG_WARN,
+							 on_lag_options,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.latency_target",
+							"Sets the time to collect notifications before they are delivered to this session.",
+							"A session that waits for notifications gets them at most once in this time, and then all of them. Zero delivers each at once.",
+							&pinpoint_latency_target,
+							0,
+							0,
+							60 * 60 * 1000,
+							PGC_USERSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pinpoint.fold",
+							 "Delivers identical notifications that wait for this session once.",
+							 "Those on the same channel with the same payload that have come since the last delivery.",
+							 &pinpoint_fold,
+							 false,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pinpoint.replicate",
+							 "Sends notifications to standbys, too.",
+							 "They are written into the WAL as logical messages, as part of their transaction.",
+							 &pinpoint_replicate_notifications,
+							 false,
+							 PGC_SUSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomStringVariable("pinpoint.shared_channels",
+							   "Lists the channels that this session shares with others when it listens on them.",
+							   "Of all sessions that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
+							   &pinpoint_shared_channels,
+							   "",
+							   PGC_USERSET,
+							   GUC_LIST_INPUT,
+							   check_shared_channels, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.share_limit",
+							"Sets how many of the sessions that share a channel get each notification.",
+							"For a channel, what counts is the setting of the session that began to share it last.",
+							&pinpoint_share_limit,
+							2,
+							1,
+							PINPOINT_MAX_SHARE_LIMIT,
+							PGC_USERSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.max_payload_size",
+							"Sets the length of the longest payload that can be sent.",
+							"Longer ones than PostgreSQL allows go by pg_pinpoint's queue only.",
+							&pinpoint_max_payload_size,
+							PINPOINT_OWN_MAX_PAYLOAD,
+							PINPOINT_OWN_MAX_PAYLOAD,
+							PINPOINT_LARGEST_PAYLOAD,
+							PGC_SUSET,
+							GUC_UNIT_BYTE,
+							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pinpoint.waker",
+							 "Starts a background worker that wakes listeners when there are many.",
+							 "If off, senders wake all of them.",
+							 &pinpoint_waker,
+							 true,
+							 PGC_POSTMASTER,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomEnumVariable("pinpoint.debug_fault",
+							 "Plants a fault, to see that the tests catch it.",
+							 "This is a developer option. Anything but \"none\" breaks the promises of LISTEN/NOTIFY.",
+							 &pinpoint_fault,
+							 PINPOINT_FAULT_NONE,
+							 fault_options,
+							 PGC_SUSET,
+							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
+							 NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("pinpoint");
+}
+
+/*
+ * When the server starts and all settings have their values: do they fit
+ * together?  The check hooks could not tell before.
+ */
+void
+pinpoint_settings_check(void)
+{
+	if (pinpoint_max_listener_lag > pinpoint_queue_size)
+		ereport(FATAL,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"pinpoint.max_listener_lag\" (%d kB) must not be greater than \"pinpoint.queue_size\" (%d kB)",
+						pinpoint_max_listener_lag, pinpoint_queue_size),
+				 errhint("Set \"pinpoint.max_listener_lag\" to less than half of \"pinpoint.queue_size\", or to -1 for no limit.")));
+	all_settings_known = true;
+}
+
+/*
+ * The memory allocator hands out 64 kB at a time for each size that it is asked
+ * for, so there has to be some more than a few channels take.
+ */
+static bool
+check_channel_memory(int *newval, void **extra, GucSource source)
+{
+	if (*newval == -1 || *newval >= MIN_CHANNEL_MEMORY)
+		return true;
+
+	GUC_check_errdetail("\"pinpoint.channel_memory\" must be at least %d kB, or -1.",
+						MIN_CHANNEL_MEMORY);
+	return false;
+}
+
+/*
+ * A limit that the queue can never reach would never do anything.
+ */
+static bool
+check_max_listener_lag(int *newval, void **extra, GucSource source)
+{
+	if (!all_settings_known || *newval <= pinpoint_queue_size)
+		return true;
+
+	GUC_check_errdetail("\"pinpoint.max_listener_lag\" must not be greater than \"pinpoint.queue_size\" (%d kB).",
+						pinpoint_queue_size);
+	return false;
+}
+
+/*
+ * A list of names, with an asterisk nowhere but at an end.
+ */
+static bool
+check_shared_channels(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	ListCell   *lc;
+	bool		ok = SplitIdentifierString(copy, ',', &names);
+
+	if (!ok)
+		GUC_check_errdetail("List syntax is invalid.");
+	foreach(lc, ok ? names : NIL)
+	{
+		const char *asterisk = strchr(lfirst(lc), '*');
+
+		if (asterisk != NULL && asterisk[1] != '\0')
+		{
+			GUC_check_errdetail("In \"%s\", the asterisk is not at the end.",
+								(char *) lfirst(lc));
+			ok = false;
+			break;
+		}
+	}
+
+	list_free(names);
+	pfree(copy);
+	return ok;
+}
+
+/*
+ * Does this session share a channel if it listens on it now?
+ *
+ * Errors: out of memory.
+ */
+bool
+pinpoint_shares_channel(const char *channel)
+{
+	char	   *copy;
+	List	   *names;
+	ListCell   *lc;
+	bool		result = false;
+
+	if (pinpoint_shared_channels[0] == '\0')
+		return false;
+
+	copy = pstrdup(pinpoint_shared_channels);
+	if (!SplitIdentifierString(copy, ',', &names))
+		elog(ERROR, "invalid list syntax in \"pinpoint.shared_channels\"");
+	foreach(lc, names)
+	{
+		const char *name = lfirst(lc);
+		size_t		len = strlen(name);
+
+		if (len > 0 && name[len - 1] == '*')
+			result = strncmp(channel, name, len - 1) == 0;
+		else
+			result = strcmp(channel, name) == 0;
+		if (result)
+			break;
+	}
+	list_free(names);
+	pfree(copy);
+	return result;
+}

@@ -1,0 +1,468 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit_order.c
+ *		Who may publish now: parallel commits, notifications in commit order.
+ *
+ * PostgreSQL promises that notifications of different transactions arrive in
+ * the order in which the transactions committed.  It keeps the promise by
+ * letting only one notifying transaction commit at a time.  Here commits run
+ * in parallel, and only the publication of what they send is ordered.
+ *
+ * The order of commits is the order of commit records in the WAL.
+ *
+ *	prepare		before commit: take space for the batch, and write it.  From
+ *				here on nothing can fail for lack of space.
+ *	announce	before commit, as late as possible, under PinpointOrderLock:
+ *				append the batch to the in-flight list, with the current WAL
+ *				insert position as its lower bound.  The commit record will be
+ *				inserted behind that position.  Bounds are read under the lock
+ *				and positions only grow, so the list is ordered by bound.
+ *	stamp		after the commit record is written: its end position is the
+ *				batch's place in the commit order.  A transaction without XID
+ *				writes no commit record; its place is right behind the record
+ *				that was inserted last.
+ *	publish		after the locks of the transaction are released: move the batch
+ *				from the in-flight list into the ready heap, which is ordered
+ *				by stamp; then publish from there every batch whose stamp is
+ *				not above the bound of the oldest batch in flight.
+ *	withdraw	the transaction aborts instead: leave the in-flight list, and
+ *				publish those that waited for this one.
+ *
+ * Why nothing is published too early.  Let R be ready with stamp r, and X a
+ * transaction whose commit record ends at x < r.  X inserted its record before
+ * R did, as WAL positions are handed out in the order of insertion, and was
+ * announced before that.  So when R gets to the ready heap, X is either in
+ * flight, with a bound below x and hence below r, and R is held back; or it is
+ * in the ready heap before R; or it is published.
+ *
+ * Positions are multiples of 8, so "right behind" is one byte further: behind
+ * every record that ends there, before all others.  As a stamp cannot be less
+ * than that for a commit that is being announced, bounds are one byte further,
+ * too.  Equal stamps then mean two transactions without a commit record that
+ * ran side by side, and these are published in the order in which they became
+ * ready.
+ *
+ * Why nothing waits.  A session moves its batch to the ready heap and goes on,
+ * whether or not the batch was published.  A batch that is held back gets
+ * published by whoever resolves the commit that holds it back.  So what is in
+ * list and heap is batches, not sessions: a session may have many batches held
+ * back and one in flight.
+ *
+ * Why a listener sees the rows.  A batch becomes ready only after its
+ * transaction is visible to all new snapshots and its locks are released, and
+ * is published after that, by whomever.
+ *
+ * The lock.  Whatever is done under PinpointOrderLock is bounded: a batch more or
+ * less in the heap takes steps in proportion to the logarithm of what it holds,
+ * the look-up of a batch's listeners that of MANY_CHANNELS channels (see
+ * wakeup.c), and after some batches the lock is let go of.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
+
+#include "base/counters.h"
+#include "base/locks.h"
+#include "base/settings.h"
+#include "commit/commit_order.h"
+#include "commit/wal_messages.h"
+#include "listener/slow_listener.h"
+#include "queue/message_log.h"
+#include "wakeup/wakeup.h"
+
+/*
+ * All fields are protected by PinpointOrderLock.
+ *
+ * The ready heap is a leftist heap: a binary tree in which no batch comes before
+ * its parent, and the shortest way down from any batch is the one that goes right
+ * all the time.  The length of that way, heap_rank, is at most the logarithm of
+ * the number of batches below, and it is the only way that inserting and
+ * removing go.  (PostgreSQL's pairing heap is faster on average, but when the
+ * first of N batches is removed it may take N steps at once.)
+ */
+typedef struct CommitOrder
+{
+	dlist_head	in_flight;		/* batches of transactions that are
+								 * committing, ordered by lower bound */
+	PinpointBatch *ready;		/* heap of batches of committed transactions
+								 * that may still be overtaken, ordered by
+								 * stamp; NULL if empty */
+	uint64		nin_flight;		/* sizes of the two */
+	uint64		nready;
+	uint64		turn;			/* batches that ever became ready */
+} CommitOrder;
+
+static CommitOrder *commit_order = NULL;
+
+/*
+ * The batch of the current transaction, from prepare until it is published,
+ * held back or withdrawn; whether it is in flight; and its stamp, once it has
+ * committed.
+ */
+static PinpointBatch *my_batch = NULL;
+static bool announced = false;
+static XLogRecPtr my_stamp = InvalidXLogRecPtr;
+
+static XLogRecPtr behind_last_record(void);
+static int	oldest_sender(void);
+static void leave_in_flight(PinpointBatch *batch);
+static bool comes_before(PinpointBatch *a, PinpointBatch *b);
+static PinpointBatch *merge_heaps(PinpointBatch *a, PinpointBatch *b);
+static void insert_ready(PinpointBatch *batch);
+static void remove_first_ready(void);
+static bool may_publish(PinpointBatch *batch);
+static void publish(PinpointBatch *batch);
+static void publish_ready(void);
+static void count_held_back(PinpointBatch *batch);
+
+Size
+pinpoint_commit_order_shmem_size(void)
+{
+	return MAXALIGN(sizeof(CommitOrder));
+}
+
+void
+pinpoint_commit_order_shmem_init(void)
+{
+	bool		found;
+
+	commit_order = ShmemInitStruct("pg_pinpoint commit order",
+								   pinpoint_commit_order_shmem_size(),
+								   &found);
+	if (!found)
+	{
+		memset(commit_order, 0, sizeof(CommitOrder));
+		dlist_init(&commit_order->in_flight);
+	}
+}
+
+/*
+ * The first place in the commit order behind all commit records so far.
+ */
+static XLogRecPtr
+behind_last_record(void)
+{
+	return GetXLogInsertRecPtr() + 1;
+}
+
+/*
+ * Before commit: make the batch of this transaction.
+ *
+ * notifications: PinpointNotification structs, at least one.
+ *
+ * Errors: out of memory, queue full, disk full.
+ */
+void
+pinpoint_commit_order_prepare(List *notifications)
+{
+	PinpointBatchLayout *layout;
+	int			error;
+	int			sender;
+
+	Assert(my_batch == NULL);
+
+	layout = pinpoint_batch_layout(notifications);
+	pinpoint_wakeup_find_early(layout);
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	my_batch = pinpoint_message_log_reserve(layout->size, &error);
+	sender = oldest_sender();
+	LWLockRelease(PinpointOrderLock);
+
+	if (my_batch == NULL && error == 0)
+		pinpoint_report_queue_full(layout->size, sender);
+	else if (my_batch == NULL)
+		pinpoint_report_no_disk_space(error);
+
+	announced = false;
+	pinpoint_batch_write(my_batch, layout);
+}
+
+/*
+ * Before commit, as the last thing: from now on batches that commit later are
+ * held back until this one is published or withdrawn.
+ *
+ * Errors: those of writing WAL.
+ */
+void
+pinpoint_commit_order_announce(void)
+{
+	if (my_batch == NULL)
+		return;
+
+	if (pinpoint_replicate_notifications && XLogIsNeeded())
+		pinpoint_wal_messages_write(my_batch);
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	my_batch->order = behind_last_record();
+	dlist_push_tail(&commit_order->in_flight, &my_batch->link);
+	commit_order->nin_flight++;
+	LWLockRelease(PinpointOrderLock);
+	announced = true;
+}
+
+/*
+ * PID of the session whose commit has been under way for longest, 0 if there
+ * is none.  The caller holds PinpointOrderLock.
+ */
+static int
+oldest_sender(void)
+{
+	if (dlist_is_empty(&commit_order->in_flight))
+		return 0;
+	return dlist_head_element(PinpointBatch, link,
+							  &commit_order->in_flight)->sender_pid;
+}
+
+/*
+ * After the commit record is written: remember where it ended.
+ *
+ * XactLastCommitEnd is of an earlier transaction, or of no commit record at
+ * all, if this one has no XID.
+ */
+void
+pinpoint_commit_order_stamp(void)
+{
+	if (my_batch == NULL)
+		return;
+
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		my_stamp = XactLastCommitEnd;
+	else
+		my_stamp = behind_last_record();
+}
+
+/*
+ * After the locks of a committed transaction are released: publish its batch,
+ * and whatever it held back, or leave it to be published by another session.
+ */
+void
+pinpoint_commit_order_publish(void)
+{
+	PinpointBatch *batch = my_batch;
+
+	if (batch == NULL)
+		return;
+	my_batch = NULL;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	leave_in_flight(batch);
+	batch->order = my_stamp;
+	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();
+	insert_ready(batch);
+	publish_ready();
+}
+
+/*
+ * On a standby, after a commit has been replayed: publish its batch.  Nobody else
+ * publishes there, and commits come in their order.
+ */
+void
+pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
+	publish(batch);
+	pinpoint_wakeup_release_and_send();
+}
+
+/*
+ * The transaction aborts, or the session ends, after it made a batch.
+ */
+void
+pinpoint_commit_order_withdraw(void)
+{
+	PinpointBatch *batch = my_batch;
+
+	if (batch == NULL)
+		return;
+	my_batch = NULL;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (announced)
+		leave_in_flight(batch);
+	pinpoint_message_log_free(batch);
+	publish_ready();
+}
+
+static void
+leave_in_flight(PinpointBatch *batch)
+{
+	dlist_delete(&batch->link);
+	commit_order->nin_flight--;
+}
+
+/*
+ * Is a to be published before b?
+ */
+static bool
+comes_before(PinpointBatch *a, PinpointBatch *b)
+{
+	if (a->order != b->order && pinpoint_fault != PINPOINT_FAULT_ARRIVAL_ORDER)
+		return a->order < b->order;
+	return a->sequence < b->sequence;
+}
+
+/*
+ * Make one heap of two, each NULL if empty.
+ *
+ * On the way down the right sides of the two are merged as two ordered lists
+ * would be; on the way up sides are swapped where the right one has become the
+ * longer way.
+ */
+static PinpointBatch *
+merge_heaps(PinpointBatch *a, PinpointBatch *b)
+{
+	uint32		left_rank;
+	uint32		right_rank;
+
+	if (a == NULL)
+		return b;
+	if (b == NULL)
+		return a;
+
+	if (comes_before(b, a))
+	{
+		PinpointBatch *swap = a;
+
+		a = b;
+		b = swap;
+	}
+	a->heap.right = merge_heaps(a->heap.right, b);
+
+	left_rank = a->heap.left ? a->heap.left->heap_rank : 0;
+	right_rank = a->heap.right->heap_rank;
+	if (left_rank < right_rank)
+	{
+		PinpointBatch *swap = a->heap.left;
+
+		a->heap.left = a->heap.right;
+		a->heap.right = swap;
+	}
+	a->heap_rank = Min(left_rank, right_rank) + 1;
+	return a;
+}
+
+static void
+insert_ready(PinpointBatch *batch)
+{
+	batch->sequence = ++commit_order->turn;
+	batch->heap.left = NULL;
+	batch->heap.right = NULL;
+	batch->heap_rank = 1;
+	commit_order->ready = merge_heaps(commit_order->ready, batch);
+	commit_order->nready++;
+}
+
+static void
+remove_first_ready(void)
+{
+	PinpointBatch *first = commit_order->ready;
+
+	commit_order->ready = merge_heaps(first->heap.left, first->heap.right);
+	commit_order->nready--;
+}
+
+/*
+ * Can no commit in flight come before this one any more?
+ */
+static bool
+may_publish(PinpointBatch *batch)
+{
+	PinpointBatch *oldest;
+
+	if (pinpoint_fault == PINPOINT_FAULT_ARRIVAL_ORDER ||
+		dlist_is_empty(&commit_order->in_flight))
+		return true;
+
+	oldest = dlist_head_element(PinpointBatch, link,
+								&commit_order->in_flight);
+	return batch->order <= oldest->order;
+}
+
+/*
+ * Publish a batch, and note who is to be woken.
+ */
+static void
+publish(PinpointBatch *batch)
+{
+	uint64		sequence = pinpoint_message_log_next_sequence();
+	int			nfound = pinpoint_wakeup_find(batch, sequence);
+
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_TRANSACTIONS, 1);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_NOTIFICATIONS,
+				   batch->nnotifications);
+
+	if (nfound == 0)
+	{
+		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
+		pinpoint_message_log_free(batch);
+	}
+	else
+	{
+		batch->sequence = sequence;
+		batch->published_at = GetCurrentTimestamp();
+		pinpoint_message_log_append(batch);
+		pinpoint_wakeup_collect(batch, nfound);
+	}
+}
+
+/*
+ * Publish all ready batches that may be, then wake those who listen.
+ *
+ * The caller holds PinpointOrderLock; it is released.
+ */
+static void
+publish_ready(void)
+{
+	int			in_round = 0;
+
+	while (commit_order->ready != NULL && may_publish(commit_order->ready))
+	{
+		PinpointBatch *batch = commit_order->ready;
+
+		remove_first_ready();
+		if (batch->sender_pid != MyProcPid)
+			pinpoint_count(batch->dboid, PINPOINT_COUNT_BY_OTHERS, 1);
+		if (batch->held_back_since != 0)
+			count_held_back(batch);
+		publish(batch);
+
+		/* One slow commit may have held back very many. */
+		pinpoint_wakeup_let_others_in(&in_round);
+	}
+	pinpoint_wakeup_release_and_send();
+}
+
+/*
+ * A batch that was held back is about to be published.
+ */
+static void
+count_held_back(PinpointBatch *batch)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
+	if (now > batch->held_back_since)
+		pinpoint_count_max(batch->dboid, PINPOINT_MAX_HELD_BACK,
+						   (uint64) (now - batch->held_back_since));
+}
+
+/*
+ * The caller holds PinpointOrderLock.
+ */
+void
+pinpoint_commit_order_stats(PinpointOrderStats *stats)
+{
+	stats->in_flight = commit_order->nin_flight;
+	stats->held_back = commit_order->nready;
+}

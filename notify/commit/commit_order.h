@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit_order.h
+ *		Who may publish now: parallel commits, notifications in commit order.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_COMMIT_ORDER_H
+#define PINPOINT_COMMIT_ORDER_H
+
+#include "queue/batch.h"
+#include "nodes/pg_list.h"
+
+/* What is in commit_order.c; see the view pinpoint.stat_queue. */
+typedef struct PinpointOrderStats
+{
+	uint64		in_flight;		/* batches whose transaction is committing */
+	uint64		held_back;		/* committed, but may still be overtaken */
+} PinpointOrderStats;
+
+extern Size pinpoint_commit_order_shmem_size(void);
+extern void pinpoint_commit_order_shmem_init(void);
+extern void pinpoint_commit_order_prepare(List *notifications);
+extern void pinpoint_commit_order_announce(void);
+extern void pinpoint_commit_order_stamp(void);
+extern void pinpoint_commit_order_publish(void);
+extern void pinpoint_commit_order_publish_replayed(PinpointBatch *batch);
+extern void pinpoint_commit_order_withdraw(void);
+extern void pinpoint_commit_order_stats(PinpointOrderStats *stats);
+
+#endif							/* PINPOINT_COMMIT_ORDER_H */

@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * early_commit_work.h
+ *		What PostgreSQL does in a commit before the commit record.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_EARLY_COMMIT_WORK_H
+#define PINPOINT_EARLY_COMMIT_WORK_H
+
+extern void pinpoint_early_commit_work(void);
+
+#endif							/* PINPOINT_EARLY_COMMIT_WORK_H */

@@ -1,0 +1,161 @@
+/*-------------------------------------------------------------------------
+ *
+ * wal_messages.c
+ *		Writes the notifications of a transaction into the WAL, for standbys.
+ *
+ * With pinpoint.replicate a transaction writes what it notifies as logical messages
+ * with the prefix "pg_pinpoint".  They are part of the transaction: the flush of its
+ * commit record carries them, and nobody sees anything of them if it rolls back.  A
+ * server that replays the WAL without this library ignores them.  replay.c is the
+ * other end; and logical decoding hands them to output plug-ins that ask for
+ * messages.
+ *
+ * A message is a text in the encoding of the database, so that whoever reads it
+ * from a replication slot can understand it too.  Its first line has six numbers:
+ *
+ *	version of this form
+ *	PID of the sender
+ *	channels and notifications of the transaction
+ *	bytes that they will take in the message log, and how many of these have come
+ *	with the messages of this transaction before
+ *
+ * Then come the channels, a line each, and the notifications: number of the channel,
+ * counted from 0, tabulator, payload.  A backslash in a name or payload is doubled,
+ * and a line feed is a backslash and an "n".  What is long goes in several messages,
+ * each of whole lines, as a WAL record has to fit into memory, on both sides.
+ *
+ * Writing WAL gives the transaction an ID, if it has none yet, so that it will have a
+ * commit record to be replayed.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xloginsert.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "replication/message.h"
+
+#include "base/compat.h"
+#include "commit/wal_messages.h"
+
+/* When a message has so many bytes, another one is begun. */
+#define PIECE_SIZE		(256 * 1024)
+
+static void begin_message(StringInfo message, PinpointBatch *batch,
+						  Size offset);
+static void append_line(StringInfo message, const char *string);
+static XLogRecPtr send_message(StringInfo message);
+
+/*
+ * Before commit: write a batch of this transaction into the WAL.
+ *
+ * Errors: those of writing WAL.
+ */
+void
+pinpoint_wal_messages_write(PinpointBatch *batch)
+{
+	StringInfoData message;
+	PinpointBatchReader reader;
+	const char *channel = pinpoint_batch_first_channel(batch);
+	const char *payload;
+	uint32		number;
+	uint32		nmessages = 0;
+	XLogRecPtr	end;
+
+	initStringInfo(&message);
+	begin_message(&message, batch, 0);
+	for (uint32 i = 0; i < batch->nchannels; i++)
+	{
+		if (message.len > PIECE_SIZE)
+		{
+			(void) send_message(&message);
+			nmessages++;
+			begin_message(&message, batch,
+						  pinpoint_batch_offset(batch, channel));
+		}
+		append_line(&message, channel);
+		channel = pinpoint_batch_next_channel(channel);
+	}
+
+	pinpoint_batch_read(batch, channel, &reader);
+	while ((payload = pinpoint_batch_read_next(&reader, &number)) != NULL)
+	{
+		if (message.len > PIECE_SIZE)
+		{
+			(void) send_message(&message);
+			nmessages++;
+			begin_message(&message, batch,
+						  pinpoint_batch_offset(batch, payload));
+		}
+		appendStringInfo(&message, "%u\t", number);
+		append_line(&message, payload);
+	}
+	end = send_message(&message);
+	pfree(message.data);
+
+	/*
+	 * A commit that still has much to flush would hold back others; see
+	 * early_commit_work.c.
+	 */
+	if (nmessages > 0)
+		XLogFlush(end);
+}
+
+static void
+begin_message(StringInfo message, PinpointBatch *batch, Size offset)
+{
+	resetStringInfo(message);
+	appendStringInfo(message, "%d %d %u %u %zu %zu\n",
+					 PINPOINT_MESSAGE_VERSION, batch->sender_pid,
+					 batch->nchannels, batch->nnotifications,
+					 pinpoint_batch_body_size(batch), offset);
+}
+
+static void
+append_line(StringInfo message, const char *string)
+{
+	for (;;)
+	{
+		Size		plain = strcspn(string, "\\\n");
+
+		appendBinaryStringInfo(message, string, (int) plain);
+		string += plain;
+		if (*string == '\0')
+			break;
+		appendStringInfoString(message, *string == '\n' ? "\\n" : "\\\\");
+		string++;
+	}
+	appendStringInfoChar(message, '\n');
+}
+
+/*
+ * Returns where the record ends.
+ */
+static XLogRecPtr
+send_message(StringInfo message)
+{
+	xl_logical_message record = {
+		.dbId = MyDatabaseId,
+		.transactional = true,
+		.prefix_size = sizeof(PINPOINT_MESSAGE_PREFIX),
+		.message_size = message->len,
+	};
+
+	/*
+	 * As in LogLogicalMessage(): it belongs to a transaction, so there is
+	 * one.
+	 */
+	(void) GetCurrentTransactionId();
+
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, SizeOfLogicalMessage);
+	XLogRegisterData((char *) PINPOINT_MESSAGE_PREFIX,
+					 sizeof(PINPOINT_MESSAGE_PREFIX));
+	XLogRegisterData(message->data, message->len);
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	return XLogInsert(RM_LOGICALMSG_ID, XLOG_LOGICAL_MESSAGE);
+}

@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * wal_messages.h
+ *		A batch in the WAL: how it travels to standbys.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_WAL_MESSAGES_H
+#define PINPOINT_WAL_MESSAGES_H
+
+#include "queue/batch.h"
+
+/*
+ * Prefix of our logical messages.  It ends with one zero more than a prefix has
+ * that comes from SQL, so nobody can write such a message by
+ * pg_logical_emit_message().  Who reads messages does not see the difference.
+ */
+#define PINPOINT_MESSAGE_PREFIX		"pg_pinpoint\0"
+
+/* The form of a message; a standby ignores what it does not know. */
+#define PINPOINT_MESSAGE_VERSION	1
+
+extern void pinpoint_wal_messages_write(PinpointBatch *batch);
+
+#endif							/* PINPOINT_WAL_MESSAGES_H */

@@ -1,0 +1,16 @@
+/*-------------------------------------------------------------------------
+ *
+ * disconnect_reason.h
+ *		Why a session that listens is ended.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_DISCONNECT_REASON_H
+#define PINPOINT_DISCONNECT_REASON_H
+
+extern void pinpoint_disconnect_reason_prepare(void);
+extern void pinpoint_disconnect_reason_unread(void);
+
+#endif							/* PINPOINT_DISCONNECT_REASON_H */

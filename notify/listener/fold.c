@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * fold.c
+ *		Identical notifications of one delivery, told once.
+ *
+ * PostgreSQL folds identical notifications within a transaction.  A session that
+ * asks for it (pinpoint.fold) has those folded that wait for it together, of however
+ * many transactions: the same channel and payload is told once, in the place of the
+ * first, as if the last of its senders had sent it.
+ *
+ * For that they are collected before they are told, but not without bound: when
+ * MAX_BYTES are collected, they are told, and what comes then is collected anew.  So
+ * more than necessary may be told, but never less.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/async.h"
+#include "common/hashfn.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "base/counters.h"
+#include "listener/fold.h"
+
+/* Bytes of names and payloads that are collected at most, about. */
+#define MAX_BYTES		(1024 * 1024)
+
+/* A notification to be told. */
+typedef struct FoldedNotification
+{
+	slist_node	link;			/* in the order in which they came first */
+	const char *channel;		/* zero-terminated */
+	const char *payload;		/* likewise */
+	int32		sender_pid;		/* of the last one */
+} FoldedNotification;
+
+typedef struct FoldEntry
+{
+	FoldedNotification *notification;
+	uint32		hash;
+	char		status;
+} FoldEntry;
+
+static uint32 notification_hash(const FoldedNotification *n);
+static bool same_notification(const FoldedNotification *a,
+							  const FoldedNotification *b);
+
+#define SH_PREFIX fold
+#define SH_ELEMENT_TYPE FoldEntry
+#define SH_KEY_TYPE FoldedNotification *
+#define SH_KEY notification
+#define SH_HASH_KEY(tb, key) notification_hash(key)
+#define SH_EQUAL(tb, a, b) same_notification((a), (b))
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) ((a)->hash)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* What is collected; NULL if nothing is. */
+static MemoryContext fold_context = NULL;
+static fold_hash * folded = NULL;
+
+static slist_head first_folded;
+static slist_node *last_folded = NULL;
+static Size folded_bytes = 0;
+
+/* What came last, and how many were there already when they came. */
+static FoldedNotification *latest = NULL;
+static uint64 nfolded = 0;
+
+static uint32
+notification_hash(const FoldedNotification *n)
+{
+	return hash_combine(string_hash(n->channel, NAMEDATALEN),
+						hash_bytes((const unsigned char *) n->payload,
+								   (int) strlen(n->payload)));
+}
+
+static bool
+same_notification(const FoldedNotification *a, const FoldedNotification *b)
+{
+	return strcmp(a->channel, b->channel) == 0 &&
+		strcmp(a->payload, b->payload) == 0;
+}
+
+/*
+ * Collect a notification for the client.
+ *
+ * Errors: out of memory; and those of NotifyMyFrontEnd(), as what has been
+ * collected so far may be told.
+ */
+void
+pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
+{
+	FoldedNotification given = {.channel = channel,.payload = payload};
+	FoldedNotification *n;
+	FoldEntry  *entry;
+	MemoryContext oldcontext;
+	bool		found;
+
+	if (folded == NULL)
+	{
+		if (fold_context == NULL)
+			fold_context = AllocSetContextCreate(TopMemoryContext,
+												 "pg_pinpoint fold",
+												 ALLOCSET_DEFAULT_SIZES);
+		folded = fold_create(fold_context, 64, NULL);
+		slist_init(&first_folded);
+		last_folded = &first_folded.head;
+		folded_bytes = 0;
+	}
+
+	/* Mostly, a storm is of one and the same. */
+	if (latest == NULL || !same_notification(latest, &given))
+	{
+		entry = fold_lookup(folded, &given);
+		latest = entry ? entry->notification : NULL;
+	}
+	if (latest != NULL)
+	{
+		latest->sender_pid = sender_pid;
+		nfolded++;
+		return;
+	}
+
+	oldcontext = MemoryContextSwitchTo(fold_context);
+	n = palloc(sizeof(FoldedNotification));
+	n->channel = pstrdup(channel);
+	n->payload = pstrdup(payload);
+	n->sender_pid = sender_pid;
+	(void) fold_insert(folded, n, &found);
+	MemoryContextSwitchTo(oldcontext);
+	slist_insert_after(last_folded, &n->link);
+	last_folded = &n->link;
+	latest = n;
+
+	folded_bytes += sizeof(FoldedNotification) + sizeof(FoldEntry) +
+		strlen(channel) + strlen(payload);
+	if (folded_bytes >= MAX_BYTES)
+		pinpoint_fold_tell();
+}
+
+/*
+ * Tell the client what has been collected.
+ *
+ * Errors: those of NotifyMyFrontEnd().
+ */
+void
+pinpoint_fold_tell(void)
+{
+	slist_iter	iter;
+
+	if (folded == NULL)
+		return;
+
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_FOLDED, nfolded);
+	nfolded = 0;
+	latest = NULL;
+
+	slist_foreach(iter, &first_folded)
+	{
+		FoldedNotification *n = slist_container(FoldedNotification, link,
+												iter.cur);
+
+		NotifyMyFrontEnd(n->channel, n->payload, n->sender_pid);
+	}
+	folded = NULL;
+	MemoryContextReset(fold_context);
+}

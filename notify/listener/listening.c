@@ -1,0 +1,475 @@
+/*-------------------------------------------------------------------------
+ *
+ * listening.c
+ *		The channels that this session listens on.
+ *
+ * They are kept in a local table.  It is the filter on delivery, and the list
+ * of what to take out of the channel map when the session ends, so that no one
+ * ever scans the map.
+ *
+ * LISTEN in three steps:
+ *
+ *	prepare		before commit, may fail: enter all new channels into the local
+ *				table and the channel map.  From here on publications find this
+ *				session.
+ *	commit		after commit, allocates nothing: the new channels become valid,
+ *				and those that were UNLISTENed leave both tables.
+ *	abort		take back what prepare did.
+ *
+ * A LISTEN begins at its prepare: batches that are published from then on are
+ * for this session, if the LISTEN commits.  It has to be that early.  As soon
+ * as the transaction of the LISTEN has committed others can see its rows, and
+ * get the locks that it held, and whoever notifies then must reach us; but for
+ * us it takes a while from there until our own steps after commit.  What was
+ * published before need not be delivered: nobody could know of our LISTEN.
+ *
+ * PostgreSQL keeps a list of its own, and the two may come to differ: when it
+ * runs out of memory for its list, after the commit, or by C code that calls
+ * Async_UnlistenAll() and the like.  Then its list is right.  We look at it when
+ * a transaction seems to fail after its LISTEN was committed, and when the session
+ * does not react to a wakeup; see wakeup.c.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "executor/executor.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "base/compat.h"
+#include "base/request.h"
+#include "listener/listening.h"
+#include "wakeup/channel_map.h"
+#include "wakeup/reassignment.h"
+#include "wakeup/slots.h"
+
+/* Entry of the local table. */
+typedef struct LocalChannel
+{
+	char		channel[NAMEDATALEN];	/* hash key, must be first */
+	bool		listening;		/* as of the last commit */
+	bool		wanted;			/* as the current transaction will have it;
+								 * the same as listening between two */
+	bool		mapped;			/* in the channel map */
+	bool		shared;			/* with other sessions; see sharing.c */
+	uint64		since;			/* deliver batches with a higher sequence */
+} LocalChannel;
+
+static HTAB *local_channels = NULL;
+static uint32 nlistening = 0;	/* local channels with listening set */
+static bool prepared = false;	/* between prepare and commit or abort */
+
+/* Was the last thing that happened the commit of a LISTEN or UNLISTEN? */
+static bool just_committed = false;
+
+/* Local channels that are in the channel map, and shared with other sessions */
+static uint32 nshared = 0;
+
+/* Was a channel left that this session shared? */
+static bool left_shared_channel = false;
+
+/* May PostgreSQL's own list differ from the local table? */
+static bool in_doubt = false;
+
+static void make_local_channels(void);
+static void want(List *actions);
+static void forget_channel(LocalChannel *local);
+static void reset_wanted(LocalChannel *local);
+static void forget_unwanted(void);
+static void reassign_left(void);
+static bool still_shares(const char *channel);
+static void update_slot(void);
+
+static void
+make_local_channels(void)
+{
+	HASHCTL		ctl;
+
+	ctl.keysize = NAMEDATALEN;
+	ctl.entrysize = sizeof(LocalChannel);
+	ctl.hcxt = TopMemoryContext;
+	local_channels = hash_create("pg_pinpoint local channels", 16, &ctl,
+								 HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+}
+
+/*
+ * Before commit: enter the channels that the actions add.
+ *
+ * actions: PinpointAction structs, in the order in which they were given.
+ * position: number of the last publication, read before.
+ *
+ * Errors: out of memory, locally or in the channel map.  The transaction then
+ * aborts and pinpoint_listening_abort() cleans up.
+ */
+void
+pinpoint_listening_prepare(List *actions, uint64 position)
+{
+	ListCell   *lc;
+	bool		added = false;
+
+	if (local_channels == NULL)
+		make_local_channels();
+	prepared = true;
+
+	/* First the net effect, ... */
+	want(actions);
+
+	/* ... then the map, so that LISTEN and UNLISTEN of one channel is free */
+	foreach(lc, actions)
+	{
+		PinpointAction *action = lfirst(lc);
+		LocalChannel *local;
+
+		if (action->kind != PINPOINT_LISTEN)
+			continue;
+		local = hash_search(local_channels, action->channel, HASH_FIND, NULL);
+		if (!local->wanted || local->listening || local->mapped)
+			continue;
+
+		pinpoint_slot_register();
+		local->since = position;
+		local->shared = action->share_limit > 0;
+		if (local->shared)
+			pinpoint_slot_set_shares(true);
+		pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
+								 action->share_limit);
+		local->mapped = true;
+		if (local->shared)
+			nshared++;
+		added = true;
+	}
+	if (added)
+		pinpoint_slot_join();
+}
+
+/*
+ * Before the commit of any transaction.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_listening_at_pre_commit(void)
+{
+	just_committed = false;
+	if (in_doubt)
+		pinpoint_listening_reconcile();
+}
+
+/*
+ * Stop listening on channels that are not in PostgreSQL's own list.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_listening_reconcile(void)
+{
+	LOCAL_FCINFO(fcinfo, 0);
+	FmgrInfo	flinfo;
+	ReturnSetInfo rsinfo = {.type = T_ReturnSetInfo};
+	List	   *channels = NIL;
+	HASH_SEQ_STATUS seq;
+	LocalChannel *local;
+	ListCell   *lc;
+
+	fmgr_info(F_PG_LISTENING_CHANNELS, &flinfo);
+	InitFunctionCallInfoData(*fcinfo, &flinfo, 0, InvalidOid, NULL,
+							 (Node *) &rsinfo);
+	rsinfo.econtext = CreateStandaloneExprContext();
+	rsinfo.allowedModes = SFRM_ValuePerCall;
+	for (;;)
+	{
+		Datum		channel;
+
+		rsinfo.isDone = ExprSingleResult;
+		channel = FunctionCallInvoke(fcinfo);
+		if (rsinfo.isDone != ExprMultipleResult)
+			break;
+		channels = lappend(channels, TextDatumGetCString(channel));
+	}
+	FreeExprContext(rsinfo.econtext, true);
+	in_doubt = false;
+
+	/* Nothing fails from here on. */
+	hash_seq_init(&seq, local_channels);
+	while ((local = hash_seq_search(&seq)) != NULL)
+		local->wanted = false;
+	foreach(lc, channels)
+	{
+		local = hash_search(local_channels, lfirst(lc), HASH_FIND, NULL);
+		if (local != NULL)
+			local->wanted = true;
+	}
+	forget_unwanted();
+	reassign_left();
+	update_slot();
+	list_free_deep(channels);
+}
+
+/*
+ * Note in the local table on what the session will listen.
+ */
+static void
+want(List *actions)
+{
+	ListCell   *lc;
+
+	foreach(lc, actions)
+	{
+		PinpointAction *action = lfirst(lc);
+		LocalChannel *local;
+		HASH_SEQ_STATUS seq;
+		bool		found;
+
+		switch (action->kind)
+		{
+			case PINPOINT_LISTEN:
+				local = hash_search(local_channels, action->channel,
+									HASH_ENTER, &found);
+				if (!found)
+				{
+					local->listening = false;
+					local->mapped = false;
+					local->shared = false;
+				}
+				local->wanted = true;
+				break;
+			case PINPOINT_UNLISTEN:
+				local = hash_search(local_channels, action->channel,
+									HASH_FIND, NULL);
+				if (local != NULL)
+					local->wanted = false;
+				break;
+			case PINPOINT_UNLISTEN_ALL:
+				hash_seq_init(&seq, local_channels);
+				while ((local = hash_seq_search(&seq)) != NULL)
+					local->wanted = false;
+				break;
+		}
+	}
+}
+
+/*
+ * After commit: carry out the actions.  Does not fail and allocates nothing.
+ */
+void
+pinpoint_listening_commit(List *actions)
+{
+	ListCell   *lc;
+
+	foreach(lc, actions)
+	{
+		PinpointAction *action = lfirst(lc);
+		LocalChannel *local;
+
+		if (action->kind == PINPOINT_UNLISTEN_ALL)
+		{
+			forget_unwanted();
+			continue;
+		}
+		local = hash_search(local_channels, action->channel, HASH_FIND, NULL);
+		if (local == NULL)
+			continue;
+		if (!local->wanted)
+			forget_channel(local);
+		else if (!local->listening)
+		{
+			local->listening = true;
+			nlistening++;
+		}
+	}
+
+	prepared = false;
+	just_committed = true;
+	reassign_left();
+	update_slot();
+}
+
+/*
+ * The slot is ours while we listen on anything.
+ */
+static void
+update_slot(void)
+{
+	if (nlistening == 0)
+		pinpoint_slot_unregister();
+	else
+		pinpoint_slot_set_channels(nlistening);
+}
+
+/*
+ * Abort: take back what was prepared, if anything was.  Does not fail.
+ */
+void
+pinpoint_listening_abort(List *actions)
+{
+	ListCell   *lc;
+
+	/* It may be a transaction that has failed after its commit. */
+	if (just_committed)
+		in_doubt = true;
+	just_committed = false;
+
+	if (!prepared)
+		return;
+
+	foreach(lc, actions)
+	{
+		PinpointAction *action = lfirst(lc);
+		LocalChannel *local;
+
+		if (action->kind == PINPOINT_UNLISTEN_ALL)
+		{
+			HASH_SEQ_STATUS seq;
+
+			hash_seq_init(&seq, local_channels);
+			while ((local = hash_seq_search(&seq)) != NULL)
+				reset_wanted(local);
+		}
+		else
+		{
+			local = hash_search(local_channels, action->channel,
+								HASH_FIND, NULL);
+			if (local != NULL)
+				reset_wanted(local);
+		}
+	}
+
+	prepared = false;
+	reassign_left();
+	if (nlistening == 0)
+		pinpoint_slot_unregister();
+}
+
+/*
+ * Listen on nothing any more: the session ends.  Does not fail.
+ */
+void
+pinpoint_listening_stop(void)
+{
+	HASH_SEQ_STATUS seq;
+	LocalChannel *local;
+
+	if (local_channels != NULL)
+	{
+		hash_seq_init(&seq, local_channels);
+		while ((local = hash_seq_search(&seq)) != NULL)
+			local->wanted = false;
+		forget_unwanted();
+		reassign_left();
+	}
+
+	/* From here on nobody keeps or wakes anything for this session. */
+	pinpoint_slot_unregister();
+}
+
+/*
+ * Has this session ever prepared a LISTEN?  (If not, it cannot have anything
+ * to UNLISTEN.)
+ */
+bool
+pinpoint_listening_used(void)
+{
+	return local_channels != NULL;
+}
+
+/*
+ * Does this session listen on a channel?  If so, which batches are for it: those
+ * with a higher number than *since; and does it share the channel?
+ *
+ * hash: pinpoint_channel_hash() of the channel.
+ */
+bool
+pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
+					  bool *shared)
+{
+	LocalChannel *local;
+
+	if (local_channels == NULL)
+		return false;
+
+	local = hash_search_with_hash_value(local_channels, channel, hash,
+										HASH_FIND, NULL);
+	if (local == NULL || !local->listening)
+		return false;
+	*since = local->since;
+	*shared = local->shared;
+	return true;
+}
+
+/*
+ * Stop listening on a channel, in both tables.  When all are left that are to be,
+ * reassign_left() follows.
+ */
+static void
+forget_channel(LocalChannel *local)
+{
+	if (local->listening)
+	{
+		local->listening = false;
+		nlistening--;
+	}
+	if (local->mapped)
+	{
+		pinpoint_channel_map_remove(local->channel, PINPOINT_MY_SLOT_NUMBER);
+		if (local->shared)
+		{
+			left_shared_channel = true;
+			nshared--;
+		}
+	}
+	(void) hash_search(local_channels, local->channel, HASH_REMOVE, NULL);
+}
+
+static void
+forget_unwanted(void)
+{
+	HASH_SEQ_STATUS seq;
+	LocalChannel *local;
+
+	hash_seq_init(&seq, local_channels);
+	while ((local = hash_seq_search(&seq)) != NULL)
+	{
+		if (!local->wanted)
+			forget_channel(local);
+	}
+}
+
+/*
+ * If a channel was left that this session shared, somebody else is to get what was
+ * given to it.
+ */
+static void
+reassign_left(void)
+{
+	if (left_shared_channel)
+		pinpoint_reassign(still_shares);
+	left_shared_channel = false;
+
+	/* Not before: what we go through for that has to stay. */
+	if (nshared == 0)
+		pinpoint_slot_set_shares(false);
+}
+
+static bool
+still_shares(const char *channel)
+{
+	LocalChannel *local = hash_search(local_channels, channel, HASH_FIND, NULL);
+
+	return local != NULL && local->shared;
+}
+
+static void
+reset_wanted(LocalChannel *local)
+{
+	local->wanted = local->listening;
+	if (!local->listening)
+		forget_channel(local);
+}

@@ -1,0 +1,306 @@
+/*-------------------------------------------------------------------------
+ *
+ * slow_listener.c
+ *		What is done about a listener that falls far behind.
+ *
+ * A listener with unread notifications keeps a part of the queue, and a full
+ * queue fails everybody's NOTIFY.  Long before that somebody should know, and
+ * it is the senders who find out, as a backlog only grows when they send:
+ *
+ *	- When half of the queue is kept there is a WARNING, as in PostgreSQL: to
+ *	  the sender and to the server log, at most one in WARNING_INTERVAL, which
+ *	  names the listener that is furthest behind.
+ *	- When a listener is behind by more than pinpoint.max_listener_lag, there is
+ *	  such a warning (pinpoint.on_lag = warn), or its session ends
+ *	  (pinpoint.on_lag = disconnect), so that it connects and looks again
+ *	  instead of failing the senders.
+ *
+ * See disconnect_reason.c for how a session ends.
+ *
+ * A NOTIFY that finds no room fails, with PostgreSQL's own error, and a hint that
+ * names whom to blame.
+ *
+ * All of this happens before a commit: nothing here is urgent, and a sender may
+ * still fail, be it only because a message does not fit into memory.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "miscadmin.h"
+#include "storage/shmem.h"
+#include "utils/backend_status.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/counters.h"
+#include "base/locks.h"
+#include "base/settings.h"
+#include "listener/slow_listener.h"
+#include "queue/log_storage.h"
+#include "queue/message_log.h"
+#include "wakeup/slots.h"
+
+/* Milliseconds between two warnings, as in PostgreSQL. */
+#define WARNING_INTERVAL		5000
+
+/*
+ * Milliseconds between two looks at all slots, while a session that was told
+ * to end still keeps the queue.
+ */
+#define DISCONNECT_INTERVAL		100
+
+/* All fields are protected by PinpointOrderLock. */
+typedef struct SlowListenerControl
+{
+	TimestampTz last_warning;
+	TimestampTz last_disconnect;
+} SlowListenerControl;
+
+static SlowListenerControl *slow_listener_control = NULL;
+
+static bool is_time(TimestampTz *last, TimestampTz now, int interval);
+static void disconnect(Size limit);
+static void warn(Size limit);
+static void describe(int pid, StringInfo description);
+
+Size
+pinpoint_slow_listener_shmem_size(void)
+{
+	return MAXALIGN(sizeof(SlowListenerControl));
+}
+
+void
+pinpoint_slow_listener_shmem_init(void)
+{
+	bool		found;
+
+	slow_listener_control =
+		ShmemInitStruct("pg_pinpoint slow listeners",
+						pinpoint_slow_listener_shmem_size(), &found);
+	if (!found)
+		memset(slow_listener_control, 0, sizeof(SlowListenerControl));
+}
+
+/*
+ * Before a commit that sends: see whether a listener is too far behind.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_slow_listener_check(void)
+{
+	Size		kept = pinpoint_message_log_kept();
+	Size		half = pinpoint_message_log_capacity() / 2;
+	Size		limit = half;
+	TimestampTz now;
+	bool		want_disconnect;
+	bool		want_warning;
+
+	if (pinpoint_max_listener_lag >= 0)
+		limit = Min(half, (Size) pinpoint_max_listener_lag * 1024);
+	if (likely(kept <= limit))
+		return;
+
+	/* One sender is enough for each, so find out who it is. */
+	want_disconnect = pinpoint_on_lag == PINPOINT_ON_LAG_DISCONNECT &&
+		pinpoint_max_listener_lag >= 0 &&
+		kept > (Size) pinpoint_max_listener_lag * 1024;
+	want_warning = kept >= half || !want_disconnect;
+	now = GetCurrentTimestamp();
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	want_disconnect = want_disconnect &&
+		is_time(&slow_listener_control->last_disconnect, now, DISCONNECT_INTERVAL);
+	want_warning = want_warning &&
+		is_time(&slow_listener_control->last_warning, now, WARNING_INTERVAL);
+	LWLockRelease(PinpointOrderLock);
+
+	if (want_disconnect)
+		disconnect((Size) pinpoint_max_listener_lag * 1024);
+	if (want_warning)
+		warn(limit);
+}
+
+/*
+ * Has the interval (in milliseconds) passed?  If so it begins anew.
+ */
+static bool
+is_time(TimestampTz *last, TimestampTz now, int interval)
+{
+	/* A clock that was set back must not silence us. */
+	if (*last <= now && !TimestampDifferenceExceeds(*last, now, interval))
+		return false;
+	*last = now;
+	return true;
+}
+
+/*
+ * End the sessions of all listeners that are behind by more than limit bytes.
+ */
+static void
+disconnect(Size limit)
+{
+	int		   *pids = palloc(MaxBackends * sizeof(int));
+	int			npids = pinpoint_slots_evict(limit, pids);
+
+	for (int i = 0; i < npids; i++)
+	{
+		/* As in pg_terminate_backend(), it may have ended by itself. */
+		if (kill(pids[i], SIGTERM) < 0)
+			ereport(DEBUG1,
+					(errmsg_internal("could not send signal to process %d: %m",
+									 pids[i])));
+	}
+	pfree(pids);
+}
+
+/*
+ * Tell who is furthest behind.  The server log gets more than the client, who
+ * may not be allowed to know what another session is about.
+ */
+static void
+warn(Size limit)
+{
+	Size		size = pinpoint_message_log_capacity();
+	Size		kept;
+	int			pid;
+	StringInfoData description;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pid = pinpoint_slots_furthest_behind();
+	kept = pinpoint_message_log_kept();
+	LWLockRelease(PinpointOrderLock);
+
+	/* It may have caught up meanwhile. */
+	if (pid == 0 || kept <= limit)
+		return;
+
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_WARNED, 1);
+	initStringInfo(&description);
+	describe(pid, &description);
+	ereport(WARNING,
+			(kept >= size / 2 ?
+			 errmsg("NOTIFY queue is %.0f%% full",
+					100.0 * (double) kept / (double) size) :
+			 errmsg("a listener is %zu kB behind in the NOTIFY queue",
+					kept / 1024),
+			 errdetail("The listener that is furthest behind is the server process with PID %d.",
+					   pid),
+			 errdetail_log("The listener that is furthest behind is the server process with PID %d%s.",
+						   pid, description.data),
+			 errhint("The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it.")));
+	pfree(description.data);
+}
+
+/*
+ * Append to a description what is known of a session.
+ */
+static void
+describe(int pid, StringInfo description)
+{
+	int			nsessions = pgstat_fetch_stat_numbackends();
+
+	for (int i = 1; i <= nsessions; i++)
+	{
+		LocalPgBackendStatus *local = PINPOINT_LOCAL_BACKEND_STATUS(i);
+		PgBackendStatus *status;
+		char	   *role;
+
+		if (local == NULL || local->backendStatus.st_procpid != pid)
+			continue;
+		status = &local->backendStatus;
+
+		role = GetUserNameFromId(status->st_userid, true);
+		if (role != NULL)
+			appendStringInfo(description, ", user \"%s\"", role);
+		if (status->st_appname[0] != '\0')
+			appendStringInfo(description, ", application \"%s\"",
+							 status->st_appname);
+		if (status->st_xact_start_timestamp != 0)
+		{
+			long		seconds;
+			int			microseconds;
+
+			TimestampDifference(status->st_xact_start_timestamp,
+								GetCurrentTimestamp(),
+								&seconds, &microseconds);
+			appendStringInfo(description, ", in a transaction for %ld s",
+							 seconds);
+		}
+		else
+			appendStringInfoString(description, ", in no transaction");
+		return;
+	}
+}
+
+/*
+ * There is no room for a batch of size bytes.  Say what is to blame: the
+ * transaction, a listener, or a slow commit.
+ *
+ * sender: PID of the session whose commit has been under way for longest, 0 if
+ * there is none.
+ *
+ * Errors: ERRCODE_PROGRAM_LIMIT_EXCEEDED, as when PostgreSQL's own queue is full.
+ */
+void
+pinpoint_report_queue_full(Size size, int sender)
+{
+	int			listener;
+	char	   *hint;
+
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	listener = pinpoint_slots_furthest_behind();
+	LWLockRelease(PinpointOrderLock);
+
+	if (size > pinpoint_message_log_capacity())
+		hint = psprintf(_("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\"."),
+						size);
+	else if (listener != 0)
+		hint = psprintf(_("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it."),
+						listener);
+	else if (sender != 0)
+		hint = psprintf(_("The NOTIFY queue cannot be emptied until the server process with PID %d has committed."),
+						sender);
+	else
+		hint = pstrdup(_("Increase \"pinpoint.queue_size\"."));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("too many notifications in the NOTIFY queue"),
+			 errhint("%s", hint)));
+}
+
+/*
+ * The file behind the queue cannot grow.  Say what failed, and who keeps what is
+ * on the disk already.
+ *
+ * error: as in errno.
+ *
+ * Errors: what the file system says, as of any file.
+ */
+void
+pinpoint_report_no_disk_space(int error)
+{
+	int			listener;
+
+	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	listener = pinpoint_slots_furthest_behind();
+	LWLockRelease(PinpointOrderLock);
+
+	errno = error;
+	ereport(ERROR,
+			(errcode_for_file_access(),
+			 errmsg("could not extend file \"%s\": %m",
+					PINPOINT_LOG_FILE_NAME),
+			 listener != 0 ?
+			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it.",
+					 listener) :
+			 errhint("Check free disk space.")));
+}

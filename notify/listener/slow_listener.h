@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * slow_listener.h
+ *		What is done about a listener that falls far behind.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_SLOW_LISTENER_H
+#define PINPOINT_SLOW_LISTENER_H
+
+#include "base/compat.h"
+
+extern Size pinpoint_slow_listener_shmem_size(void);
+extern void pinpoint_slow_listener_shmem_init(void);
+extern void pinpoint_slow_listener_check(void);
+pg_noreturn extern void pinpoint_report_queue_full(Size size, int sender);
+pg_noreturn extern void pinpoint_report_no_disk_space(int error);
+
+#endif							/* PINPOINT_SLOW_LISTENER_H */

@@ -1,0 +1,452 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.c
+ *		A batch: all notifications of one transaction, and their form in the
+ *		message log.
+ *
+ * Behind the PinpointBatch itself come
+ *
+ *	nchannels times			uint32 hash, name, 0, padding to 4 bytes
+ *	nnotifications times	uint32 number of the channel, payload, 0, padding
+ *							to 4 bytes
+ *
+ * and at its end, each MAXALIGNed, max_assignments PinpointAssignments and nlisteners slot
+ * numbers.
+ *
+ * A batch is laid out first, so that its size is known, and written once there
+ * is room for it.  Both are done by the sender before its commit.  Nobody else
+ * looks at the contents before the batch is published, and after that they do
+ * not change, so no lock is needed for them.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+
+#include "base/request.h"
+#include "queue/batch.h"
+
+/*
+ * A transaction with very many notifications may have as many channels, or a
+ * few.  The table of channels begins with room for so many at most.
+ */
+#define MAX_CHANNELS_EXPECTED	4096
+
+/* A notification's channel, as counted within the batch. */
+typedef struct ChannelNumber
+{
+	const char *channel;		/* zero-terminated */
+	uint32		hash;
+	uint32		number;
+	char		status;
+} ChannelNumber;
+
+#define SH_PREFIX channel_numbers
+#define SH_ELEMENT_TYPE ChannelNumber
+#define SH_KEY_TYPE const char *
+#define SH_KEY channel
+#define SH_HASH_KEY(tb, key) pinpoint_channel_hash(key)
+#define SH_EQUAL(tb, a, b) (strcmp((a), (b)) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) ((a)->hash)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static Size record_size(Size len);
+static char *write_record(char *cursor, uint32 number, const char *string,
+						  Size len);
+static char *body(PinpointBatch *batch);
+static Size listeners_size(uint32 nlisteners);
+static Size assignments_size(uint16 max_assignments);
+
+/*
+ * Hash of a channel name, as stored in batches and used by the tables of
+ * channels.
+ */
+uint32
+pinpoint_channel_hash(const char *channel)
+{
+	return string_hash(channel, NAMEDATALEN);
+}
+
+/*
+ * Bytes that a string of len bytes takes within a batch.
+ */
+static Size
+record_size(Size len)
+{
+	return TYPEALIGN(sizeof(uint32), sizeof(uint32) + len + 1);
+}
+
+static char *
+write_record(char *cursor, uint32 number, const char *string, Size len)
+{
+	memcpy(cursor, &number, sizeof(uint32));
+	memcpy(cursor + sizeof(uint32), string, len + 1);
+	return cursor + record_size(len);
+}
+
+/*
+ * Bytes that slot numbers take at the end of a batch.
+ */
+static Size
+listeners_size(uint32 nlisteners)
+{
+	return MAXALIGN(mul_size(nlisteners, sizeof(int)));
+}
+
+/*
+ * Bytes that PinpointAssignments take before them.
+ */
+static Size
+assignments_size(uint16 max_assignments)
+{
+	return MAXALIGN(max_assignments * sizeof(PinpointAssignment));
+}
+
+/*
+ * Work out the batch of a transaction: its channels, and its size.
+ *
+ * notifications: PinpointNotification structs, at least one.  The result is in
+ * the current memory context.
+ */
+PinpointBatchLayout *
+pinpoint_batch_layout(List *notifications)
+{
+	PinpointBatchLayout *layout = palloc0(sizeof(PinpointBatchLayout));
+	Size		size = MAXALIGN(sizeof(PinpointBatch));
+	channel_numbers_hash *numbers = NULL;
+	ListCell   *lc;
+
+	layout->notifications = notifications;
+
+	foreach(lc, notifications)
+	{
+		PinpointNotification *n = lfirst(lc);
+		ChannelNumber *entry;
+		bool		found;
+
+		size = add_size(size, record_size(n->payload_len));
+
+		/* The usual case, all on one channel, needs no hash table. */
+		if (layout->channels == NIL)
+		{
+			layout->channels = list_make1(n->data);
+			size += record_size(n->channel_len);
+			continue;
+		}
+		if (numbers == NULL)
+		{
+			if (strcmp(linitial(layout->channels), n->data) == 0)
+				continue;
+			numbers = channel_numbers_create(CurrentMemoryContext,
+											 Min(list_length(notifications),
+												 MAX_CHANNELS_EXPECTED),
+											 NULL);
+			entry = channel_numbers_insert(numbers,
+										   linitial(layout->channels), &found);
+			entry->number = 0;
+			layout->numbers =
+				MemoryContextAllocExtended(CurrentMemoryContext,
+										   list_length(notifications) *
+										   sizeof(uint32),
+										   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+		}
+
+		entry = channel_numbers_insert(numbers, n->data, &found);
+		if (!found)
+		{
+			entry->number = list_length(layout->channels);
+			layout->channels = lappend(layout->channels, n->data);
+			size = add_size(size, record_size(n->channel_len));
+		}
+		layout->numbers[foreach_current_index(lc)] = entry->number;
+	}
+
+	if (numbers != NULL)
+		channel_numbers_destroy(numbers);
+
+	layout->size = MAXALIGN(size);
+	return layout;
+}
+
+/*
+ * Let the batch contain the slots of listeners that were found before commit.
+ *
+ * slots: nslots numbers, kept until the batch is written.  joined: see
+ * PinpointBatch.
+ */
+void
+pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
+									uint32 nslots, uint64 joined)
+{
+	Assert(layout->listeners == NULL);
+
+	layout->listeners = slots;
+	layout->nlisteners = nslots;
+	layout->joined = joined;
+	layout->size = add_size(layout->size, listeners_size(nslots));
+}
+
+/*
+ * Let the batch have room for so many PinpointAssignments.
+ */
+void
+pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout, uint16 max_assignments)
+{
+	Assert(layout->max_assignments == 0);
+
+	layout->max_assignments = max_assignments;
+	layout->size = add_size(layout->size, assignments_size(max_assignments));
+}
+
+/*
+ * Fill in a batch, for which there is as much room as its layout says.
+ */
+void
+pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
+{
+	char	   *cursor = body(batch);
+	ListCell   *lc;
+
+	batch->dboid = MyDatabaseId;
+	batch->sender_pid = MyProcPid;
+	batch->nchannels = list_length(layout->channels);
+	batch->nnotifications = list_length(layout->notifications);
+	batch->nlisteners = layout->nlisteners;
+	batch->joined = layout->joined;
+	batch->max_assignments = layout->max_assignments;
+	batch->nassignments = 0;
+	batch->all_share_from = PG_UINT32_MAX;
+
+	foreach(lc, layout->channels)
+	{
+		const char *channel = lfirst(lc);
+
+		cursor = write_record(cursor, pinpoint_channel_hash(channel),
+							  channel, strlen(channel));
+	}
+	foreach(lc, layout->notifications)
+	{
+		PinpointNotification *n = lfirst(lc);
+		uint32		number = 0;
+
+		if (layout->numbers != NULL)
+			number = layout->numbers[foreach_current_index(lc)];
+		cursor = write_record(cursor, number, n->data + n->channel_len + 1,
+							  n->payload_len);
+	}
+	if (layout->nlisteners > 0)
+		memcpy(unconstify(int *, pinpoint_batch_listeners(batch)),
+			   layout->listeners, layout->nlisteners * sizeof(int));
+
+	Assert(cursor <= (char *) pinpoint_batch_assignments(batch));
+}
+
+/*
+ * Size of a batch, given that of its body: its channels and notifications.
+ */
+Size
+pinpoint_batch_size_of_body(Size body_size, uint16 max_assignments)
+{
+	return MAXALIGN(sizeof(PinpointBatch)) + MAXALIGN(body_size) +
+		assignments_size(max_assignments);
+}
+
+static char *
+body(PinpointBatch *batch)
+{
+	return (char *) batch + MAXALIGN(sizeof(PinpointBatch));
+}
+
+/*
+ * Size of the body of a batch.
+ */
+Size
+pinpoint_batch_body_size(PinpointBatch *batch)
+{
+	return (char *) pinpoint_batch_assignments(batch) - body(batch);
+}
+
+/*
+ * Where in the body the record of a string begins.
+ */
+Size
+pinpoint_batch_offset(PinpointBatch *batch, const char *string)
+{
+	return string - sizeof(uint32) - body(batch);
+}
+
+/*
+ * Begin to put a batch together.  All its fields of the first group, but those that
+ * have to do with listeners, are there.
+ */
+void
+pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
+{
+	batch->nlisteners = 0;
+	batch->joined = 0;
+	batch->nassignments = 0;
+	batch->all_share_from = PG_UINT32_MAX;
+	writer->batch = batch;
+	writer->nrecords = 0;
+	writer->written = 0;
+}
+
+/*
+ * Are all channels there, so that notifications follow?
+ */
+bool
+pinpoint_batch_has_channels(PinpointBatchWriter *writer)
+{
+	return writer->nrecords >= writer->batch->nchannels;
+}
+
+/*
+ * Where the next channel or payload is to be written, and how many bytes it may have,
+ * without its final zero.  NULL if there can be no other one.
+ */
+char *
+pinpoint_batch_next_string(PinpointBatchWriter *writer, Size *available)
+{
+	Size		rest = pinpoint_batch_body_size(writer->batch) -
+		writer->written;
+
+	if (rest < record_size(0))
+		return NULL;
+	*available = rest - sizeof(uint32) - 1;
+	return body(writer->batch) + writer->written + sizeof(uint32);
+}
+
+/*
+ * That string is there, and has len bytes: it is a channel, or the payload of a
+ * notification on the channel with this number.
+ *
+ * Returns false, and adds nothing, if that cannot be.
+ */
+bool
+pinpoint_batch_add_record(PinpointBatchWriter *writer, uint32 number, Size len)
+{
+	PinpointBatch *batch = writer->batch;
+	char	   *cursor = body(batch) + writer->written;
+	char	   *string = cursor + sizeof(uint32);
+
+	if (strnlen(string, len) != len)
+		return false;
+	string[len] = '\0';
+
+	if (!pinpoint_batch_has_channels(writer))
+	{
+		if (len == 0 || len >= NAMEDATALEN)
+			return false;
+		number = pinpoint_channel_hash(string);
+	}
+	else if (number >= batch->nchannels ||
+			 writer->nrecords - batch->nchannels >= batch->nnotifications)
+		return false;
+
+	memcpy(cursor, &number, sizeof(uint32));
+	writer->written += record_size(len);
+	writer->nrecords++;
+	return true;
+}
+
+/*
+ * Is all there?
+ */
+bool
+pinpoint_batch_is_complete(PinpointBatchWriter *writer)
+{
+	PinpointBatch *batch = writer->batch;
+
+	return batch->nchannels > 0 && batch->nnotifications > 0 &&
+		writer->nrecords ==
+		(uint64) batch->nchannels + batch->nnotifications &&
+		MAXALIGN(writer->written) == pinpoint_batch_body_size(batch);
+}
+
+/*
+ * The channels of a batch: the first, and the one behind another.  There are
+ * nchannels of them; "the one behind the last" is where its notifications are.
+ */
+const char *
+pinpoint_batch_first_channel(PinpointBatch *batch)
+{
+	return body(batch) + sizeof(uint32);
+}
+
+const char *
+pinpoint_batch_next_channel(const char *channel)
+{
+	return channel + record_size(strlen(channel));
+}
+
+/*
+ * pinpoint_channel_hash() of a channel of a batch, without computing it.
+ */
+uint32
+pinpoint_batch_channel_hash(const char *channel)
+{
+	uint32		hash;
+
+	memcpy(&hash, channel - sizeof(uint32), sizeof(uint32));
+	return hash;
+}
+
+/*
+ * Begin to read the notifications of a batch, given what comes behind its last
+ * channel.
+ */
+void
+pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
+					PinpointBatchReader *reader)
+{
+	reader->remaining = batch->nnotifications;
+	reader->cursor = channels_end;
+}
+
+/*
+ * The next payload, and the number of its channel, counted from 0; NULL at the
+ * end.
+ */
+const char *
+pinpoint_batch_read_next(PinpointBatchReader *reader, uint32 *channel)
+{
+	const char *payload = reader->cursor;
+
+	if (reader->remaining == 0)
+		return NULL;
+	reader->remaining--;
+	memcpy(channel, payload - sizeof(uint32), sizeof(uint32));
+	reader->cursor = payload + record_size(strlen(payload));
+	return payload;
+}
+
+/*
+ * The nlisteners slot numbers of a batch.
+ */
+const int  *
+pinpoint_batch_listeners(PinpointBatch *batch)
+{
+	return (const int *) ((char *) batch + batch->size -
+						  listeners_size(batch->nlisteners));
+}
+
+/*
+ * The max_assignments PinpointAssignments of a batch, of which nassignments are in use.
+ */
+PinpointAssignment *
+pinpoint_batch_assignments(PinpointBatch *batch)
+{
+	return (PinpointAssignment *) ((char *) batch + batch->size -
+							  listeners_size(batch->nlisteners) -
+							  assignments_size(batch->max_assignments));
+}

@@ -1,0 +1,216 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_storage.c
+ *		Where the message log lives: one range of addresses, partly memory,
+ *		partly a file.
+ *
+ * The range is mapped by the postmaster and inherited by every process, so it
+ * is at the same address everywhere.  Its first part (pinpoint.queue_memory)
+ * is shared memory.  The rest, up to pinpoint.queue_size, is a sparse file in
+ * pg_notify/, mapped right behind it.  The message log prefers low addresses,
+ * and starts again at the lowest whenever it is empty, so the file is touched
+ * only while listeners are behind by more than the memory holds.
+ *
+ * The file takes disk space bit by bit, and always before it is written to:
+ * where the disk is full, it is the sender that learns of it, before its
+ * commit, and a write to the range cannot fail.  When the log is empty the
+ * space is given back.
+ *
+ * pg_notify/ is the right place: PostgreSQL leaves it out of base backups, and
+ * what it contains means nothing after a restart.  We empty the file ourselves
+ * at every start.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "utils/wait_event.h"
+
+#include "base/compat.h"
+#include "base/settings.h"
+#include "queue/log_storage.h"
+
+/* The file grows in steps of so many bytes. */
+#define GROWTH_STEP			((Size) 16 * 1024 * 1024)
+
+/* Set up by the postmaster, inherited, constant. */
+static char *log_range = NULL;
+static Size log_range_size = 0;
+static Size log_memory_size = 0;	/* of its first part */
+static int	log_file = -1;		/* its second part, if there is one */
+static uint32 file_wait_event = 0;	/* while the file grows or shrinks */
+
+static void *map_range(void *address, Size size, int protection, int flags, int fd);
+static void empty_file(int code, Datum arg);
+
+/*
+ * mmap(), which must succeed.
+ */
+static void *
+map_range(void *address, Size size, int protection, int flags, int fd)
+{
+	void	   *result = mmap(address, size, protection, flags, fd, 0);
+
+	if (result == MAP_FAILED)
+		ereport(FATAL,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("could not map %zu bytes for the queue of notifications: %m",
+						size),
+				 errhint("Reduce \"pinpoint.queue_memory\" (now %d kB) or \"pinpoint.queue_size\" (now %d kB).",
+						 pinpoint_queue_memory, pinpoint_queue_size)));
+	return result;
+}
+
+/*
+ * In the postmaster, at start and at restart after a crash: make the range,
+ * empty.  Returns its address.
+ */
+char *
+pinpoint_log_storage_create(void)
+{
+	Size		page = (Size) sysconf(_SC_PAGESIZE);
+	Size		new_size;
+
+	/* All processes that used the old range are gone. */
+	if (log_range != NULL)
+		munmap(log_range, log_range_size);
+	if (log_file >= 0)
+		close(log_file);
+	log_file = -1;
+
+	/* The file has to begin at the boundary of a page. */
+	new_size = TYPEALIGN(page, mul_size(pinpoint_queue_size, 1024));
+	log_memory_size = TYPEALIGN(page, mul_size(pinpoint_queue_memory, 1024));
+	log_memory_size = Min(log_memory_size, new_size);
+
+	log_range = map_range(NULL, new_size, PROT_NONE,
+						  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	log_range_size = new_size;
+	map_range(log_range, log_memory_size, PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1);
+
+	if (log_range_size > log_memory_size)
+	{
+		static bool callback_registered = false;
+
+		file_wait_event = PINPOINT_WAIT_EVENT("PinpointQueueFile");
+		if (!callback_registered)
+			on_proc_exit(empty_file, (Datum) 0);
+		callback_registered = true;
+
+		log_file = BasicOpenFile(PINPOINT_LOG_FILE_NAME,
+								 O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
+		if (log_file < 0)
+			ereport(FATAL,
+					(errcode_for_file_access(),
+					 errmsg("could not create file \"%s\": %m",
+							PINPOINT_LOG_FILE_NAME)));
+		(void) fcntl(log_file, F_SETFD, FD_CLOEXEC);
+
+		/* Nobody touches what is mapped beyond the end of the file. */
+		map_range(log_range + log_memory_size, log_range_size - log_memory_size,
+				  PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, log_file);
+	}
+#ifdef MADV_DONTDUMP
+	(void) madvise(log_range, log_range_size, MADV_DONTDUMP);
+#endif
+
+	return log_range;
+}
+
+/*
+ * The postmaster ends: leave no large file behind.
+ */
+static void
+empty_file(int code, Datum arg)
+{
+	pinpoint_log_storage_shrink();
+}
+
+/*
+ * Bytes of the whole range, and of its part that needs no file.
+ */
+Size
+pinpoint_log_storage_size(void)
+{
+	return log_range_size;
+}
+
+Size
+pinpoint_log_storage_memory_size(void)
+{
+	return log_memory_size;
+}
+
+/*
+ * Before commit: take disk space.
+ *
+ * *usable: bytes at the beginning of the range that can be used now, and how
+ * many can be used then.  wanted: how many are needed, at most the size of the
+ * range.  Returns 0, or what the file system says, as in errno: disk full, for
+ * instance.  Then nothing changed.
+ *
+ * The caller holds PinpointStorageLock, and not PinpointOrderLock.
+ */
+int
+pinpoint_log_storage_grow(Size *usable, Size wanted)
+{
+	Size		new_usable = *usable;
+
+	Assert(*usable >= log_memory_size && wanted <= log_range_size);
+
+	while (new_usable < wanted)
+	{
+		Size		step = Min(GROWTH_STEP, log_range_size - new_usable);
+		int			rc;
+
+		pgstat_report_wait_start(file_wait_event);
+		do
+			rc = posix_fallocate(log_file, (off_t) (new_usable - log_memory_size),
+								 (off_t) step);
+		while (rc == EINTR);
+		pgstat_report_wait_end();
+
+		if (rc != 0)
+		{
+			/* Take no space that nobody knows of. */
+			if (ftruncate(log_file, (off_t) (*usable - log_memory_size)) != 0)
+				elog(LOG_SERVER_ONLY, "could not truncate file \"%s\": %m",
+					 PINPOINT_LOG_FILE_NAME);
+			return rc;
+		}
+		new_usable += step;
+	}
+	*usable = new_usable;
+	return 0;
+}
+
+/*
+ * Give back all disk space.  Nothing in the file is in use any more.  The
+ * caller holds PinpointStorageLock, and not PinpointOrderLock.
+ */
+void
+pinpoint_log_storage_shrink(void)
+{
+	int			rc;
+
+	pgstat_report_wait_start(file_wait_event);
+	rc = ftruncate(log_file, 0);
+	pgstat_report_wait_end();
+
+	if (rc != 0)
+		ereport(LOG_SERVER_ONLY,
+				(errcode_for_file_access(),
+				 errmsg("could not truncate file \"%s\": %m",
+						PINPOINT_LOG_FILE_NAME)));
+}

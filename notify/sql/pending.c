@@ -1,0 +1,351 @@
+/*-------------------------------------------------------------------------
+ *
+ * pending.c
+ *		What the current transaction will do when it commits.
+ *
+ * Nothing in LISTEN, UNLISTEN and NOTIFY happens before commit, so each
+ * (sub)transaction keeps two lists: actions (LISTEN, UNLISTEN, UNLISTEN *) in
+ * the order they were given, and notifications in the order they were sent,
+ * without duplicates.  A subtransaction that commits adds its lists to its
+ * parent's, one that aborts drops them.  The two lists do not interact.
+ *
+ * The rules are those of PostgreSQL: a notification is a duplicate if the
+ * same (sub)transaction, or one already merged into it, has sent the same
+ * channel and payload before.  A subtransaction does not look at what its
+ * parent has sent, since it may be rolled back; duplicates between the two
+ * are found when they are merged.
+ *
+ * Everything lives in the memory context of its (sub)transaction, which a
+ * commit hands to the parent and an abort throws away.  The list headers live
+ * in TopTransactionContext, as merging changes their level.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/async.h"
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "sql/pending.h"
+
+/*
+ * Below this number of notifications a linear search for duplicates is
+ * cheaper than a hash table.
+ */
+#define DUPLICATES_HASH_THRESHOLD	16
+
+static bool same_notification(const PinpointNotification *a,
+							  const PinpointNotification *b);
+
+typedef struct DuplicateEntry
+{
+	PinpointNotification *notification;
+	char		status;
+} DuplicateEntry;
+
+#define SH_PREFIX duplicates
+#define SH_ELEMENT_TYPE DuplicateEntry
+#define SH_KEY_TYPE PinpointNotification *
+#define SH_KEY notification
+#define SH_HASH_KEY(tb, key) ((key)->hash)
+#define SH_EQUAL(tb, a, b) (same_notification((a), (b)))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* The lists of one (sub)transaction. */
+typedef struct PendingLevel
+{
+	int			nesting_level;
+	List	   *actions;		/* of PinpointAction */
+	List	   *notifications;	/* of PinpointNotification */
+	duplicates_hash *duplicates;	/* NULL below the threshold */
+	struct PendingLevel *upper; /* of an enclosing (sub)transaction */
+
+	/* While it is merged into its parent: how long the parent's lists were. */
+	bool		merging;
+	int			upper_actions;
+	int			upper_notifications;
+} PendingLevel;
+
+static PendingLevel *pending = NULL;
+
+/* Has the current transaction settled what it will do? */
+static bool sealed = false;
+
+static PendingLevel *current_level(void);
+static bool is_duplicate(PendingLevel *level, PinpointNotification *n);
+static void append_notification(PendingLevel *level, PinpointNotification *n);
+static void take_back(PendingLevel *child);
+
+/*
+ * The lists of the current (sub)transaction, made if it has none yet.
+ */
+static PendingLevel *
+current_level(void)
+{
+	int			my_level = GetCurrentTransactionNestLevel();
+	PendingLevel *level;
+
+	if (pending != NULL && pending->nesting_level >= my_level)
+		return pending;
+
+	level = MemoryContextAllocZero(TopTransactionContext,
+								   sizeof(PendingLevel));
+	level->nesting_level = my_level;
+	level->upper = pending;
+	pending = level;
+	return level;
+}
+
+/*
+ * Remember a notification to send at commit.
+ *
+ * channel: name, 1 to NAMEDATALEN - 1 bytes.  payload: text of at most
+ * pinpoint_max_payload_size bytes, "" for none.  The caller has checked both.
+ */
+void
+pinpoint_pending_notify(const char *channel, const char *payload)
+{
+	PendingLevel *level = current_level();
+	size_t		channel_len = strlen(channel);
+	size_t		payload_len = strlen(payload);
+	size_t		data_len = channel_len + payload_len + 2;
+	MemoryContext oldcontext;
+	PinpointNotification *n;
+
+	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
+
+	n = palloc(offsetof(PinpointNotification, data) + data_len);
+	n->channel_len = (uint16) channel_len;
+	n->payload_len = (uint32) payload_len;
+	memcpy(n->data, channel, channel_len + 1);
+	memcpy(n->data + channel_len + 1, payload, payload_len + 1);
+	n->hash = hash_bytes((unsigned char *) n->data, (int) data_len);
+
+	if (is_duplicate(level, n))
+		pfree(n);
+	else
+		append_notification(level, n);
+
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Remember a LISTEN, UNLISTEN or UNLISTEN * to carry out at commit.
+ *
+ * channel: name of less than NAMEDATALEN bytes, "" for UNLISTEN *.  share_limit:
+ * see PinpointAction.
+ *
+ * Actions are not folded: their order matters, and nobody repeats them often.
+ */
+void
+pinpoint_pending_action(PinpointActionKind kind, const char *channel,
+						int share_limit)
+{
+	PendingLevel *level = current_level();
+	size_t		len = strlen(channel);
+	MemoryContext oldcontext;
+	PinpointAction *action;
+
+	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
+
+	action = palloc(offsetof(PinpointAction, channel) + len + 1);
+	action->kind = kind;
+	action->share_limit = share_limit;
+	memcpy(action->channel, channel, len + 1);
+	level->actions = lappend(level->actions, action);
+
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Has this transaction, at any level, anything to do at commit?
+ */
+bool
+pinpoint_pending_exists(void)
+{
+	return pending != NULL;
+}
+
+/*
+ * The actions of the transaction, once all subtransactions are merged.
+ */
+List *
+pinpoint_pending_actions(void)
+{
+	return pending ? pending->actions : NIL;
+}
+
+/*
+ * Its notifications, likewise.
+ */
+List *
+pinpoint_pending_notifications(void)
+{
+	return pending ? pending->notifications : NIL;
+}
+
+/*
+ * The transaction is about to commit: what other libraries do in their own
+ * callbacks from now on is too late for us.
+ */
+void
+pinpoint_pending_seal(void)
+{
+	sealed = true;
+}
+
+bool
+pinpoint_pending_sealed(void)
+{
+	return sealed;
+}
+
+/*
+ * The current subtransaction commits: what it collected is its parent's now.
+ */
+void
+pinpoint_pending_at_subcommit(void)
+{
+	int			my_level = GetCurrentTransactionNestLevel();
+	PendingLevel *child = pending;
+	PendingLevel *parent;
+	MemoryContext oldcontext;
+	ListCell   *lc;
+
+	if (child == NULL || child->nesting_level < my_level)
+		return;
+
+	parent = child->upper;
+	if (parent == NULL || parent->nesting_level < my_level - 1)
+	{
+		/* The parent has no lists, so it can have these as they are. */
+		child->nesting_level--;
+		return;
+	}
+
+	child->merging = true;
+	child->upper_actions = list_length(parent->actions);
+	child->upper_notifications = list_length(parent->notifications);
+
+	/*
+	 * The context of the subtransaction lives on as long as its parent's, so
+	 * the elements can stay where they are.  If this runs out of memory, the
+	 * subtransaction aborts after all.
+	 */
+	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
+	parent->actions = list_concat(parent->actions, child->actions);
+	foreach(lc, child->notifications)
+	{
+		PinpointNotification *n = lfirst(lc);
+
+		if (!is_duplicate(parent, n))
+			append_notification(parent, n);
+	}
+	MemoryContextSwitchTo(oldcontext);
+
+	pending = parent;
+	pfree(child);
+}
+
+/*
+ * The current subtransaction aborts: what it collected is forgotten.
+ */
+void
+pinpoint_pending_at_subabort(void)
+{
+	int			my_level = GetCurrentTransactionNestLevel();
+
+	while (pending != NULL && pending->nesting_level >= my_level)
+	{
+		PendingLevel *child = pending;
+
+		if (child->merging)
+			take_back(child);
+		pending = child->upper;
+		pfree(child);
+	}
+}
+
+/*
+ * Take what has been merged so far out of the parent's lists.  Whatever was
+ * allocated for it meanwhile goes with the context of the subtransaction; the
+ * hash table, which knows elements that will be gone, is made anew when it is
+ * needed.
+ */
+static void
+take_back(PendingLevel *child)
+{
+	PendingLevel *parent = child->upper;
+
+	parent->actions = list_truncate(parent->actions, child->upper_actions);
+	parent->notifications = list_truncate(parent->notifications,
+										  child->upper_notifications);
+	parent->duplicates = NULL;
+}
+
+/*
+ * The transaction is over.  Its memory goes with its contexts.
+ */
+void
+pinpoint_pending_reset(void)
+{
+	pending = NULL;
+	sealed = false;
+}
+
+static bool
+same_notification(const PinpointNotification *a, const PinpointNotification *b)
+{
+	return a->hash == b->hash &&
+		a->channel_len == b->channel_len &&
+		a->payload_len == b->payload_len &&
+		memcmp(a->data, b->data, a->channel_len + a->payload_len + 2) == 0;
+}
+
+static bool
+is_duplicate(PendingLevel *level, PinpointNotification *n)
+{
+	ListCell   *lc;
+
+	if (level->duplicates != NULL)
+		return duplicates_lookup(level->duplicates, n) != NULL;
+
+	foreach(lc, level->notifications)
+	{
+		if (same_notification(lfirst(lc), n))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Add a notification that is known to be none of the list's.  List and hash
+ * table grow in the current memory context, or where they were made.
+ */
+static void
+append_notification(PendingLevel *level, PinpointNotification *n)
+{
+	bool		found;
+
+	level->notifications = lappend(level->notifications, n);
+
+	if (level->duplicates != NULL)
+		duplicates_insert(level->duplicates, n, &found);
+	else if (list_length(level->notifications) >= DUPLICATES_HASH_THRESHOLD)
+	{
+		ListCell   *lc;
+
+		level->duplicates = duplicates_create(CurrentMemoryContext,
+											  4 * DUPLICATES_HASH_THRESHOLD,
+											  NULL);
+		foreach(lc, level->notifications)
+			duplicates_insert(level->duplicates, lfirst(lc), &found);
+	}
+}

@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * pending.h
+ *		What the current transaction will do when it commits.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_PENDING_H
+#define PINPOINT_PENDING_H
+
+#include "nodes/pg_list.h"
+#include "base/request.h"
+
+extern void pinpoint_pending_notify(const char *channel, const char *payload);
+extern void pinpoint_pending_action(PinpointActionKind kind,
+									const char *channel,
+									int share_limit);
+extern bool pinpoint_pending_exists(void);
+extern List *pinpoint_pending_actions(void);
+extern List *pinpoint_pending_notifications(void);
+extern void pinpoint_pending_seal(void);
+extern bool pinpoint_pending_sealed(void);
+extern void pinpoint_pending_at_subcommit(void);
+extern void pinpoint_pending_at_subabort(void);
+extern void pinpoint_pending_reset(void);
+
+#endif							/* PINPOINT_PENDING_H */

@@ -1,0 +1,319 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg_notify_rewrite.c
+ *		What replaces pg_notify() and pg_notification_queue_usage().
+ *
+ * These two are built into PostgreSQL and are found by OID before any catalog is
+ * looked at.  So it is their calls that are replaced, by calls of
+ * pinpoint.notify() and pinpoint.notification_queue_usage(), which the extension
+ * creates.  A database without the extension is left alone.
+ *
+ * The replacements must be members of the extension.  Anybody may create a schema
+ * "pinpoint" in a database of his own.
+ *
+ * The privilege to execute the original is what counts.  It is checked in
+ * object_access_hook: the same moment, user and error as without us; and by
+ * pinpoint.notify() itself, should it be called by another name.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/parsenodes.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "sql/pg_notify_rewrite.h"
+
+#define EXTENSION_NAME		"pg_pinpoint"
+#define SCHEMA_NAME			"pinpoint"
+#define NOTIFY_NAME			"notify"
+#define QUEUE_USAGE_NAME	"notification_queue_usage"
+
+/*
+ * The functions in this database; invalid if they are not there.  Looked up
+ * again when a change to pg_proc came by since.
+ */
+static Oid	schema_oid = InvalidOid;
+static Oid	notify_oid = InvalidOid;
+static Oid	queue_usage_oid = InvalidOid;
+static uint64 pg_proc_changes = 1;
+static uint64 looked_up_at_change = 0;
+
+static object_access_hook_type prev_object_access = NULL;
+
+static void object_access(ObjectAccessType access, Oid class_id,
+						  Oid object_id, int sub_id, void *arg);
+static Oid	find_member_function(Oid extension, const char *name,
+								 int nargs, const Oid *argtypes);
+static void pg_proc_changed(Datum arg, int cache_id, uint32 hash_value);
+static Oid	replacement_of(Oid funcid);
+static bool calls_replaced(Node *node, void *context);
+static bool replace_calls(Node *node, void *context);
+
+void
+pinpoint_replacement_init(void)
+{
+	prev_object_access = object_access_hook;
+	object_access_hook = object_access;
+}
+
+/*
+ * Is the extension in this database?
+ */
+bool
+pinpoint_replacement_exists(void)
+{
+	static bool callback_registered = false;
+	uint64		changes;
+	Oid			extension;
+	Oid			new_notify = InvalidOid;
+	Oid			new_queue_usage = InvalidOid;
+
+	if (looked_up_at_change == pg_proc_changes)
+		return OidIsValid(notify_oid);
+
+	if (!callback_registered)
+	{
+		CacheRegisterSyscacheCallback(PROCOID, pg_proc_changed, (Datum) 0);
+		callback_registered = true;
+	}
+
+	/* A change that comes by during the look-up makes us look again. */
+	changes = pg_proc_changes;
+
+	extension = get_extension_oid(EXTENSION_NAME, true);
+	schema_oid = get_namespace_oid(SCHEMA_NAME, true);
+	if (OidIsValid(extension) && OidIsValid(schema_oid))
+	{
+		Oid			argtypes[2] = {TEXTOID, TEXTOID};
+
+		new_notify = find_member_function(extension, NOTIFY_NAME,
+										  2, argtypes);
+		new_queue_usage = find_member_function(extension, QUEUE_USAGE_NAME,
+											   0, argtypes);
+	}
+
+	notify_oid = new_notify;
+	queue_usage_oid = new_queue_usage;
+	looked_up_at_change = changes;
+	return OidIsValid(notify_oid);
+}
+
+/*
+ * A function of the extension that everybody may execute.  (If somebody has
+ * revoked that, replacing calls would break them.)
+ */
+static Oid
+find_member_function(Oid extension, const char *name,
+					 int nargs, const Oid *argtypes)
+{
+	Oid			funcid;
+
+	funcid = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+							 CStringGetDatum(name),
+							 PointerGetDatum(buildoidvector(argtypes, nargs)),
+							 ObjectIdGetDatum(schema_oid));
+	if (OidIsValid(funcid) &&
+		getExtensionOfObject(ProcedureRelationId, funcid) == extension &&
+		PINPOINT_FUNCTION_ACLCHECK(funcid, ACL_ID_PUBLIC) == ACLCHECK_OK)
+		return funcid;
+	return InvalidOid;
+}
+
+static void
+pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
+{
+	pg_proc_changes++;
+}
+
+/*
+ * OID of pinpoint.notify(); the caller knows that it exists.
+ */
+Oid
+pinpoint_replacement_notify(void)
+{
+	return notify_oid;
+}
+
+/*
+ * Is this one of the functions whose calls are replaced?
+ */
+bool
+pinpoint_is_replaced(Oid funcid)
+{
+	return funcid == F_PG_NOTIFY || funcid == F_PG_NOTIFICATION_QUEUE_USAGE;
+}
+
+/*
+ * What replaces a function; the function itself if nothing does.
+ */
+static Oid
+replacement_of(Oid funcid)
+{
+	if (funcid == F_PG_NOTIFY && OidIsValid(notify_oid))
+		return notify_oid;
+	if (funcid == F_PG_NOTIFICATION_QUEUE_USAGE && OidIsValid(queue_usage_oid))
+		return queue_usage_oid;
+	return funcid;
+}
+
+/*
+ * The name of what replaces a function, for calls that are not analysed yet.
+ * False if there is none that the current user may call by its name.
+ */
+bool
+pinpoint_replacement_by_name(Oid original, char **schema, char **name)
+{
+	if (!pinpoint_replacement_exists() ||
+		replacement_of(original) == original ||
+		PINPOINT_SCHEMA_ACLCHECK(schema_oid, GetUserId()) != ACLCHECK_OK)
+		return false;
+
+	*schema = SCHEMA_NAME;
+	*name = original == F_PG_NOTIFY ? NOTIFY_NAME : QUEUE_USAGE_NAME;
+	return true;
+}
+
+/*
+ * Is there a call to replace in an expression or Query?
+ */
+bool
+pinpoint_calls_replaced(Node *node)
+{
+	return calls_replaced(node, NULL);
+}
+
+static bool
+calls_replaced(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, FuncExpr) && pinpoint_is_replaced(((FuncExpr *) node)->funcid))
+		return true;
+	if (IsA(node, OpExpr) && pinpoint_is_replaced(((OpExpr *) node)->opfuncid))
+		return true;
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, calls_replaced, context, 0);
+	return expression_tree_walker(node, calls_replaced, context);
+}
+
+/*
+ * Replace the calls in an expression or Query.  The caller knows that there is
+ * something to replace them with.
+ */
+void
+pinpoint_replace_calls(Node *node)
+{
+	(void) replace_calls(node, NULL);
+}
+
+static bool
+replace_calls(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, FuncExpr))
+	{
+		FuncExpr   *call = (FuncExpr *) node;
+
+		call->funcid = replacement_of(call->funcid);
+	}
+	else if (IsA(node, OpExpr))
+	{
+		OpExpr	   *call = (OpExpr *) node;
+
+		call->opfuncid = replacement_of(call->opfuncid);
+	}
+	else if (IsA(node, Query))
+		return query_tree_walker((Query *) node, replace_calls, context, 0);
+	return expression_tree_walker(node, replace_calls, context);
+}
+
+/*
+ * Does the body of an SQL function call what we replace?  A source text is not
+ * parsed for that, so a name in a comment or a string is taken for a call.
+ */
+bool
+pinpoint_body_calls_replaced(HeapTuple proc)
+{
+	bool		parsed = true;
+	Datum		datum;
+	bool		isnull;
+	char	   *body;
+	bool		result = false;
+
+	datum = SysCacheGetAttr(PROCOID, proc, Anum_pg_proc_prosqlbody, &isnull);
+	if (isnull)
+	{
+		parsed = false;
+		datum = SysCacheGetAttr(PROCOID, proc, Anum_pg_proc_prosrc, &isnull);
+		if (isnull)
+			return false;
+	}
+	body = TextDatumGetCString(datum);
+
+	if (parsed)
+	{
+		char		call[64];
+
+		snprintf(call, sizeof(call), "funcid %u ", F_PG_NOTIFY);
+		result = strstr(body, call) != NULL;
+		snprintf(call, sizeof(call), "funcid %u ",
+				 F_PG_NOTIFICATION_QUEUE_USAGE);
+		result = result || strstr(body, call) != NULL;
+	}
+	else
+	{
+		for (char *c = body; *c != '\0' && !result; c++)
+			result = pg_strncasecmp(c, "pg_notif", 8) == 0;
+	}
+
+	pfree(body);
+	return result;
+}
+
+/*
+ * A function is about to be called, or prepared to be: whoever calls
+ * pinpoint.notify() needs the privilege to execute pg_notify(), and likewise
+ * for the other one.  (That these are executable for everybody as such is what
+ * makes the replacement invisible.)
+ */
+static void
+object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+			  int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+
+	/* Spare all that is built in the look-up. */
+	if (access == OAT_FUNCTION_EXECUTE && object_id >= FirstNormalObjectId &&
+		pinpoint_replacement_exists() &&
+		(object_id == notify_oid || object_id == queue_usage_oid))
+	{
+		Oid			original = object_id == notify_oid ?
+			F_PG_NOTIFY : F_PG_NOTIFICATION_QUEUE_USAGE;
+		AclResult	aclresult;
+
+		aclresult = PINPOINT_FUNCTION_ACLCHECK(original, GetUserId());
+		if (aclresult != ACLCHECK_OK)
+			aclcheck_error(aclresult, OBJECT_FUNCTION,
+						   get_func_name(original));
+	}
+}

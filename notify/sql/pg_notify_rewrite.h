@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg_notify_rewrite.h
+ *		What replaces pg_notify() and pg_notification_queue_usage().
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_PG_NOTIFY_REWRITE_H
+#define PINPOINT_PG_NOTIFY_REWRITE_H
+
+#include "access/htup.h"
+#include "nodes/nodes.h"
+
+extern void pinpoint_replacement_init(void);
+extern bool pinpoint_replacement_exists(void);
+extern bool pinpoint_replacement_by_name(Oid original, char **schema,
+										 char **name);
+extern Oid	pinpoint_replacement_notify(void);
+extern bool pinpoint_is_replaced(Oid funcid);
+extern bool pinpoint_calls_replaced(Node *node);
+extern void pinpoint_replace_calls(Node *node);
+extern bool pinpoint_body_calls_replaced(HeapTuple proc);
+
+#endif							/* PINPOINT_PG_NOTIFY_REWRITE_H */

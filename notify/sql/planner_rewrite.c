@@ -1,0 +1,256 @@
+/*-------------------------------------------------------------------------
+ *
+ * planner_rewrite.c
+ *		Calls of pg_notify() in queries: replaced when the query is planned.
+ *
+ * Whatever is executed as a query goes through planner_hook: also sub-queries,
+ * views, rules, and what functions run.  There calls of pg_notify() become calls
+ * of its replacement; see pg_notify_rewrite.c.
+ *
+ * An SQL function that contains such a call may be inlined, so that the call gets
+ * into an expression behind our back.  PostgreSQL asks needs_fmgr_hook first,
+ * which may refuse.  Within the planner we let it happen, remember it, and then
+ * look through the finished plan as well.  Elsewhere, where expressions are
+ * prepared without a plan (defaults in COPY, CHECK constraints, arguments of CALL
+ * and EXECUTE), there is no such moment, and we refuse: then the function is
+ * executed, and its body is planned.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/plannodes.h"
+#include "optimizer/planner.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "sql/pg_notify_rewrite.h"
+#include "sql/planner_rewrite.h"
+
+/*
+ * Are we within the planner?  And has it come across an SQL function that
+ * contains a call to replace?
+ */
+static bool planning = false;
+static bool may_have_inlined = false;
+
+static planner_hook_type prev_planner = NULL;
+static needs_fmgr_hook_type prev_needs_fmgr = NULL;
+
+static PlannedStmt *plan_query(PINPOINT_PLANNER_PARAMETERS);
+static bool needs_fmgr(Oid funcid);
+static void replace_inlined_calls(PlannedStmt *stmt);
+static void replace_calls_in_plan(Plan *plan);
+
+void
+pinpoint_planner_rewrite_init(void)
+{
+	prev_planner = planner_hook;
+	planner_hook = plan_query;
+	prev_needs_fmgr = needs_fmgr_hook;
+	needs_fmgr_hook = needs_fmgr;
+}
+
+/*
+ * Plan a query, with the calls of PostgreSQL's functions replaced by ours.
+ *
+ * The planner may change the Query it is given, and so may we.
+ */
+static PlannedStmt *
+plan_query(PINPOINT_PLANNER_PARAMETERS)
+{
+	bool		save_planning = planning;
+	bool		save_may_have_inlined = may_have_inlined;
+	bool		have_inlined;
+	PlannedStmt *result;
+
+	/*
+	 * Look at the catalogs only for queries that have something to replace,
+	 * which are few.
+	 */
+	if (pinpoint_calls_replaced((Node *) parse) &&
+		pinpoint_replacement_exists())
+		pinpoint_replace_calls((Node *) parse);
+
+	planning = true;
+	may_have_inlined = false;
+	PG_TRY();
+	{
+		if (prev_planner)
+			result = prev_planner(PINPOINT_PLANNER_ARGUMENTS);
+		else
+			result = standard_planner(PINPOINT_PLANNER_ARGUMENTS);
+	}
+	PG_FINALLY();
+	{
+		have_inlined = may_have_inlined;
+		planning = save_planning;
+		may_have_inlined = save_may_have_inlined;
+	}
+	PG_END_TRY();
+
+	if (have_inlined && pinpoint_replacement_exists())
+		replace_inlined_calls(result);
+
+	return result;
+}
+
+/*
+ * PostgreSQL asks whether a library wants to be called around a function, which
+ * may not be inlined then.
+ *
+ * Only volatile functions matter, and those that return sets: others are not inlined
+ * if their body calls pg_notify(), which is volatile.  They must not be touched: an
+ * index on what such a function returns is found only if it is inlined wherever it
+ * is looked for.
+ *
+ * Nor must those that return void, where no planner is: inlined they return what
+ * pg_notify() does, which is not null, and executed they return null.
+ */
+static bool
+needs_fmgr(Oid funcid)
+{
+	if (!may_have_inlined)
+	{
+		HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
+		bool		calls_replaced = false;
+		bool		returns_void = false;
+
+		if (HeapTupleIsValid(tuple))
+		{
+			Form_pg_proc proc = (Form_pg_proc) GETSTRUCT(tuple);
+
+			if (proc->prolang == SQLlanguageId &&
+				(proc->provolatile == PROVOLATILE_VOLATILE ||
+				 proc->proretset))
+				calls_replaced = pinpoint_body_calls_replaced(tuple);
+			returns_void = proc->prorettype == VOIDOID;
+			ReleaseSysCache(tuple);
+		}
+		if (calls_replaced && planning)
+			may_have_inlined = true;
+		else if (calls_replaced && !returns_void &&
+				 pinpoint_replacement_exists())
+			return true;
+	}
+
+	return prev_needs_fmgr && prev_needs_fmgr(funcid);
+}
+
+/*
+ * Replace the calls that got into a plan with the body of an SQL function.
+ *
+ * The plan then depends on our function, which it has to know, lest it be kept
+ * when the extension is dropped.
+ */
+static void
+replace_inlined_calls(PlannedStmt *stmt)
+{
+	PlanInvalItem *item = makeNode(PlanInvalItem);
+	ListCell   *lc;
+
+	replace_calls_in_plan(stmt->planTree);
+	foreach(lc, stmt->subplans)
+		replace_calls_in_plan(lfirst(lc));
+
+	item->cacheId = PROCOID;
+	item->hashValue =
+		GetSysCacheHashValue1(PROCOID,
+							  ObjectIdGetDatum(pinpoint_replacement_notify()));
+	stmt->invalItems = lappend(stmt->invalItems, item);
+}
+
+/*
+ * Our two are volatile, so they stay out of keys, index conditions and the
+ * like.  These are the places where they can be.
+ */
+static void
+replace_calls_in_plan(Plan *plan)
+{
+	List	   *children = NIL;
+	ListCell   *lc;
+
+	if (plan == NULL)
+		return;
+
+	check_stack_depth();
+
+	pinpoint_replace_calls((Node *) plan->targetlist);
+	pinpoint_replace_calls((Node *) plan->qual);
+
+	switch (nodeTag(plan))
+	{
+		case T_Result:
+			pinpoint_replace_calls(((Result *) plan)->resconstantqual);
+			break;
+		case T_ModifyTable:
+			{
+				ModifyTable *modify = (ModifyTable *) plan;
+
+				pinpoint_replace_calls((Node *) modify->returningLists);
+				pinpoint_replace_calls((Node *) modify->onConflictSet);
+				pinpoint_replace_calls(modify->onConflictWhere);
+				pinpoint_replace_calls((Node *) modify->mergeActionLists);
+#if PG_VERSION_NUM >= 170000
+				pinpoint_replace_calls((Node *) modify->mergeJoinConditions);
+#endif
+				pinpoint_replace_calls((Node *) modify->withCheckOptionLists);
+			}
+			break;
+		case T_Append:
+			children = ((Append *) plan)->appendplans;
+			break;
+		case T_MergeAppend:
+			children = ((MergeAppend *) plan)->mergeplans;
+			break;
+		case T_SampleScan:
+			pinpoint_replace_calls((Node *) ((SampleScan *) plan)->tablesample);
+			break;
+		case T_SubqueryScan:
+			replace_calls_in_plan(((SubqueryScan *) plan)->subplan);
+			break;
+		case T_FunctionScan:
+			pinpoint_replace_calls((Node *) ((FunctionScan *) plan)->functions);
+			break;
+		case T_ValuesScan:
+			pinpoint_replace_calls((Node *) ((ValuesScan *) plan)->values_lists);
+			break;
+		case T_TableFuncScan:
+			pinpoint_replace_calls((Node *) ((TableFuncScan *) plan)->tablefunc);
+			break;
+		case T_ForeignScan:
+			pinpoint_replace_calls((Node *) ((ForeignScan *) plan)->fdw_exprs);
+			break;
+		case T_CustomScan:
+			pinpoint_replace_calls((Node *) ((CustomScan *) plan)->custom_exprs);
+			children = ((CustomScan *) plan)->custom_plans;
+			break;
+		case T_NestLoop:
+		case T_MergeJoin:
+		case T_HashJoin:
+			pinpoint_replace_calls((Node *) ((Join *) plan)->joinqual);
+			break;
+		case T_WindowAgg:
+			pinpoint_replace_calls(((WindowAgg *) plan)->startOffset);
+			pinpoint_replace_calls(((WindowAgg *) plan)->endOffset);
+			break;
+		case T_Limit:
+			pinpoint_replace_calls(((Limit *) plan)->limitOffset);
+			pinpoint_replace_calls(((Limit *) plan)->limitCount);
+			break;
+		default:
+			break;
+	}
+
+	foreach(lc, children)
+		replace_calls_in_plan(lfirst(lc));
+	replace_calls_in_plan(plan->lefttree);
+	replace_calls_in_plan(plan->righttree);
+}

@@ -1,0 +1,347 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.c
+ *		Where SQL enters.
+ *
+ * NOTIFY, LISTEN, UNLISTEN and DISCARD ALL come by in ProcessUtility_hook,
+ * whether typed by a client or run by a rule, a function or a DO block.
+ * NOTIFY is taken over.  The others are carried out by PostgreSQL first, which
+ * makes all the checks and registers the session with its own queue, and are
+ * recorded for the channel map after that.  So every listener can be reached
+ * on both ways, and whatever does not come by here still arrives.  On a standby,
+ * where PostgreSQL refuses to LISTEN, we do what it does on a primary.
+ *
+ * pg_notify() comes as pinpoint.notify(), since its calls are replaced; see
+ * pg_notify_rewrite.c.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "access/xlog.h"
+#include "commands/async.h"
+#include "executor/executor.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "nodes/plannodes.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+
+#include "base/compat.h"
+#include "base/settings.h"
+#include "listener/delivery.h"
+#include "listener/listening.h"
+#include "sql/pending.h"
+#include "sql/pg_notify_rewrite.h"
+#include "sql/statement.h"
+#include "sql/utility_rewrite.h"
+
+/* Is the library preloaded?  If not, its functions can be called all the same. */
+static bool hooks_installed = false;
+
+static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+static ExecutorStart_hook_type prev_ExecutorStart = NULL;
+
+static void process_utility(PlannedStmt *pstmt, const char *query_string,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *query_env,
+							DestReceiver *dest, QueryCompletion *qc);
+static void executor_start(QueryDesc *query_desc, int eflags);
+
+static bool get_action(Node *stmt, PinpointActionKind *kind,
+					   const char **channel);
+static bool listens_in_recovery(void);
+static void listen_in_recovery(const char *channel);
+static void record_action(PinpointActionKind kind, const char *channel);
+static bool takes_over(void);
+static void check_own_payload(const char *payload);
+static void queue_notification(const char *channel, const char *payload);
+static void check_privilege(FmgrInfo *flinfo);
+
+PG_FUNCTION_INFO_V1(pinpoint_notify);
+
+void
+pinpoint_statement_init(void)
+{
+	prev_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+	prev_ExecutorStart = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start;
+	hooks_installed = true;
+}
+
+static void
+executor_start(QueryDesc *query_desc, int eflags)
+{
+	pinpoint_delivery_at_statement();
+	if (prev_ExecutorStart)
+		prev_ExecutorStart(query_desc, eflags);
+	else
+		standard_ExecutorStart(query_desc, eflags);
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *query_string,
+				bool read_only_tree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *query_env,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	Node	   *stmt;
+	bool		is_action;
+	PinpointActionKind kind = PINPOINT_LISTEN;
+	const char *channel = "";
+
+	pinpoint_delivery_at_statement();
+
+	if (IsA(pstmt->utilityStmt, NotifyStmt))
+	{
+		NotifyStmt *notify = (NotifyStmt *) pstmt->utilityStmt;
+		const char *payload = notify->payload ? notify->payload : "";
+
+		if (takes_over())
+		{
+			/* allowed in a read-only transaction, but not here */
+			PreventCommandIfParallelMode("NOTIFY");
+			PreventCommandDuringRecovery("NOTIFY");
+			queue_notification(notify->conditionname, payload);
+			return;
+		}
+		check_own_payload(payload);
+	}
+
+	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
+
+	/*
+	 * Look at the statement now: one that ends its transaction, such as a
+	 * CALL, may be freed when it returns.
+	 */
+	stmt = pstmt->utilityStmt;
+	is_action = get_action(stmt, &kind, &channel);
+	if (is_action && pinpoint_pending_sealed())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot execute %s while the transaction is being committed",
+						GetCommandTagName(CreateCommandTag(stmt))),
+				 errhint("Execute it in a transaction of its own.")));
+
+	if (is_action && kind == PINPOINT_LISTEN && listens_in_recovery())
+		listen_in_recovery(channel);
+	else if (prev_ProcessUtility)
+		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
+							params, query_env, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
+								params, query_env, dest, qc);
+
+	if (is_action)
+		record_action(kind, channel);
+}
+
+/*
+ * Does a statement change on what the session listens?  If so, how.
+ */
+static bool
+get_action(Node *stmt, PinpointActionKind *kind, const char **channel)
+{
+	*channel = "";
+
+	switch (nodeTag(stmt))
+	{
+		case T_ListenStmt:
+			*kind = PINPOINT_LISTEN;
+			*channel = ((ListenStmt *) stmt)->conditionname;
+			return true;
+		case T_UnlistenStmt:
+			*kind = PINPOINT_UNLISTEN_ALL;
+			if (((UnlistenStmt *) stmt)->conditionname != NULL)
+			{
+				*kind = PINPOINT_UNLISTEN;
+				*channel = ((UnlistenStmt *) stmt)->conditionname;
+			}
+			return true;
+		case T_DiscardStmt:
+			*kind = PINPOINT_UNLISTEN_ALL;
+			return ((DiscardStmt *) stmt)->target == DISCARD_ALL;
+		default:
+			return false;
+	}
+}
+
+/*
+ * Is LISTEN ours to carry out?  On a standby PostgreSQL refuses it, as there is
+ * nothing to be heard; with the extension there is.
+ */
+static bool
+listens_in_recovery(void)
+{
+	return RecoveryInProgress() && hooks_installed &&
+		pinpoint_replacement_exists();
+}
+
+/*
+ * LISTEN on a standby: what PostgreSQL does on a primary.
+ *
+ * Errors: as PostgreSQL's, with its texts.
+ */
+static void
+listen_in_recovery(const char *channel)
+{
+	PreventCommandIfParallelMode("LISTEN");
+	if (InSecurityRestrictedOperation())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+		/* translator: %s is name of a SQL command, eg PREPARE */
+				 errmsg("cannot execute %s within security-restricted operation",
+						"LISTEN")));
+	if (MyBackendType != B_BACKEND)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+		/* translator: %s is name of a SQL command, eg LISTEN */
+				 errmsg("cannot execute %s within a background process",
+						"LISTEN")));
+
+	Async_Listen(channel);
+}
+
+/*
+ * Record what PostgreSQL has accepted.  A session that cannot be listening has
+ * nothing to UNLISTEN, and may PREPARE its transaction.
+ */
+static void
+record_action(PinpointActionKind kind, const char *channel)
+{
+	int			share_limit = 0;
+
+	if (kind != PINPOINT_LISTEN &&
+		!pinpoint_listening_used() && !pinpoint_pending_exists())
+		return;
+
+	if (kind == PINPOINT_LISTEN && pinpoint_shares_channel(channel))
+		share_limit = pinpoint_share_limit;
+	pinpoint_pending_action(kind, channel, share_limit);
+}
+
+/*
+ * Do notifications go our way?  If not, PostgreSQL's own works.
+ */
+static bool
+takes_over(void)
+{
+	return hooks_installed && pinpoint_enabled && !pinpoint_pending_sealed() &&
+		pinpoint_replacement_exists();
+}
+
+/*
+ * Send a notification when the transaction commits.
+ *
+ * channel: 1 to NAMEDATALEN - 1 bytes.  payload: at most
+ * pinpoint_max_payload_size bytes, "" for none.
+ *
+ * Errors: as in PostgreSQL (documentation of NOTIFY), with its texts.
+ */
+static void
+queue_notification(const char *channel, const char *payload)
+{
+	if (IsParallelWorker())
+		elog(ERROR, "cannot send notifications from a parallel worker");
+
+	if (channel[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name cannot be empty")));
+
+	if (strlen(channel) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name too long")));
+
+	if (strlen(payload) > (size_t) pinpoint_max_payload_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("payload string too long"),
+				 pinpoint_max_payload_size > PINPOINT_OWN_MAX_PAYLOAD ?
+				 errdetail("It has %zu bytes, and \"pinpoint.max_payload_size\" is %d bytes.",
+						   strlen(payload), pinpoint_max_payload_size) : 0));
+
+	pinpoint_pending_notify(channel, payload);
+}
+
+/*
+ * A notification goes PostgreSQL's own way.  PostgreSQL will refuse a long payload;
+ * where we would not, say why.
+ *
+ * Errors: as in PostgreSQL, with its text.
+ */
+static void
+check_own_payload(const char *payload)
+{
+	if (pinpoint_max_payload_size > PINPOINT_OWN_MAX_PAYLOAD &&
+		strlen(payload) > PINPOINT_OWN_MAX_PAYLOAD)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("payload string too long"),
+				 errdetail("This notification goes by PostgreSQL's own queue, which takes %d bytes, and not by that of pg_pinpoint.",
+						   PINPOINT_OWN_MAX_PAYLOAD),
+				 errhint("Is \"pinpoint.enabled\" on, and is the extension \"pg_pinpoint\" in this database?")));
+}
+
+/*
+ * pinpoint.notify(channel text, payload text): what pg_notify() becomes.
+ *
+ * NULL is the same as an empty string.  Errors: see queue_notification().
+ */
+Datum
+pinpoint_notify(PG_FUNCTION_ARGS)
+{
+	const char *channel = "";
+	const char *payload = "";
+
+	if (!PG_ARGISNULL(0))
+		channel = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	if (!PG_ARGISNULL(1))
+		payload = text_to_cstring(PG_GETARG_TEXT_PP(1));
+
+	check_privilege(fcinfo->flinfo);
+	PreventCommandDuringRecovery("NOTIFY");
+	if (takes_over())
+		queue_notification(channel, payload);
+	else
+	{
+		check_own_payload(payload);
+		Async_Notify(channel, payload);
+	}
+
+	PG_RETURN_VOID();
+}
+
+/*
+ * pinpoint.notify() does what pg_notify() does, so it takes the privilege to
+ * execute that one, by whatever name ours may be called.  As in PostgreSQL, this
+ * is checked once for all calls from one place, unless the user changes.
+ */
+static void
+check_privilege(FmgrInfo *flinfo)
+{
+	Oid			user = GetUserId();
+	Oid		   *checked = flinfo->fn_extra;
+	AclResult	aclresult;
+
+	if (checked != NULL && *checked == user)
+		return;
+
+	aclresult = PINPOINT_FUNCTION_ACLCHECK(F_PG_NOTIFY, user);
+	if (aclresult != ACLCHECK_OK)
+		aclcheck_error(aclresult, OBJECT_FUNCTION, get_func_name(F_PG_NOTIFY));
+
+	if (checked == NULL)
+		checked = MemoryContextAlloc(flinfo->fn_mcxt, sizeof(Oid));
+	*checked = user;
+	flinfo->fn_extra = checked;
+}

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * utility_rewrite.h
+ *		Calls of pg_notify() in utility statements.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_UTILITY_REWRITE_H
+#define PINPOINT_UTILITY_REWRITE_H
+
+#include "nodes/plannodes.h"
+
+extern PlannedStmt *pinpoint_replace_calls_in_utility(PlannedStmt *pstmt,
+													  const char *query_string);
+
+#endif							/* PINPOINT_UTILITY_REWRITE_H */

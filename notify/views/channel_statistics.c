@@ -1,0 +1,218 @@
+/*-------------------------------------------------------------------------
+ *
+ * channel_statistics.c
+ *		What the SQL views show of the channels: how many listen, and who.
+ *
+ * Names of other databases may be in another encoding, and are shown as NULL.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#include "base/locks.h"
+#include "wakeup/channel_map.h"
+#include "wakeup/slots.h"
+
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_channels);
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_listening);
+
+/* A channel; or, if listeners are collected, a channel and one of them. */
+typedef struct Row
+{
+	Oid			dboid;
+	char		channel[NAMEDATALEN];
+	int			nlisteners;
+	int			nsharers;
+	uint64		transactions;
+	int			slotno;			/* of the listener */
+	bool		shared;			/* with other sessions */
+} Row;
+
+typedef struct Rows
+{
+	Row		   *rows;
+	Size		nrows;			/* in use */
+	Size		length;			/* room for */
+	Size		missed;			/* found no room */
+} Rows;
+
+static void collect(PinpointChannelVisitor visitor, Rows *rows);
+static Row *add_row(Rows *rows, Oid dboid, const char *channel);
+static void add_channel(Oid dboid, const char *channel,
+						const PinpointListeners *listeners, void *arg);
+static void add_listeners(Oid dboid, const char *channel,
+						  const PinpointListeners *listeners, void *arg);
+static Datum name_of(Row *row, bool *isnull);
+static int *pids_by_slot(void);
+
+/*
+ * Visit all channels, with room for as many rows as the visitor adds.
+ */
+static void
+collect(PinpointChannelVisitor visitor, Rows *rows)
+{
+	rows->length = 1024;
+	for (;;)
+	{
+		rows->rows = palloc_extended(rows->length * sizeof(Row),
+									 MCXT_ALLOC_HUGE);
+		rows->nrows = 0;
+		rows->missed = 0;
+		pinpoint_channel_map_visit(visitor, rows);
+		if (rows->missed == 0)
+			break;
+		rows->length += 2 * rows->missed;
+		pfree(rows->rows);
+	}
+}
+
+/*
+ * Called with a lock held: must neither fail nor allocate.  NULL if there is no room.
+ */
+static Row *
+add_row(Rows *rows, Oid dboid, const char *channel)
+{
+	Row		   *row;
+
+	if (rows->nrows == rows->length)
+	{
+		rows->missed++;
+		return NULL;
+	}
+	row = &rows->rows[rows->nrows++];
+	row->dboid = dboid;
+	strlcpy(row->channel, channel, NAMEDATALEN);
+	return row;
+}
+
+static void
+add_channel(Oid dboid, const char *channel,
+			const PinpointListeners *listeners, void *arg)
+{
+	Row		   *row = add_row(arg, dboid, channel);
+
+	if (row == NULL)
+		return;
+	row->nlisteners = listeners->nslots + listeners->nsharers;
+	row->nsharers = listeners->nsharers;
+	row->transactions = pg_atomic_read_u64(listeners->transactions);
+}
+
+static void
+add_listeners(Oid dboid, const char *channel,
+			  const PinpointListeners *listeners, void *arg)
+{
+	/* Those who share the channel come right behind the others. */
+	for (int i = 0; i < listeners->nslots + listeners->nsharers; i++)
+	{
+		Row		   *row = add_row(arg, dboid, channel);
+
+		if (row == NULL)
+			continue;
+		row->slotno = listeners->slots[i];
+		row->shared = i >= listeners->nslots;
+	}
+}
+
+static Datum
+name_of(Row *row, bool *isnull)
+{
+	*isnull = row->dboid != MyDatabaseId;
+	return *isnull ? (Datum) 0 : CStringGetTextDatum(row->channel);
+}
+
+/*
+ * pinpoint.stat_get_channels(): one row per channel that is listened on.
+ */
+Datum
+pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
+{
+#define CHANNEL_COLUMNS 5		/* version 0.1.0 has only three */
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Rows		rows;
+
+	pinpoint_check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	collect(add_channel, &rows);
+
+	for (Size i = 0; i < rows.nrows; i++)
+	{
+		Row		   *row = &rows.rows[i];
+		Datum		values[CHANNEL_COLUMNS];
+		bool		nulls[CHANNEL_COLUMNS] = {false};
+
+		values[0] = ObjectIdGetDatum(row->dboid);
+		values[1] = name_of(row, &nulls[1]);
+		values[2] = Int32GetDatum(row->nlisteners);
+		values[3] = Int32GetDatum(row->nsharers);
+		values[4] = Int64GetDatum((int64) row->transactions);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * The PID of the session that has each slot, 0 if it does not listen.
+ */
+static int *
+pids_by_slot(void)
+{
+	PinpointListenerStats *listeners = palloc_array(PinpointListenerStats,
+													MaxBackends);
+	int		   *pids = palloc0_array(int, MaxBackends);
+	int			n = pinpoint_slots_copy(listeners);
+
+	for (int i = 0; i < n; i++)
+		pids[listeners[i].slotno] = listeners[i].slot.pid;
+	pfree(listeners);
+	return pids;
+}
+
+/*
+ * pinpoint.stat_get_listening(): one row per session and channel that it listens on.
+ *
+ * A session that came or went meanwhile is left out: only who had the slot before
+ * and after is the listener for sure.
+ */
+Datum
+pinpoint_stat_get_listening(PG_FUNCTION_ARGS)
+{
+#define LISTENING_COLUMNS 4
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Rows		rows;
+	int		   *before;
+	int		   *after;
+
+	pinpoint_check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	before = pids_by_slot();
+	collect(add_listeners, &rows);
+	after = pids_by_slot();
+
+	for (Size i = 0; i < rows.nrows; i++)
+	{
+		Row		   *row = &rows.rows[i];
+		int			pid = before[row->slotno];
+		Datum		values[LISTENING_COLUMNS];
+		bool		nulls[LISTENING_COLUMNS] = {false};
+
+		if (pid == 0 || pid != after[row->slotno])
+			continue;
+		values[0] = Int32GetDatum(pid);
+		values[1] = ObjectIdGetDatum(row->dboid);
+		values[2] = name_of(row, &nulls[2]);
+		values[3] = BoolGetDatum(row->shared);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,100 @@
+/*-------------------------------------------------------------------------
+ *
+ * listener_statistics.c
+ *		What the SQL views show of the sessions that listen.
+ *
+ * As in pg_stat_activity, that a session is there is no secret; what it does is, but
+ * from itself, members of its role, and those who may read all statistics.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "base/locks.h"
+#include "wakeup/slots.h"
+
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);
+
+static bool may_see(Oid roleid);
+static const char *state_name(PinpointWakeState state);
+
+static bool
+may_see(Oid roleid)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), roleid);
+}
+
+static const char *
+state_name(PinpointWakeState state)
+{
+	switch (state)
+	{
+		case PINPOINT_IDLE:
+			return "idle";
+		case PINPOINT_RESTING:
+			return "resting";
+		case PINPOINT_SIGNALLED:
+			return "signalled";
+		case PINPOINT_READING:
+			return "reading";
+		case PINPOINT_READING_AGAIN:
+			return "reading again";
+	}
+	return "unknown";
+}
+
+/*
+ * pinpoint.stat_get_listeners(): one row per session that listens.
+ */
+Datum
+pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
+{
+#define LISTENER_COLUMNS 9		/* version 0.1.0 has the first seven */
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PinpointListenerStats *listeners;
+	int			n;
+
+	pinpoint_check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	listeners = palloc_array(PinpointListenerStats, MaxBackends);
+
+	n = pinpoint_slots_copy(listeners);
+	for (int i = 0; i < n; i++)
+	{
+		PinpointListenerStats *l = &listeners[i];
+		Datum		values[LISTENER_COLUMNS] = {0};
+		bool		nulls[LISTENER_COLUMNS];
+
+		memset(nulls, true, sizeof(nulls));
+		values[0] = Int32GetDatum(l->slot.pid);
+		values[1] = ObjectIdGetDatum(l->slot.dboid);
+		nulls[0] = nulls[1] = false;
+		if (l->slot.pid == MyProcPid || may_see(l->roleid))
+		{
+			values[2] = CStringGetTextDatum(state_name(l->slot.state));
+			values[3] = Int32GetDatum((int32) l->slot.nchannels);
+			values[4] = Int64GetDatum((int64) l->slot.wakeups);
+			values[5] = Int64GetDatum((int64) l->slot.delivered);
+			values[6] = Int64GetDatum((int64) l->backlog_bytes);
+			values[7] = Int64GetDatum((int64) l->backlog_batches);
+			values[8] = TimestampTzGetDatum(l->oldest_unread);
+			memset(&nulls[2], false, sizeof(nulls) - 2 * sizeof(bool));
+			nulls[8] = l->oldest_unread == 0;
+		}
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * reassignment.h
+ *		What was given to a session that leaves goes to another.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_REASSIGNMENT_H
+#define PINPOINT_REASSIGNMENT_H
+
+/* Does the session still share a channel? */
+typedef bool (*PinpointStillShares) (const char *channel);
+
+extern void pinpoint_reassign(PinpointStillShares still_shares);
+
+#endif							/* PINPOINT_REASSIGNMENT_H */

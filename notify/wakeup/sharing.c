@@ -1,0 +1,307 @@
+/*-------------------------------------------------------------------------
+ *
+ * sharing.c
+ *		Who of those who share a channel gets a notification.
+ *
+ * Where many sessions wait for work on one channel, one notification wakes all of
+ * them for what one can do.  Sessions may therefore say that they share a channel
+ * (pinpoint.shared_channels).  A notification goes to everybody who listens on
+ * its channel without sharing it, and to a few of those who share it: to those
+ * first who have nothing to do, and in turn.
+ *
+ * They are chosen when the batch is published.  The batch remembers them, as
+ * PinpointAssignments, since a session may read past it for another reason and must
+ * know that it is not for it.  The room for that is reserved with the batch, by
+ * looking up how many there will be at most, and for one session on each other
+ * channel.  If there is not enough after all, because a channel has come to be shared
+ * by several between, or because the batch has more channels than are looked up one
+ * by one, all of them get what it has on that channel and on those behind it.  At
+ * least one gets every notification, and more do no harm; but this is not handed on.
+ *
+ * If a session leaves before it has read what was given to it, that is handed on to
+ * another one; see reassignment.c.  It may come to a session that has read past the
+ * batch already.  Then it is marked late: the session goes back to the batch, and
+ * delivers nothing but that.  This is the one exception from the commit order, and
+ * it is avoided if there is a session that has not come so far.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+
+#include "base/compat.h"
+#include "wakeup/sharing.h"
+#include "wakeup/slots.h"
+
+/* PinpointAssignment.receiver: a slot number, perhaps with a flag, or nobody. */
+#define RECEIVER_LATE		((uint32) 1 << 31)
+#define RECEIVER_HAS_IT		((uint32) 1 << 30)	/* it was late, and is
+												 * delivered */
+#define RECEIVER_FLAGS		(RECEIVER_LATE | RECEIVER_HAS_IT)
+#define RECEIVER_NOBODY		(~RECEIVER_FLAGS)
+
+/* See readiness(). */
+#define MAX_READINESS		3
+
+static void set_room(const PinpointListeners *listeners, void *arg);
+static int	readiness(PinpointSlot *slot);
+static PinpointAssignment *find_assignment(PinpointBatch *batch, uint32 channel,
+								 int slotno);
+
+/*
+ * Before commit: make room for the receivers of what the batch will have on
+ * channels that are shared, now or when it is published.
+ */
+void
+pinpoint_sharing_reserve(PinpointBatchLayout *layout)
+{
+	bool		is_shared = pinpoint_channel_map_is_shared();
+	int			nassignments = 0;
+	ListCell   *lc;
+
+	foreach(lc, layout->channels)
+	{
+		const char *channel = lfirst(lc);
+		int			room = 1;
+
+		if (is_shared)
+			pinpoint_channel_map_lookup(MyDatabaseId, channel,
+										pinpoint_channel_hash(channel),
+										set_room, &room);
+		nassignments += room;
+	}
+	pinpoint_batch_layout_add_assignments(layout, nassignments);
+}
+
+static void
+set_room(const PinpointListeners *listeners, void *arg)
+{
+	int		   *room = arg;
+
+	if (listeners->nsharers > 0)
+		*room = listeners->share_limit;
+}
+
+/*
+ * A batch is being published: give what it has on a channel to some of those who
+ * share the channel, and call visitor for each of them.
+ *
+ * The caller holds PinpointOrderLock and the lock of the channel's partition.
+ */
+void
+pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
+					  const PinpointListeners *listeners,
+					  PinpointReceiverVisitor visitor, void *arg)
+{
+	PinpointAssignment *given = pinpoint_batch_assignments(batch);
+	int			n = listeners->nsharers;
+	int			wanted = Min(listeners->share_limit, n);
+	uint32		turn = *listeners->turn;
+
+	if (n == 0)
+		return;
+
+	if (channel >= batch->all_share_from ||
+		wanted > batch->max_assignments - batch->nassignments)
+	{
+		/*
+		 * Not the channels before this one: what was given of them may be
+		 * handed on, and must not come to a session that has it.
+		 */
+		batch->all_share_from = Min(batch->all_share_from, channel);
+		for (int i = 0; i < n; i++)
+			visitor(listeners->sharers[i], arg);
+		return;
+	}
+
+	/*
+	 * First those who wait for something to do, then those who will before
+	 * long, then those who are at least not behind, then whoever is left.
+	 */
+	for (int least = MAX_READINESS, next; least >= 0 && wanted > 0; least = next)
+	{
+		next = -1;				/* the readiest of those who are passed over */
+		for (int i = 0; i < n && wanted > 0; i++)
+		{
+			int			place = (turn + i) % n;
+			int			slotno = listeners->sharers[place];
+			int			ready = readiness(&PinpointSlotArray->slots[slotno]);
+
+			if (PinpointSlotArray->slots[slotno].evicted)
+				continue;
+			if (ready < least)
+			{
+				next = Max(next, ready);
+				continue;
+			}
+			if (find_assignment(batch, channel, slotno) != NULL)
+				continue;
+
+			given[batch->nassignments].channel = channel;
+			pg_atomic_init_u32(&given[batch->nassignments].receiver, slotno);
+			batch->nassignments++;
+			*listeners->turn = (uint32) place + 1;
+			wanted--;
+			visitor(slotno, arg);
+		}
+	}
+}
+
+/*
+ * How soon is a session going to read what is given to it?
+ *
+ * One that is in a transaction reads its notifications only when that ends; one that
+ * rests, when its pinpoint.latency_target has passed.  Its PGPROC is looked at
+ * without a lock: it is a matter of taste, not of truth.
+ */
+static int
+readiness(PinpointSlot *slot)
+{
+	if (slot->state != PINPOINT_IDLE && slot->state != PINPOINT_RESTING)
+		return 0;
+	if (LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)))
+		return 1;
+	return slot->state == PINPOINT_RESTING ? 2 : MAX_READINESS;
+}
+
+/*
+ * What was given to a session of this channel.  PinpointAssignments are in the order of
+ * their channels, as these are looked up one after the other.
+ */
+static PinpointAssignment *
+find_assignment(PinpointBatch *batch, uint32 channel, int slotno)
+{
+	PinpointAssignment *given = pinpoint_batch_assignments(batch);
+	int			low = 0;
+	int			high = batch->nassignments;
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (given[middle].channel < channel)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+
+	for (int i = low; i < batch->nassignments && given[i].channel == channel; i++)
+	{
+		if ((pg_atomic_read_u32(&given[i].receiver) & ~RECEIVER_FLAGS) ==
+			(uint32) slotno)
+			return &given[i];
+	}
+	return NULL;
+}
+
+/*
+ * Was what a batch has on a channel given to this session, which shares it?  The
+ * session reads the batch, and needs no lock.
+ */
+PinpointShare
+pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
+{
+	PinpointAssignment *given = find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+	uint32		flags;
+
+	if (given == NULL)
+		return PINPOINT_SHARE_NONE;
+	flags = pg_atomic_read_u32(&given->receiver) & RECEIVER_FLAGS;
+	if (flags & RECEIVER_HAS_IT)
+		return PINPOINT_SHARE_NONE;
+	return flags & RECEIVER_LATE ? PINPOINT_SHARE_LATE : PINPOINT_SHARE_ASSIGNED;
+}
+
+/*
+ * This session has delivered what came to it late.  Should it go back once more, it
+ * is not to do so again; nor is it to be given the same by somebody else.
+ */
+void
+pinpoint_sharing_late_delivered(PinpointBatch *batch, uint32 channel)
+{
+	PinpointAssignment *given = find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+
+	pg_atomic_write_u32(&given->receiver,
+						PINPOINT_MY_SLOT_NUMBER | RECEIVER_HAS_IT);
+}
+
+/*
+ * Something that was given to this session and that it has not read, at this place
+ * among the PinpointAssignments of a batch or behind it.  Sets the place and the
+ * channel's number; false if there is none.
+ */
+bool
+pinpoint_sharing_next_of(PinpointBatch *batch, uint32 *place, uint32 *channel)
+{
+	PinpointAssignment *given = pinpoint_batch_assignments(batch);
+	int			my_slotno = PINPOINT_MY_SLOT_NUMBER;
+	bool		was_read = batch->sequence <=
+		PinpointSlotArray->slots[my_slotno].read_up_to;
+
+	for (; *place < batch->nassignments; (*place)++)
+	{
+		uint32		receiver = pg_atomic_read_u32(&given[*place].receiver);
+
+		if ((receiver & ~RECEIVER_LATE) == (uint32) my_slotno &&
+			(!was_read || (receiver & RECEIVER_LATE)))
+		{
+			*channel = given[*place].channel;
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Pass on what was given at a place to another one of those who share the channel,
+ * to whom it was not given yet: best to one that has nothing to do, and has not
+ * read past the batch.
+ *
+ * Returns the slot number, or -1 if there is nobody.  *late is set if the session
+ * has read past the batch, or may have.
+ *
+ * The caller holds PinpointOrderLock exclusively, and the lock of the channel's
+ * partition if listeners is not NULL.
+ */
+int
+pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
+						 const PinpointListeners *listeners, bool *late)
+{
+	PinpointAssignment *given = &pinpoint_batch_assignments(batch)[place];
+	int			n = listeners ? listeners->nsharers : 0;
+	int			best = -1;
+	int			best_rank = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			candidate = (*listeners->turn + i) % n;
+		int			slotno = listeners->sharers[candidate];
+		PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+		bool		is_late = batch->sequence <= slot->read_up_to ||
+			batch->sequence <= slot->reading_up_to;
+		int			rank = 1 + readiness(slot) +
+			(is_late ? 0 : 1 + MAX_READINESS);
+
+		if (rank > best_rank && !slot->evicted &&
+			find_assignment(batch, given->channel, slotno) == NULL)
+		{
+			best = slotno;
+			best_rank = rank;
+			*late = is_late;
+		}
+	}
+
+	if (best < 0)
+		pg_atomic_write_u32(&given->receiver, RECEIVER_NOBODY);
+	else
+	{
+		pg_atomic_write_u32(&given->receiver,
+							(uint32) best | (*late ? RECEIVER_LATE : 0));
+		*listeners->turn += 1;
+	}
+	return best;
+}

@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * sharing.h
+ *		Who of those who share a channel gets a notification.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_SHARING_H
+#define PINPOINT_SHARING_H
+
+#include "queue/batch.h"
+#include "wakeup/channel_map.h"
+
+/* Was a notification given to a session? */
+typedef enum PinpointShare
+{
+	PINPOINT_SHARE_NONE,		/* no: others have got it */
+	PINPOINT_SHARE_ASSIGNED,		/* yes */
+	PINPOINT_SHARE_LATE			/* yes, after the session had read past it */
+} PinpointShare;
+
+/* What is done with each session that gets one. */
+typedef void (*PinpointReceiverVisitor) (int slotno, void *arg);
+
+extern void pinpoint_sharing_reserve(PinpointBatchLayout *layout);
+extern void pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
+								  const PinpointListeners *listeners,
+								  PinpointReceiverVisitor visitor, void *arg);
+extern PinpointShare pinpoint_sharing_share(PinpointBatch *batch,
+											uint32 channel);
+extern void pinpoint_sharing_late_delivered(PinpointBatch *batch,
+											uint32 channel);
+extern bool pinpoint_sharing_next_of(PinpointBatch *batch, uint32 *place,
+									 uint32 *channel);
+extern int	pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
+									 const PinpointListeners *listeners,
+									 bool *late);
+
+#endif							/* PINPOINT_SHARING_H */

@@ -1,0 +1,132 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.h
+ *		One slot for each session that listens.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_SLOTS_H
+#define PINPOINT_SLOTS_H
+
+#include "datatype/timestamp.h"
+#include "queue/message_log.h"
+
+/* What a slot says about the next wakeup of its session; see slots.c. */
+typedef enum PinpointWakeState
+{
+	PINPOINT_IDLE,				/* nothing unread */
+	PINPOINT_RESTING,			/* likewise, and will look by itself */
+	PINPOINT_SIGNALLED,			/* unread batches, signal under way */
+	PINPOINT_READING,			/* reads what there was when it began */
+	PINPOINT_READING_AGAIN		/* as before, and there is more by now */
+} PinpointWakeState;
+
+/*
+ * Indexed by PINPOINT_MY_SLOT_NUMBER.
+ *
+ * The fields of the first group are written by the owner, who holds
+ * PinpointOrderLock at least in shared mode, and by others, who hold it
+ * exclusively.  The owner may look at state, reminders and evicted without it.
+ * Those of the second group are written by whoever holds it exclusively.
+ */
+typedef struct PinpointSlot
+{
+	int			pid;			/* owner, 0 if it does not listen */
+	Oid			dboid;			/* the owner's database */
+	struct PGPROC *proc;		/* the owner */
+	PinpointWakeState state;
+	PinpointBatch *unread;		/* pinned batch to read first, NULL if IDLE or
+								 * given up */
+	uint64		unread_sequence;	/* its number of publication */
+	uint64		unread_position;	/* bytes published before it, or before it
+									 * was handed on to this session */
+	uint64		read_up_to;		/* publications up to this number were read, */
+	uint64		reading_up_to;	/* and up to this are being read; 0 if none */
+	PinpointBatch *reassigned;	/* while READING: pinned batch to go back to
+								 * when done, NULL if none; see sharing.c */
+	TimestampTz signalled_at;	/* when it was signalled last; 0 if not known */
+	uint32		reminders;		/* signals since it is SIGNALLED, less one */
+	uint32		nchannels;		/* channels it is listening on */
+	uint64		delivered;		/* notifications handed to its client */
+	bool		shares;			/* something may be given to it, or is to be
+								 * handed on by it */
+	bool		evicted;		/* it was told to end, being too far behind */
+	TimestampTz rests_from;		/* while RESTING: since when, */
+	TimestampTz rests_until;	/* and when it is going to look */
+
+	uint64		marked;			/* publication that last found this listener */
+	uint64		joined;			/* number of its last LISTEN; see wakeup.c */
+	uint64		wakeups;		/* signals sent to it */
+
+	/*
+	 * These outlive the owner, as the list of slots that the waker is to
+	 * signal may contain a slot whose owner has gone.
+	 */
+	bool		queued_for_waker;	/* in that list */
+	int			next;			/* the one behind it there, -1 for none */
+} PinpointSlot;
+
+/* What the view pinpoint.stat_listeners shows of a session. */
+typedef struct PinpointListenerStats
+{
+	int			slotno;
+	PinpointSlot slot;
+	Oid			roleid;			/* who is connected */
+	uint64		backlog_bytes;	/* published since the first unread batch, */
+	uint64		backlog_batches;	/* including that */
+	TimestampTz oldest_unread;	/* when that was published; 0 if all is read */
+} PinpointListenerStats;
+
+/* What the waker is to do next, and who it is; see wakeup.c. */
+typedef struct PinpointWakerQueue
+{
+	struct Latch *waker;		/* NULL if there is none */
+	int			first;			/* list of slots, -1 if empty */
+	int			last;
+} PinpointWakerQueue;
+
+/* The first group is protected by PinpointOrderLock. */
+typedef struct PinpointSlots
+{
+	uint64		joined;			/* number of the last LISTEN */
+	PinpointWakerQueue waker_queue;
+	TimestampTz last_reminders; /* when somebody looked last; read without the
+								 * lock, too */
+	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
+} PinpointSlots;
+
+extern PinpointSlots *PinpointSlotArray;
+
+extern Size pinpoint_slots_shmem_size(void);
+extern void pinpoint_slots_shmem_init(void);
+extern void pinpoint_slot_register(void);
+extern void pinpoint_slot_unregister(void);
+extern bool pinpoint_slot_registered(void);
+extern void pinpoint_slot_join(void);
+extern void pinpoint_slot_set_shares(bool shares);
+extern void pinpoint_slot_set_channels(uint32 nchannels);
+extern bool pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch);
+extern bool pinpoint_slot_pending(void);
+extern bool pinpoint_slot_resting(void);
+extern bool pinpoint_slot_to_look(void);
+extern void pinpoint_slot_stop_resting(void);
+extern bool pinpoint_slot_reminded(void);
+extern bool pinpoint_slot_evicted(void);
+extern bool pinpoint_slot_begin_reading(PinpointBatch **first,
+										PinpointBatch **last,
+										uint64 *read_before,
+										bool *queued_for_waker);
+extern void pinpoint_slot_advance(PinpointBatch *next);
+extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
+									  TimestampTz rests_from,
+									  TimestampTz rests_until);
+extern int	pinpoint_slots_furthest_behind(void);
+extern int	pinpoint_slots_evict(Size limit, int *pids);
+extern int	pinpoint_slots_evict_furthest(void);
+extern int	pinpoint_slots_evict_database(Oid dboid);
+extern bool pinpoint_slots_keeps(int pid);
+extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
+
+#endif							/* PINPOINT_SLOTS_H */

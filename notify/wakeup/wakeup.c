@@ -1,0 +1,594 @@
+/*-------------------------------------------------------------------------
+ *
+ * wakeup.c
+ *		Whom to wake, and how.
+ *
+ * When a batch is published, the slots of all who listen on any of its channels
+ * are found, and those that are IDLE or RESTING become SIGNALLED; see slots.c.
+ * Who was IDLE needs a signal.  Signals are collected under PinpointOrderLock and
+ * sent after it is released.  They are PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT:
+ * PostgreSQL then runs a small transaction as soon as the session is idle, and
+ * delivery.c does its work in there.
+ *
+ * The waker.  A sender that signals very many sessions spends its time with it, and
+ * those that it has woken take the processor from it.  If there are more than
+ * MAX_SIGNALS, it hands them over to a background worker, the waker, by putting the
+ * slots into a list; see waker.c.  A slot is in the list once at most, so the list is
+ * made of the slots themselves and is never full.  When the waker gets to a slot
+ * that is not SIGNALLED any more, it passes over it.  While it works through the
+ * list more may be published, and needs no signal of its own.  If there is no waker,
+ * senders send all signals, and also those that they find in the list.
+ *
+ * Reminders.  A signal can be spent for nothing: PostgreSQL may run out of
+ * memory before its small transaction has begun, or may know of no channel that
+ * the session listens on.  Nobody would signal the session again, and what it
+ * pins would stay.  So while anything is pinned, senders look once a second for
+ * slots that have been SIGNALLED for long, and signal those again, at intervals
+ * that grow.  A reminder comes with PROCSIG_CATCHUP_INTERRUPT, too, for which
+ * PostgreSQL runs a transaction in an idle session whatever else it thinks of
+ * it; see delivery.c for what the session does then.
+ *
+ * Many channels.  To look up the listeners of one channel after the other takes
+ * too long to do under a lock that all commits need, if there are very many.  A
+ * sender with many channels looks before its commit, without the lock, and its
+ * batch carries the slots that it found.  Listeners that came later are those
+ * whose last LISTEN has a higher number than the last one at that time:
+ *
+ *	LISTEN		enter the channels into the map, then take a number (under
+ *				PinpointOrderLock), then commit
+ *	sender		note the last number (under PinpointOrderLock), then look into
+ *				the map, then commit, then publish
+ *
+ * If the sender's look into the map came before the listener's entry, the number
+ * that it noted is lower than the one that the listener has taken.  And if the
+ * listener's commit came before the sender's, it has taken it before the sender
+ * publishes.  So at publication it is enough to look at the slots.  A slot
+ * may be found that is another session's by then, or that does not listen any
+ * more; then a session is woken in vain.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/procsignal.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/counters.h"
+#include "base/locks.h"
+#include "base/settings.h"
+#include "queue/message_log.h"
+#include "wakeup/channel_map.h"
+#include "wakeup/sharing.h"
+#include "wakeup/slots.h"
+#include "wakeup/wakeup.h"
+
+/*
+ * More signals than this are left to the waker.
+ */
+#define MAX_SIGNALS			8
+
+/*
+ * How many batches are gone through without letting go of PinpointOrderLock.
+ */
+#define MAX_BATCHES_PER_ROUND	64
+
+/*
+ * Milliseconds between two looks for slots that need a reminder, and until the
+ * first one.  The next ones come after 2, 4, 8 ... times this, up to 64.
+ */
+#define REMINDER_INTERVAL	1000
+#define REMINDER_MAX_SHIFT	6
+
+/* What a look-up is to find, and what it has found. */
+typedef struct ListenerSearch
+{
+	PinpointBatch *batch;
+	uint32		channel;		/* number of the channel within the batch */
+	uint64		mark;			/* number of the publication */
+	int			nfound;
+} ListenerSearch;
+
+/* The same for one before commit. */
+typedef struct EarlySearch
+{
+	bool	   *found;			/* by slot */
+	int			nfound;
+} EarlySearch;
+
+/*
+ * Room for what a publication finds, made by the postmaster and inherited: the
+ * slots that listen on a batch, and the signals to send.  MaxBackends elements each, as no slot
+ * is found twice for one batch, or signalled twice without reading in between.
+ */
+static int *found_slots = NULL;
+static PinpointWakeup *noted = NULL;
+static int	nnoted = 0;
+
+/* Is the waker to be told that there is something in its list? */
+static struct Latch *waker_to_tell = NULL;
+
+static void find_listeners(const PinpointListeners *listeners, void *arg);
+static void find_listeners_early(const PinpointListeners *listeners,
+								 void *arg);
+static void find_slot(int slotno, void *arg);
+static void share_out(void);
+static void queue_for_waker(int slotno);
+static int	take(PinpointWakeup *wakeups, int max);
+static bool is_resting(PinpointSlot *slot);
+static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
+
+/*
+ * In the postmaster, at start and at restart after a crash.
+ */
+void
+pinpoint_wakeup_init(void)
+{
+	if (found_slots == NULL)
+		found_slots = MemoryContextAlloc(TopMemoryContext,
+										 MaxBackends * sizeof(int));
+	if (noted == NULL)
+		noted = MemoryContextAlloc(TopMemoryContext,
+								   MaxBackends * sizeof(PinpointWakeup));
+}
+
+/*
+ * Before commit: if the batch will have many channels, look now who listens.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
+{
+	EarlySearch search = {0};
+	uint64		joined;
+	int		   *slots;
+	uint32		nslots = 0;
+	ListCell   *lc;
+
+	if (list_length(layout->channels) <= PINPOINT_CHANNELS_LOOKED_UP)
+	{
+		pinpoint_sharing_reserve(layout);
+		return;
+	}
+
+	search.found = palloc0_array(bool, MaxBackends);
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	joined = PinpointSlotArray->joined;
+	LWLockRelease(PinpointOrderLock);
+
+	/*
+	 * Every channel is looked up, though everybody may have been found long
+	 * before the last: listeners come and go meanwhile, so their number says
+	 * nothing about who is still missing.
+	 */
+	foreach(lc, layout->channels)
+	{
+		const char *channel = lfirst(lc);
+
+		pinpoint_channel_map_lookup(MyDatabaseId, channel,
+									pinpoint_channel_hash(channel),
+									find_listeners_early, &search);
+	}
+
+	slots = palloc_array(int, Max(search.nfound, 1));
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (search.found[i])
+			slots[nslots++] = i;
+	}
+	pfree(search.found);
+	pinpoint_batch_layout_add_listeners(layout, slots, nslots, joined);
+}
+
+static void
+find_listeners_early(const PinpointListeners *listeners, void *arg)
+{
+	EarlySearch *search = arg;
+	int			n = listeners->nslots + listeners->nsharers;
+
+	/* Those who share the channel come right behind the others. */
+	for (int i = 0; i < n; i++)
+	{
+		int			slotno = listeners->slots[i];
+
+		if (!search->found[slotno])
+		{
+			search->found[slotno] = true;
+			search->nfound++;
+		}
+	}
+}
+
+/*
+ * Find the slots that are to get anything of a batch, and write into the batch who
+ * of those who share a channel they are.  Changes nothing else but marks.
+ *
+ * mark: number of the publication.
+ *
+ * Returns how many there are.  The caller holds PinpointOrderLock, and calls
+ * pinpoint_wakeup_collect() before the next batch.
+ */
+int
+pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
+{
+	ListenerSearch search = {batch, 0, mark, 0};
+
+	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
+	{
+		const char *channel = pinpoint_batch_first_channel(batch);
+
+		for (search.channel = 0; search.channel < batch->nchannels;
+			 search.channel++)
+		{
+			pinpoint_channel_map_lookup(batch->dboid, channel,
+										pinpoint_batch_channel_hash(channel),
+										find_listeners, &search);
+			channel = pinpoint_batch_next_channel(channel);
+		}
+	}
+	else
+	{
+		const int  *slots = pinpoint_batch_listeners(batch);
+
+		batch->all_share_from = 0;
+		for (uint32 i = 0; i < batch->nlisteners; i++)
+			find_slot(slots[i], &search);
+		for (int i = 0; i < MaxBackends; i++)
+		{
+			if (PinpointSlotArray->slots[i].joined > batch->joined)
+				find_slot(i, &search);
+		}
+	}
+	return search.nfound;
+}
+
+static void
+find_listeners(const PinpointListeners *listeners, void *arg)
+{
+	ListenerSearch *search = arg;
+
+	pg_atomic_write_u64(listeners->transactions,
+						pg_atomic_read_u64(listeners->transactions) + 1);
+	for (int i = 0; i < listeners->nslots; i++)
+		find_slot(listeners->slots[i], arg);
+	pinpoint_sharing_assign(search->batch, search->channel, listeners,
+						  find_slot, arg);
+}
+
+/*
+ * Note that a slot is found for a publication, unless it was before, or is not,
+ * or no longer, that of a listener in this database, or that one is given up.
+ */
+static void
+find_slot(int slotno, void *arg)
+{
+	ListenerSearch *search = arg;
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+	if (slot->pid != 0 && slot->dboid == search->batch->dboid &&
+		!slot->evicted && slot->marked != search->mark)
+	{
+		slot->marked = search->mark;
+		found_slots[search->nfound++] = slotno;
+	}
+}
+
+/*
+ * A batch is published: let the nfound slots that pinpoint_wakeup_find() found
+ * know, and remember which of them need a signal.  The caller holds
+ * PinpointOrderLock.
+ */
+void
+pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
+{
+	int			nsignals = 0;
+
+	for (int i = 0; i < nfound; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[found_slots[i]];
+
+		switch (slot->state)
+		{
+			case PINPOINT_IDLE:
+			case PINPOINT_RESTING:
+				if (pinpoint_wakeup_note(found_slots[i], batch))
+					nsignals++;
+				break;
+			case PINPOINT_READING:
+				slot->state = PINPOINT_READING_AGAIN;
+				break;
+			case PINPOINT_SIGNALLED:
+			case PINPOINT_READING_AGAIN:
+				break;
+		}
+	}
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, nsignals);
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS_SAVED,
+				   nfound - nsignals);
+}
+
+/*
+ * A batch is the first that an IDLE or RESTING slot has to read.  Returns true if
+ * it needs a signal for that; what a session sends to itself does not wait.  The
+ * caller holds PinpointOrderLock, and releases it by
+ * pinpoint_wakeup_release_and_send().
+ */
+bool
+pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
+{
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+	bool		looks_by_itself = slot->state == PINPOINT_RESTING &&
+		slot->pid != MyProcPid && is_resting(slot);
+
+	Assert(slot->state == PINPOINT_IDLE || slot->state == PINPOINT_RESTING);
+	slot->state = PINPOINT_SIGNALLED;
+	slot->signalled_at = 0;
+	slot->reminders = 0;
+	(void) pinpoint_slot_set_unread(slot, batch);
+	if (looks_by_itself)
+		return false;
+
+	slot->wakeups++;
+	noted[nnoted].slotno = slotno;
+	noted[nnoted].pid = slot->pid;
+	nnoted++;
+	return true;
+}
+
+/*
+ * Is a RESTING session going to look in time?  It is not if the clock was set back,
+ * as PostgreSQL's timeouts go by that, or if it should have looked long ago.
+ */
+static bool
+is_resting(PinpointSlot *slot)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	return now >= slot->rests_from &&
+		now <= TimestampTzPlusMilliseconds(slot->rests_until, REMINDER_INTERVAL);
+}
+
+/*
+ * Decide who sends the signals that were noted.
+ */
+static void
+share_out(void)
+{
+	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
+
+	if (list->waker == NULL)
+	{
+		/* Send what a waker has left behind. */
+		if (unlikely(list->first >= 0))
+			nnoted += take(noted + nnoted,
+						   MaxBackends - nnoted);
+		return;
+	}
+	if (nnoted <= MAX_SIGNALS)
+		return;
+
+	for (int i = 0; i < nnoted; i++)
+	{
+		/* Nobody else can raise one's own interrupt without a signal. */
+		if (noted[i].pid == MyProcPid)
+			notifyInterruptPending = true;
+		else
+		{
+			queue_for_waker(noted[i].slotno);
+			pinpoint_count(PinpointSlotArray->slots[noted[i].slotno].dboid,
+						   PINPOINT_COUNT_WAKER_SIGNALS, 1);
+		}
+	}
+	nnoted = 0;
+	waker_to_tell = list->waker;
+}
+
+/*
+ * Put a slot into the list of the waker, unless it is there already.
+ */
+static void
+queue_for_waker(int slotno)
+{
+	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+	if (slot->queued_for_waker)
+		return;
+	slot->queued_for_waker = true;
+	slot->next = -1;
+	if (list->first < 0)
+		list->first = slotno;
+	else
+		PinpointSlotArray->slots[list->last].next = slotno;
+	list->last = slotno;
+}
+
+/*
+ * Take slots out of the list of the waker, at most max; those among them that
+ * still need a signal are stored in wakeups[].  Returns their number, or -1 if the
+ * list was empty.
+ */
+int
+pinpoint_wakeup_take(PinpointWakeup *wakeups, int max)
+{
+	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
+	int			n = -1;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (list->first >= 0)
+		n = take(wakeups, max);
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}
+
+/*
+ * The same, with PinpointOrderLock held.
+ */
+static int
+take(PinpointWakeup *wakeups, int max)
+{
+	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
+	int			n = 0;
+
+	for (int i = 0; i < max && list->first >= 0; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[list->first];
+
+		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
+			pinpoint_fault != PINPOINT_FAULT_DROP_SIGNALS)
+		{
+			wakeups[n].slotno = list->first;
+			wakeups[n].pid = slot->pid;
+			n++;
+		}
+		slot->queued_for_waker = false;
+		list->first = slot->next;
+	}
+	return n;
+}
+
+/*
+ * This process is the waker, or is the waker no longer if NULL.
+ */
+void
+pinpoint_wakeup_set_waker(struct Latch *waker)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	PinpointSlotArray->waker_queue.waker = waker;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * Release PinpointOrderLock, and send the signals that were noted while it was held,
+ * or let the waker do it.
+ */
+void
+pinpoint_wakeup_release_and_send(void)
+{
+	share_out();
+	LWLockRelease(PinpointOrderLock);
+
+	if (nnoted > 0)
+		pinpoint_wakeup_signal(noted, nnoted);
+	nnoted = 0;
+
+	/* It may have gone meanwhile, but then its latch does no harm. */
+	if (waker_to_tell != NULL)
+		SetLatch(waker_to_tell);
+	waker_to_tell = NULL;
+}
+
+/*
+ * Called for each of many batches, with PinpointOrderLock held: let go of it after
+ * some of them, for others to do their work.
+ */
+void
+pinpoint_wakeup_let_others_in(int *in_round)
+{
+	if (++*in_round < MAX_BATCHES_PER_ROUND)
+		return;
+
+	pinpoint_wakeup_release_and_send();
+	*in_round = 0;
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+}
+
+/*
+ * Signal sessions.
+ */
+void
+pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (wakeups[i].pid == MyProcPid)
+			notifyInterruptPending = true;
+		else if (SendProcSignal(wakeups[i].pid, PROCSIG_NOTIFY_INTERRUPT,
+								PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno)) < 0)
+		{
+			/* It has exited meanwhile, and its slot is free or another's. */
+			elog(DEBUG3, "could not signal backend with PID %d: %m",
+				 wakeups[i].pid);
+		}
+	}
+}
+
+/*
+ * Before commit, while something is pinned: signal sessions again that have
+ * been woken long ago and have not begun to read.  Most of them are in a
+ * transaction, and lose nothing by it.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_wakeup_remind(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz last = *(volatile TimestampTz *) &PinpointSlotArray->last_reminders;
+	PinpointWakeup *reminders;
+	int			nreminders = 0;
+
+	/* A clock that was set back must not silence us. */
+	if (last <= now && !TimestampDifferenceExceeds(last, now, REMINDER_INTERVAL))
+		return;
+	if (pinpoint_fault == PINPOINT_FAULT_DROP_SIGNALS)
+		return;
+
+	reminders = palloc_array(PinpointWakeup, MaxBackends);
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	PinpointSlotArray->last_reminders = now;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
+			needs_reminder(slot, now))
+		{
+			slot->signalled_at = now;
+			slot->reminders++;
+			slot->wakeups++;
+			pinpoint_count(slot->dboid, PINPOINT_COUNT_SIGNALS, 1);
+			reminders[nreminders].slotno = i;
+			reminders[nreminders].pid = slot->pid;
+			nreminders++;
+		}
+	}
+	LWLockRelease(PinpointOrderLock);
+
+	/* As in pinpoint_wakeup_release_and_send(), it may have exited meanwhile. */
+	for (int i = 0; i < nreminders; i++)
+	{
+		(void) SendProcSignal(reminders[i].pid, PROCSIG_CATCHUP_INTERRUPT,
+							  PINPOINT_PROCSIGNAL_ID(reminders[i].slotno));
+		(void) SendProcSignal(reminders[i].pid, PROCSIG_NOTIFY_INTERRUPT,
+							  PINPOINT_PROCSIGNAL_ID(reminders[i].slotno));
+	}
+	pfree(reminders);
+}
+
+/*
+ * Was a slot signalled long enough ago?  The time of a signal is not noted when
+ * it is sent, as this would cost every notification, but at the first look.
+ */
+static bool
+needs_reminder(PinpointSlot *slot, TimestampTz now)
+{
+	int			interval = REMINDER_INTERVAL <<
+		Min(slot->reminders, REMINDER_MAX_SHIFT);
+
+	if (slot->signalled_at == 0 || slot->signalled_at > now)
+	{
+		slot->signalled_at = now;
+		return false;
+	}
+	return TimestampDifferenceExceeds(slot->signalled_at, now, interval);
+}

@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * wakeup.h
+ *		Whom to wake, and how.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_WAKEUP_H
+#define PINPOINT_WAKEUP_H
+
+#include "queue/batch.h"
+
+/*
+ * A batch with more channels than this carries its listeners.  So this is also
+ * how many channels are looked up while PinpointOrderLock is held.
+ */
+#define PINPOINT_CHANNELS_LOOKED_UP		64
+
+/* A session to be signalled. */
+typedef struct PinpointWakeup
+{
+	int			slotno;
+	int			pid;
+} PinpointWakeup;
+
+extern void pinpoint_wakeup_init(void);
+extern void pinpoint_wakeup_find_early(PinpointBatchLayout *layout);
+extern int	pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark);
+extern void pinpoint_wakeup_collect(PinpointBatch *batch, int nfound);
+extern bool pinpoint_wakeup_note(int slotno, PinpointBatch *batch);
+extern void pinpoint_wakeup_release_and_send(void);
+extern void pinpoint_wakeup_let_others_in(int *in_round);
+extern void pinpoint_wakeup_set_waker(struct Latch *waker);
+extern int	pinpoint_wakeup_take(PinpointWakeup *wakeups, int max);
+extern void pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n);
+extern void pinpoint_wakeup_remind(void);
+
+#endif							/* PINPOINT_WAKEUP_H */
