@@ -40,6 +40,7 @@
 #include "listener/disconnect_reason.h"
 #include "listener/listening.h"
 #include "listener/slow_listener.h"
+#include "queue/batch.h"
 #include "queue/message_log.h"
 #include "sql/pending.h"
 #include "sql/pg_notify_rewrite.h"
@@ -48,6 +49,7 @@
 #include "standby/replay.h"
 #include "waker.h"
 #include "wakeup/channel_map.h"
+#include "wakeup/sharing.h"
 #include "wakeup/slots.h"
 #include "wakeup/wakeup.h"
 
@@ -148,6 +150,7 @@ startup_shmem(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pinpoint_locks_init();
+	pinpoint_channel_hash_init();
 	pinpoint_channel_map_shmem_init();
 	pinpoint_commit_order_shmem_init();
 	pinpoint_message_log_shmem_init();
@@ -295,6 +298,7 @@ static void
 end_transaction(void)
 {
 	pinpoint_pending_reset();
+	pinpoint_sharing_set_chains(false);
 	committed = false;
 	if (traces)
 		Trace_notify = true;

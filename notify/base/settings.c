@@ -98,7 +98,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
 							"Sets the shared memory for the channels that sessions listen on.",
-							"About 150 bytes for each channel, and 4 to 8 for each of its listeners from the third on. -1 chooses by the number of possible sessions.",
+							"About 135 bytes for each channel, and 13 for each listener of a channel that has more than two. One role can have half of it at most. A session whose channel does not fit is woken for every notification in its database. -1 chooses by the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
 							-1,
@@ -159,7 +159,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomStringVariable("pinpoint.shared_channels",
 							   "Lists the channels that this session shares with others when it listens on them.",
-							   "Of all sessions that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
+							   "Of the sessions of a role that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
 							   &pinpoint_shared_channels,
 							   "",
 							   PGC_USERSET,
@@ -168,7 +168,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.share_limit",
 							"Sets how many of the sessions that share a channel get each notification.",
-							"For a channel, what counts is the setting of the session that began to share it last.",
+							"What counts for the sessions of a role is the setting of the one among them that began to share the channel last.",
 							&pinpoint_share_limit,
 							2,
 							1,

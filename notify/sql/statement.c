@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "access/parallel.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "commands/async.h"
 #include "executor/executor.h"
@@ -42,6 +43,7 @@
 #include "sql/pg_notify_rewrite.h"
 #include "sql/statement.h"
 #include "sql/utility_rewrite.h"
+#include "wakeup/sharing.h"
 
 /* Is the library preloaded?  If not, its functions can be called all the same. */
 static bool hooks_installed = false;
@@ -55,6 +57,7 @@ static void process_utility(PlannedStmt *pstmt, const char *query_string,
 							DestReceiver *dest, QueryCompletion *qc);
 static void executor_start(QueryDesc *query_desc, int eflags);
 
+static bool is_end_and_chain(Node *stmt);
 static bool get_action(Node *stmt, PinpointActionKind *kind,
 					   const char **channel);
 static bool listens_in_recovery(void);
@@ -99,6 +102,8 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	const char *channel = "";
 
 	pinpoint_delivery_at_statement();
+	if (is_end_and_chain(pstmt->utilityStmt))
+		pinpoint_sharing_set_chains(true);
 
 	if (IsA(pstmt->utilityStmt, NotifyStmt))
 	{
@@ -142,6 +147,16 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 
 	if (is_action)
 		record_action(kind, channel);
+}
+
+/*
+ * Does a statement end the transaction, and begin the next one at once?
+ */
+static bool
+is_end_and_chain(Node *stmt)
+{
+	return IsA(stmt, TransactionStmt) && ((TransactionStmt *) stmt)->chain &&
+		!IsAbortedTransactionBlockState();
 }
 
 /*

@@ -403,9 +403,10 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers)
 {
 	Unfinished *transaction;
 	PinpointBatch *batch = NULL;
-	uint16		max_assignments = Min(numbers[CHANNELS],
-								 PINPOINT_CHANNELS_LOOKED_UP) *
-		Max(pinpoint_channel_map_max_share_limit(), 1);
+	uint16		max_assignments = Min(Min(numbers[CHANNELS],
+									  PINPOINT_CHANNELS_LOOKED_UP) *
+								  Max(pinpoint_channel_map_max_receivers(), 1),
+								  PG_UINT16_MAX);
 
 	if (nunfinished == max_unfinished())
 	{

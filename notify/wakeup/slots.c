@@ -92,6 +92,7 @@ pinpoint_slots_shmem_init(void)
 		memset(PinpointSlotArray, 0, pinpoint_slots_shmem_size());
 		PinpointSlotArray->waker_queue.first = -1;
 		PinpointSlotArray->waker_queue.last = -1;
+		dlist_init(&PinpointSlotArray->wakes_for_all);
 	}
 }
 
@@ -111,6 +112,7 @@ pinpoint_slot_register(void)
 	slot->pid = MyProcPid;
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
+	slot->roleid = GetSessionUserId();
 	slot->state = PINPOINT_IDLE;
 
 	/*
@@ -141,6 +143,9 @@ pinpoint_slot_unregister(void)
 	if (slot->reassigned != NULL)
 		(void) pinpoint_message_log_unpin(slot->reassigned);
 	slot->reassigned = NULL;
+	if (slot->wakes_for_all)
+		dlist_delete(&slot->wakes_for_all_link);
+	slot->wakes_for_all = false;
 	slot->pid = 0;
 	slot->state = PINPOINT_IDLE;
 	LWLockRelease(PinpointOrderLock);
@@ -151,6 +156,43 @@ bool
 pinpoint_slot_registered(void)
 {
 	return registered;
+}
+
+/*
+ * The role of this session, as of when it began to listen.  SET SESSION
+ * AUTHORIZATION does not change it while the session listens on anything.
+ */
+Oid
+pinpoint_slot_role(void)
+{
+	return my_slot()->roleid;
+}
+
+/*
+ * Before the commit of a LISTEN: the session has channels that do not fit into the
+ * channel map.  From now on publications of all channels in its database find it.  Or
+ * it has no such channel any more.
+ *
+ * A sender that sees the commit of the LISTEN finds the session: it publishes with
+ * PinpointOrderLock held, which it takes later.
+ */
+void
+pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
+{
+	PinpointSlot *slot = my_slot();
+
+	/* Nobody but us changes it. */
+	if (!registered || slot->wakes_for_all == wakes_for_all)
+		return;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	slot->wakes_for_all = wakes_for_all;
+	if (wakes_for_all)
+		dlist_push_tail(&PinpointSlotArray->wakes_for_all,
+						&slot->wakes_for_all_link);
+	else
+		dlist_delete(&slot->wakes_for_all_link);
+	LWLockRelease(PinpointOrderLock);
 }
 
 /*

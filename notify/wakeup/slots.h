@@ -11,6 +11,7 @@
 #define PINPOINT_SLOTS_H
 
 #include "datatype/timestamp.h"
+#include "lib/ilist.h"
 #include "queue/message_log.h"
 
 /* What a slot says about the next wakeup of its session; see slots.c. */
@@ -36,6 +37,8 @@ typedef struct PinpointSlot
 	int			pid;			/* owner, 0 if it does not listen */
 	Oid			dboid;			/* the owner's database */
 	struct PGPROC *proc;		/* the owner */
+	Oid			roleid;			/* its session user when it began to listen: the
+								 * group with which it shares channels */
 	PinpointWakeState state;
 	PinpointBatch *unread;		/* pinned batch to read first, NULL if IDLE or
 								 * given up */
@@ -59,6 +62,9 @@ typedef struct PinpointSlot
 	uint64		marked;			/* publication that last found this listener */
 	uint64		joined;			/* number of its last LISTEN; see wakeup.c */
 	uint64		wakeups;		/* signals sent to it */
+	bool		wakes_for_all;	/* everything in its database is for it, as its
+								 * channels do not fit into the channel map */
+	dlist_node	wakes_for_all_link; /* in PinpointSlots, if so */
 
 	/*
 	 * These outlive the owner, as the list of slots that the waker is to
@@ -92,6 +98,7 @@ typedef struct PinpointSlots
 {
 	uint64		joined;			/* number of the last LISTEN */
 	PinpointWakerQueue waker_queue;
+	dlist_head	wakes_for_all;	/* the slots with wakes_for_all */
 	TimestampTz last_reminders; /* when somebody looked last; read without the
 								 * lock, too */
 	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
@@ -104,7 +111,9 @@ extern void pinpoint_slots_shmem_init(void);
 extern void pinpoint_slot_register(void);
 extern void pinpoint_slot_unregister(void);
 extern bool pinpoint_slot_registered(void);
+extern Oid	pinpoint_slot_role(void);
 extern void pinpoint_slot_join(void);
+extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch);

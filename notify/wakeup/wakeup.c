@@ -197,7 +197,7 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 	/* Those who share the channel come right behind the others. */
 	for (int i = 0; i < n; i++)
 	{
-		int			slotno = listeners->slots[i];
+		int			slotno = pinpoint_listener(listeners, i)->slotno;
 
 		if (!search->found[slotno])
 		{
@@ -220,6 +220,7 @@ int
 pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 {
 	ListenerSearch search = {batch, 0, mark, 0};
+	dlist_iter	iter;
 
 	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
@@ -247,6 +248,15 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 				find_slot(i, &search);
 		}
 	}
+
+	/* Those whose channels do not fit into the channel map. */
+	dlist_foreach(iter, &PinpointSlotArray->wakes_for_all)
+	{
+		PinpointSlot *slot = dlist_container(PinpointSlot, wakes_for_all_link,
+											 iter.cur);
+
+		find_slot(slot - PinpointSlotArray->slots, &search);
+	}
 	return search.nfound;
 }
 
@@ -258,7 +268,7 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 	pg_atomic_write_u64(listeners->transactions,
 						pg_atomic_read_u64(listeners->transactions) + 1);
 	for (int i = 0; i < listeners->nslots; i++)
-		find_slot(listeners->slots[i], arg);
+		find_slot(pinpoint_listener(listeners, i)->slotno, arg);
 	pinpoint_sharing_assign(search->batch, search->channel, listeners,
 						  find_slot, arg);
 }
