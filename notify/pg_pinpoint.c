@@ -10,8 +10,8 @@
  *	commit record, flush, synchronous replication, visible to others
  *	XACT_EVENT_COMMIT			stamp: the place in the commit order is known
  *	locks released
- *	RESOURCE_RELEASE_AFTER_LOCKS	LISTENs and UNLISTENs take effect, then
- *								the batch is published
+ *	RESOURCE_RELEASE_AFTER_LOCKS	the batch is published, then LISTENs and
+ *								UNLISTENs take effect
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -257,9 +257,11 @@ pre_commit(void)
 			pinpoint_slow_listener_check();
 		}
 		else
-			pinpoint_message_log_give_back();
-		pinpoint_commit_order_prepare(notifications);
+			pinpoint_wakeup_give_back();
+
+		/* First what may take long, then what takes space in the log. */
 		pinpoint_early_commit_work();
+		pinpoint_commit_order_prepare(notifications);
 
 		/*
 		 * From here on others wait for this commit.  PostgreSQL would tell
@@ -285,9 +287,10 @@ at_resource_release(ResourceReleasePhase phase, bool is_commit,
 		CurrentResourceOwner != TopTransactionResourceOwner)
 		return;
 
+	/* Others may wait for this, and no one for an UNLISTEN. */
+	pinpoint_commit_order_publish();
 	if (pinpoint_pending_actions() != NIL)
 		pinpoint_listening_commit(pinpoint_pending_actions());
-	pinpoint_commit_order_publish();
 	end_transaction();
 }
 
@@ -311,10 +314,10 @@ static void
 at_exit(int code, Datum arg)
 {
 	LWLockReleaseAll();
-	pinpoint_listening_stop();
 	if (committed)
 		pinpoint_commit_order_publish();
 	else
 		pinpoint_commit_order_withdraw();
-	pinpoint_message_log_give_back();
+	pinpoint_listening_stop();
+	pinpoint_wakeup_give_back();
 }

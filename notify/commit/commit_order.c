@@ -166,20 +166,15 @@ pinpoint_commit_order_prepare(List *notifications)
 {
 	PinpointBatchLayout *layout;
 	int			error;
-	int			sender;
 
 	Assert(my_batch == NULL);
 
 	layout = pinpoint_batch_layout(notifications);
 	pinpoint_wakeup_find_early(layout);
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	my_batch = pinpoint_message_log_reserve(layout->size, &error);
-	sender = oldest_sender();
-	LWLockRelease(PinpointOrderLock);
-
 	if (my_batch == NULL && error == 0)
-		pinpoint_report_queue_full(layout->size, sender);
+		pinpoint_report_queue_full(layout->size, oldest_sender());
 	else if (my_batch == NULL)
 		pinpoint_report_no_disk_space(error);
 
@@ -204,7 +199,7 @@ pinpoint_commit_order_announce(void)
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	my_batch->order = behind_last_record();
-	dlist_push_tail(&commit_order->in_flight, &my_batch->link);
+	dlist_push_tail(&commit_order->in_flight, &my_batch->in_flight);
 	commit_order->nin_flight++;
 	LWLockRelease(PinpointOrderLock);
 	announced = true;
@@ -212,15 +207,19 @@ pinpoint_commit_order_announce(void)
 
 /*
  * PID of the session whose commit has been under way for longest, 0 if there
- * is none.  The caller holds PinpointOrderLock.
+ * is none.
  */
 static int
 oldest_sender(void)
 {
-	if (dlist_is_empty(&commit_order->in_flight))
-		return 0;
-	return dlist_head_element(PinpointBatch, link,
-							  &commit_order->in_flight)->sender_pid;
+	int			pid = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	if (!dlist_is_empty(&commit_order->in_flight))
+		pid = dlist_head_element(PinpointBatch, in_flight,
+								 &commit_order->in_flight)->sender_pid;
+	LWLockRelease(PinpointOrderLock);
+	return pid;
 }
 
 /*
@@ -290,14 +289,14 @@ pinpoint_commit_order_withdraw(void)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (announced)
 		leave_in_flight(batch);
-	pinpoint_message_log_free(batch);
+	pinpoint_message_log_withdraw(batch);
 	publish_ready();
 }
 
 static void
 leave_in_flight(PinpointBatch *batch)
 {
-	dlist_delete(&batch->link);
+	dlist_delete(&batch->in_flight);
 	commit_order->nin_flight--;
 }
 
@@ -309,7 +308,7 @@ comes_before(PinpointBatch *a, PinpointBatch *b)
 {
 	if (a->order != b->order && pinpoint_fault != PINPOINT_FAULT_ARRIVAL_ORDER)
 		return a->order < b->order;
-	return a->sequence < b->sequence;
+	return a->turn < b->turn;
 }
 
 /*
@@ -355,7 +354,7 @@ merge_heaps(PinpointBatch *a, PinpointBatch *b)
 static void
 insert_ready(PinpointBatch *batch)
 {
-	batch->sequence = ++commit_order->turn;
+	batch->turn = ++commit_order->turn;
 	batch->heap.left = NULL;
 	batch->heap.right = NULL;
 	batch->heap_rank = 1;
@@ -384,7 +383,7 @@ may_publish(PinpointBatch *batch)
 		dlist_is_empty(&commit_order->in_flight))
 		return true;
 
-	oldest = dlist_head_element(PinpointBatch, link,
+	oldest = dlist_head_element(PinpointBatch, in_flight,
 								&commit_order->in_flight);
 	return batch->order <= oldest->order;
 }
@@ -405,7 +404,7 @@ publish(PinpointBatch *batch)
 	if (nfound == 0)
 	{
 		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
-		pinpoint_message_log_free(batch);
+		pinpoint_message_log_withdraw(batch);
 	}
 	else
 	{

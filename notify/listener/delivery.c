@@ -77,6 +77,7 @@
 #include "queue/message_log.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
+#include "wakeup/wakeup.h"
 
 /*
  * After so many bytes of the log a reader lets go of what it has read.
@@ -133,12 +134,13 @@ static bool put_off(void);
 static TimestampTz next_due(void);
 static void set_due(void);
 static void deliver(void);
-static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last,
-							uint64 read_before);
+static uint64 deliver_reassigned(PinpointBatch *first, PinpointBatch *last);
+static uint64 deliver_unread(PinpointBatch *first, PinpointBatch *last);
+static void obey_termination(void);
 static void tell_all(void);
-static uint64 deliver_batch(PinpointBatch *batch, uint64 read_before);
+static uint64 deliver_batch(PinpointBatch *batch, bool reassigned);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
-					  const char *channel, uint64 read_before);
+					  const char *channel, bool reassigned);
 
 /*
  * A statement is about to run.  What a client sends runs in a portal.  What
@@ -305,25 +307,26 @@ deliver(void)
 	bool		rest = is_storm && pinpoint_latency_target > 0;
 	bool		is_timed = due_timeout != MAX_TIMEOUTS &&
 		get_timeout_active(due_timeout);
-	bool		queued_for_waker;
-	PinpointBatch *first;
-	PinpointBatch *last;
-	uint64		read_before;
+	PinpointReading reading;
 
 	/* As PostgreSQL does it where it sends; it need not be put back then. */
 	ExitOnAnyError = true;
 
-	if (pinpoint_slot_begin_reading(&first, &last, &read_before,
-									&queued_for_waker))
+	if (pinpoint_slot_begin_reading(&reading))
 	{
-		uint64		delivered = deliver_range(first, last, read_before);
+		uint64		delivered = 0;
+
+		if (reading.reassigned != NULL)
+			delivered += deliver_reassigned(reading.reassigned, reading.last);
+		if (reading.first != NULL)
+			delivered += deliver_unread(reading.first, reading.last);
 
 		/*
 		 * This may be a transaction after which PostgreSQL does not flush.
 		 * The waker passes over a session that has read, and a timeout may be
 		 * set anew below.
 		 */
-		if (queued_for_waker || is_timed)
+		if (reading.queued_for_waker || is_timed)
 			notifyInterruptPending = true;
 
 		if (pinpoint_latency_target > 0)
@@ -333,12 +336,12 @@ deliver(void)
 		 * Under a storm there is always more.  Let PostgreSQL flush first,
 		 * and then begin anew.
 		 */
-		if (pinpoint_slot_end_reading(last, delivered, last_delivery,
+		if (pinpoint_slot_end_reading(delivered, last_delivery,
 									  rest ? next_due() : 0))
 			notifyInterruptPending = true;
 		else if (rest)
 			set_due();
-		pinpoint_message_log_give_back();
+		pinpoint_wakeup_give_back();
 	}
 
 	ExitOnAnyError = save_exit_on_any_error;
@@ -363,12 +366,31 @@ pinpoint_delivery_at_abort(void)
 }
 
 /*
- * Deliver the batches from first to last.  Those with a number up to read_before
- * have been read, and are read again for something that came late.  Returns the
+ * Deliver what was reassigned to this session in the batches from first to last.  It may
+ * have read them already.  Returns the number of notifications.
+ */
+static uint64
+deliver_reassigned(PinpointBatch *first, PinpointBatch *last)
+{
+	uint64		delivered = 0;
+
+	for (PinpointBatch *batch = first;;
+		 batch = pinpoint_message_log_after(batch))
+	{
+		if (batch->nassignments > 0)
+			delivered += deliver_batch(batch, true);
+		if (batch == last)
+			return delivered;
+		obey_termination();
+	}
+}
+
+/*
+ * Deliver the batches from first to last, which this session has not read.  Returns the
  * number of notifications that were for this session.
  */
 static uint64
-deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
+deliver_unread(PinpointBatch *first, PinpointBatch *last)
 {
 	PinpointBatch *batch = first;
 	uint64		delivered = 0;
@@ -377,7 +399,7 @@ deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
 	for (;;)
 	{
 		since_advance += batch->size;
-		delivered += deliver_batch(batch, read_before);
+		delivered += deliver_batch(batch, false);
 		if (batch == last)
 			break;
 
@@ -390,17 +412,21 @@ deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
 			pinpoint_slot_advance(batch);
 			since_advance = 0;
 		}
-
-		/*
-		 * A backlog can be long.  Obey an order to terminate, but no request
-		 * to cancel a query: there is none, and an error would end the
-		 * session.
-		 */
-		if (ProcDiePending)
-			CHECK_FOR_INTERRUPTS();
+		obey_termination();
 	}
 	tell_all();
 	return delivered;
+}
+
+/*
+ * A backlog can be long.  Obey an order to terminate, but no request to cancel a query:
+ * there is none, and an error would end the session.
+ */
+static void
+obey_termination(void)
+{
+	if (ProcDiePending)
+		CHECK_FOR_INTERRUPTS();
 }
 
 /*
@@ -426,10 +452,11 @@ tell_all(void)
 }
 
 /*
- * Send those notifications of a batch that are for this session.
+ * Send those notifications of a batch that are for this session, or those that were
+ * reassigned to it.
  */
 static uint64
-deliver_batch(PinpointBatch *batch, uint64 read_before)
+deliver_batch(PinpointBatch *batch, bool reassigned)
 {
 	const char *channel;
 	const char *payload;
@@ -451,7 +478,7 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
 		channels[i] = NULL;
-		if (is_for_me(batch, i, channel, read_before))
+		if (is_for_me(batch, i, channel, reassigned))
 		{
 			channels[i] = channel;
 			any = true;
@@ -476,16 +503,16 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 		}
 
 		/*
-		 * Only what came late is for us in a batch that we have read before.
-		 * From here on it is nobody else's any more, should we end.
+		 * From here on this is nobody else's any more, should the session
+		 * end.
 		 */
-		if (batch->sequence <= read_before)
+		if (reassigned)
 		{
 			tell_all();
 			for (uint32 i = 0; i < batch->nchannels; i++)
 			{
 				if (channels[i] != NULL)
-					pinpoint_sharing_late_delivered(batch, i);
+					pinpoint_sharing_delivered(batch, i);
 			}
 		}
 	}
@@ -496,37 +523,29 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 }
 
 /*
- * Is what a batch has on a channel, the one with this number, for this session?
+ * Is what a batch has on a channel, the one with this number, for this session?  Or, was
+ * it reassigned to it?
  */
 static bool
 is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
-		  uint64 read_before)
+		  bool reassigned)
 {
-	bool		is_new = batch->sequence > read_before;
 	uint64		since;
 	bool		shared;
 
 	if (!pinpoint_is_listening(channel, pinpoint_batch_channel_hash(channel),
 							   &since, &shared))
 		return false;
-	if (!shared)
-		return is_new && batch->sequence > since;
 
-	/*
-	 * What has been handed on to us may be older than our LISTEN, or have
-	 * come after we had read the batch.
-	 */
-	switch (pinpoint_sharing_share(batch, number))
+	/* What was assigned to us may be older than our LISTEN. */
+	if (shared &&
+		(reassigned ? pinpoint_sharing_is_reassigned(batch, number) :
+		 pinpoint_sharing_is_assigned(batch, number)))
 	{
-		case PINPOINT_SHARE_NONE:
-			return number >= batch->all_share_from && is_new &&
-				batch->sequence > since;
-		case PINPOINT_SHARE_ASSIGNED:
-			assigned_to_me = assigned_to_me || is_new;
-			return is_new;
-		case PINPOINT_SHARE_LATE:
-			assigned_to_me = assigned_to_me || !is_new;
-			return !is_new;
+		assigned_to_me = true;
+		return true;
 	}
-	return false;
+	if (reassigned || batch->sequence <= since)
+		return false;
+	return !shared || number >= batch->all_share_from;
 }

@@ -13,14 +13,6 @@
 #include "queue/batch.h"
 #include "wakeup/channel_map.h"
 
-/* Was a notification given to a session? */
-typedef enum PinpointShare
-{
-	PINPOINT_SHARE_NONE,		/* no: others have got it */
-	PINPOINT_SHARE_ASSIGNED,		/* yes */
-	PINPOINT_SHARE_LATE			/* yes, after the session had read past it */
-} PinpointShare;
-
 /* What is done with each session that gets one. */
 typedef void (*PinpointReceiverVisitor) (int slotno, void *arg);
 
@@ -28,14 +20,13 @@ extern void pinpoint_sharing_reserve(PinpointBatchLayout *layout);
 extern void pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 								  const PinpointListeners *listeners,
 								  PinpointReceiverVisitor visitor, void *arg);
-extern PinpointShare pinpoint_sharing_share(PinpointBatch *batch,
-											uint32 channel);
-extern void pinpoint_sharing_late_delivered(PinpointBatch *batch,
-											uint32 channel);
-extern bool pinpoint_sharing_next_of(PinpointBatch *batch, uint32 *place,
-									 uint32 *channel);
-extern int	pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
-									 const PinpointListeners *listeners,
-									 bool *late);
+extern bool pinpoint_sharing_is_assigned(PinpointBatch *batch, uint32 channel);
+extern bool pinpoint_sharing_is_reassigned(PinpointBatch *batch,
+										   uint32 channel);
+extern void pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel);
+extern bool pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
+											  uint32 *place, uint32 *channel);
+extern int	pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
+									  const PinpointListeners *listeners);
 
 #endif							/* PINPOINT_SHARING_H */
