@@ -558,14 +558,19 @@ pin(void)
 	alive[i].pins++;
 }
 
+/* What is freed may be on the disk only, so it must not be touched. */
 static void
 unpin(int i)
 {
 	if (i < 0 || alive[i].pins == 0)
 		return;
+	for (int j = 0; j < nalive && alive[j].state == PUBLISHED; j++)
+		ASAN_POISON_MEMORY_REGION(alive[j].batch, alive[j].size);
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (pinpoint_message_log_unpin(alive[i].epoch))
 		pinpoint_message_log_trim();
+	for (int j = 0; j < nalive && alive[j].state == PUBLISHED; j++)
+		ASAN_UNPOISON_MEMORY_REGION(alive[j].batch, alive[j].size);
 	alive[i].pins--;
 	LWLockRelease(PinpointOrderLock);
 	model_trim();
@@ -640,3 +645,31 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	free(log_blocks);
 	return 0;
 }
+
+#ifdef STANDALONE
+/*
+ * Without libFuzzer: so many random inputs.
+ */
+int
+main(int argc, char **argv)
+{
+	unsigned	ninputs = argc > 1 ? atoi(argv[1]) : 1000;
+	uint64		random = argc > 2 ? atoi(argv[2]) : 1;
+	uint8_t		input[4096];
+
+	random = random * UINT64CONST(0x9e3779b97f4a7c15) + 1;
+	for (unsigned i = 0; i < ninputs; i++)
+	{
+		for (size_t j = 0; j < sizeof(input); j++)
+		{
+			random ^= random << 13;
+			random ^= random >> 7;
+			random ^= random << 17;
+			input[j] = (uint8_t) (random >> 32);
+		}
+		LLVMFuzzerTestOneInput(input, sizeof(input));
+	}
+	printf("%u inputs\n", ninputs);
+	return 0;
+}
+#endif
