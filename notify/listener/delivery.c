@@ -134,13 +134,11 @@ static bool put_off(void);
 static TimestampTz next_due(void);
 static void set_due(void);
 static void deliver(void);
-static uint64 deliver_reassigned(PinpointBatch *first, PinpointBatch *last);
-static uint64 deliver_unread(PinpointBatch *first, PinpointBatch *last);
-static void obey_termination(void);
+static uint64 deliver_range(const PinpointReading *reading);
 static void tell_all(void);
-static uint64 deliver_batch(PinpointBatch *batch, bool reassigned);
+static uint64 deliver_batch(PinpointBatch *batch, bool unread);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
-					  const char *channel, bool reassigned);
+					  const char *channel, bool unread, bool *reassigned);
 
 /*
  * A statement is about to run.  What a client sends runs in a portal.  What
@@ -314,12 +312,7 @@ deliver(void)
 
 	if (pinpoint_slot_begin_reading(&reading))
 	{
-		uint64		delivered = 0;
-
-		if (reading.reassigned != NULL)
-			delivered += deliver_reassigned(reading.reassigned, reading.last);
-		if (reading.first != NULL)
-			delivered += deliver_unread(reading.first, reading.last);
+		uint64		delivered = deliver_range(&reading);
 
 		/*
 		 * This may be a transaction after which PostgreSQL does not flush.
@@ -366,42 +359,34 @@ pinpoint_delivery_at_abort(void)
 }
 
 /*
- * Deliver what was reassigned to this session in the batches from first to last.  It may
- * have read them already.  Returns the number of notifications.
+ * Deliver what there is for this session in some batches.  It has read those before the
+ * first unread one already, and gets only what was reassigned to it since then.  Returns
+ * the number of notifications.
  */
 static uint64
-deliver_reassigned(PinpointBatch *first, PinpointBatch *last)
+deliver_range(const PinpointReading *reading)
 {
-	uint64		delivered = 0;
-
-	for (PinpointBatch *batch = first;;
-		 batch = pinpoint_message_log_after(batch))
-	{
-		if (batch->nassignments > 0)
-			delivered += deliver_batch(batch, true);
-		if (batch == last)
-			return delivered;
-		obey_termination();
-	}
-}
-
-/*
- * Deliver the batches from first to last, which this session has not read.  Returns the
- * number of notifications that were for this session.
- */
-static uint64
-deliver_unread(PinpointBatch *first, PinpointBatch *last)
-{
-	PinpointBatch *batch = first;
+	PinpointBatch *batch = reading->first;
+	bool		unread = true;
 	uint64		delivered = 0;
 	Size		since_advance = 0;
 
+	if (reading->reassigned != NULL &&
+		(batch == NULL || reading->reassigned->sequence < batch->sequence))
+	{
+		batch = reading->reassigned;
+		unread = false;
+	}
+
 	for (;;)
 	{
-		since_advance += batch->size;
-		delivered += deliver_batch(batch, false);
-		if (batch == last)
+		if (batch == reading->first)
+			unread = true;
+		delivered += deliver_batch(batch, unread);
+		if (batch == reading->last)
 			break;
+		if (unread)
+			since_advance += batch->size;
 
 		batch = pinpoint_message_log_after(batch);
 		if (since_advance >=
@@ -412,21 +397,17 @@ deliver_unread(PinpointBatch *first, PinpointBatch *last)
 			pinpoint_slot_advance(batch);
 			since_advance = 0;
 		}
-		obey_termination();
+
+		/*
+		 * A backlog can be long.  Obey an order to terminate, but no request
+		 * to cancel a query: there is none, and an error would end the
+		 * session.
+		 */
+		if (ProcDiePending)
+			CHECK_FOR_INTERRUPTS();
 	}
 	tell_all();
 	return delivered;
-}
-
-/*
- * A backlog can be long.  Obey an order to terminate, but no request to cancel a query:
- * there is none, and an error would end the session.
- */
-static void
-obey_termination(void)
-{
-	if (ProcDiePending)
-		CHECK_FOR_INTERRUPTS();
 }
 
 /*
@@ -452,22 +433,24 @@ tell_all(void)
 }
 
 /*
- * Send those notifications of a batch that are for this session, or those that were
- * reassigned to it.
+ * Send those notifications of a batch that are for this session.
+ *
+ * unread: has the session not read the batch before?
  */
 static uint64
-deliver_batch(PinpointBatch *batch, bool reassigned)
+deliver_batch(PinpointBatch *batch, bool unread)
 {
 	const char *channel;
 	const char *payload;
 	const char *only;			/* the channel, if there is just one */
 	const char **channels = &only;	/* NULL where not for us */
 	bool		any = false;
+	bool		any_reassigned = false;
 	PinpointBatchReader reader;
 	uint32		number;
 	uint64		delivered = 0;
 
-	if (batch->dboid != MyDatabaseId)
+	if (batch->dboid != MyDatabaseId || (!unread && batch->nassignments == 0))
 		return 0;
 
 	if (batch->nchannels > 1)
@@ -478,7 +461,7 @@ deliver_batch(PinpointBatch *batch, bool reassigned)
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
 		channels[i] = NULL;
-		if (is_for_me(batch, i, channel, reassigned))
+		if (is_for_me(batch, i, channel, unread, &any_reassigned))
 		{
 			channels[i] = channel;
 			any = true;
@@ -501,19 +484,19 @@ deliver_batch(PinpointBatch *batch, bool reassigned)
 								 batch->sender_pid);
 			delivered++;
 		}
+	}
 
-		/*
-		 * From here on this is nobody else's any more, should the session
-		 * end.
-		 */
-		if (reassigned)
+	/*
+	 * This session may go through the batch once more, for something else
+	 * that is reassigned to it.
+	 */
+	if (any_reassigned)
+	{
+		tell_all();
+		for (uint32 i = 0; i < batch->nchannels; i++)
 		{
-			tell_all();
-			for (uint32 i = 0; i < batch->nchannels; i++)
-			{
-				if (channels[i] != NULL)
-					pinpoint_sharing_delivered(batch, i);
-			}
+			if (channels[i] != NULL)
+				pinpoint_sharing_delivered(batch, i);
 		}
 	}
 
@@ -523,12 +506,13 @@ deliver_batch(PinpointBatch *batch, bool reassigned)
 }
 
 /*
- * Is what a batch has on a channel, the one with this number, for this session?  Or, was
- * it reassigned to it?
+ * Is what a batch has on a channel, the one with this number, for this session?
+ *
+ * unread: as above.  Sets *reassigned if it was reassigned to the session.
  */
 static bool
 is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
-		  bool reassigned)
+		  bool unread, bool *reassigned)
 {
 	uint64		since;
 	bool		shared;
@@ -537,15 +521,22 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 							   &since, &shared))
 		return false;
 
-	/* What was assigned to us may be older than our LISTEN. */
-	if (shared &&
-		(reassigned ? pinpoint_sharing_is_reassigned(batch, number) :
-		 pinpoint_sharing_is_assigned(batch, number)))
+	/* What is assigned to us may be older than our LISTEN. */
+	if (shared)
 	{
-		assigned_to_me = true;
-		return true;
+		switch (pinpoint_sharing_share(batch, number))
+		{
+			case PINPOINT_SHARE_REASSIGNED:
+				*reassigned = true;
+				assigned_to_me = true;
+				return true;
+			case PINPOINT_SHARE_ASSIGNED:
+				assigned_to_me = assigned_to_me || unread;
+				return unread;
+			case PINPOINT_SHARE_NONE:
+				if (number < batch->all_share_from)
+					return false;
+		}
 	}
-	if (reassigned || batch->sequence <= since)
-		return false;
-	return !shared || number >= batch->all_share_from;
+	return unread && batch->sequence > since;
 }

@@ -19,9 +19,9 @@
  * least one gets every notification, and more do no harm; but this is not handed on.
  *
  * If a session leaves before it has read what was assigned to it, that is reassigned
- * to another session; see reassignment.c.  It is marked then.  A session delivers what
- * was reassigned to it in a pass of its own, since it may have read past the batch
- * already.  So this is not in commit order with what else the session gets.
+ * to another session; see reassignment.c.  It is marked then.  That session may have
+ * read past the batch already: then it goes back, and what it gets is not in commit
+ * order with what else it got.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -198,36 +198,28 @@ find_assignment(PinpointBatch *batch, uint32 channel, int slotno)
 }
 
 /*
- * Was what a batch has on a channel assigned to this session, which shares it, when the
- * batch was published?  The session reads the batch, and needs no lock.
+ * Is what a batch has on a channel for this session, which shares it?  The session reads
+ * the batch, and needs no lock.
  */
-bool
-pinpoint_sharing_is_assigned(PinpointBatch *batch, uint32 channel)
+PinpointShare
+pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
 {
 	PinpointAssignment *assignment =
 		find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+	uint32		flags;
 
-	return assignment != NULL &&
-		(pg_atomic_read_u32(&assignment->receiver) & RECEIVER_FLAGS) == 0;
+	if (assignment == NULL)
+		return PINPOINT_SHARE_NONE;
+	flags = pg_atomic_read_u32(&assignment->receiver) & RECEIVER_FLAGS;
+	if (flags & RECEIVER_HAS_IT)
+		return PINPOINT_SHARE_NONE;
+	return flags & RECEIVER_REASSIGNED ?
+		PINPOINT_SHARE_REASSIGNED : PINPOINT_SHARE_ASSIGNED;
 }
 
 /*
- * Was it reassigned to this session, and not delivered yet?
- */
-bool
-pinpoint_sharing_is_reassigned(PinpointBatch *batch, uint32 channel)
-{
-	PinpointAssignment *assignment =
-		find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
-
-	return assignment != NULL &&
-		(pg_atomic_read_u32(&assignment->receiver) & RECEIVER_FLAGS) ==
-		RECEIVER_REASSIGNED;
-}
-
-/*
- * This session has delivered what was reassigned to it.  It does not do so again, nor is
- * it to be reassigned to another session.
+ * This session has delivered what it has of a batch on a channel.  If it was assigned to
+ * the session, it does not deliver it again, nor is it to be reassigned.
  */
 void
 pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
@@ -235,8 +227,9 @@ pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
 	PinpointAssignment *assignment =
 		find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
 
-	pg_atomic_write_u32(&assignment->receiver,
-						PINPOINT_MY_SLOT_NUMBER | RECEIVER_HAS_IT);
+	if (assignment != NULL)
+		pg_atomic_write_u32(&assignment->receiver,
+							PINPOINT_MY_SLOT_NUMBER | RECEIVER_HAS_IT);
 }
 
 /*

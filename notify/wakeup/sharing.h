@@ -13,6 +13,14 @@
 #include "queue/batch.h"
 #include "wakeup/channel_map.h"
 
+/* Is a notification on a shared channel for a session? */
+typedef enum PinpointShare
+{
+	PINPOINT_SHARE_NONE,		/* no, or it has been delivered */
+	PINPOINT_SHARE_ASSIGNED,	/* it was assigned when it was published */
+	PINPOINT_SHARE_REASSIGNED	/* it was reassigned, and is not delivered */
+} PinpointShare;
+
 /* What is done with each session that gets one. */
 typedef void (*PinpointReceiverVisitor) (int slotno, void *arg);
 
@@ -20,9 +28,8 @@ extern void pinpoint_sharing_reserve(PinpointBatchLayout *layout);
 extern void pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 								  const PinpointListeners *listeners,
 								  PinpointReceiverVisitor visitor, void *arg);
-extern bool pinpoint_sharing_is_assigned(PinpointBatch *batch, uint32 channel);
-extern bool pinpoint_sharing_is_reassigned(PinpointBatch *batch,
-										   uint32 channel);
+extern PinpointShare pinpoint_sharing_share(PinpointBatch *batch,
+											uint32 channel);
 extern void pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel);
 extern bool pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
 											  uint32 *place, uint32 *channel);
