@@ -34,6 +34,7 @@
 #include "base/counters.h"
 #include "base/locks.h"
 #include "base/settings.h"
+#include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "commit/early_commit_work.h"
 #include "listener/delivery.h"
@@ -57,9 +58,6 @@ void		_PG_init(void);
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-
-/* Has the current transaction committed, with something left to do? */
-static bool committed = false;
 
 /* While trace_notify is turned off: it was on. */
 static bool traces = false;
@@ -104,7 +102,7 @@ _PG_init(void)
 		return;
 	}
 
-	*preloaded = &committed;
+	*preloaded = &PinpointMyTransaction;
 	pinpoint_settings_define();
 
 	prev_shmem_request_hook = shmem_request_hook;
@@ -170,7 +168,7 @@ at_transaction_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			pinpoint_pending_seal();
+			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
 			if (pinpoint_pending_exists())
 			{
@@ -184,8 +182,8 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 			if (pinpoint_pending_exists())
 			{
+				pinpoint_transaction_enter(PINPOINT_COMMITTED);
 				pinpoint_commit_order_stamp();
-				committed = true;
 			}
 			else
 				end_transaction();
@@ -199,7 +197,7 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_PRE_PREPARE:
-			pinpoint_pending_seal();
+			pinpoint_transaction_enter(PINPOINT_SEALED);
 			if (pinpoint_pending_exists())
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -282,8 +280,8 @@ static void
 at_resource_release(ResourceReleasePhase phase, bool is_commit,
 					bool is_top_level, void *arg)
 {
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !committed ||
-		!is_commit || !is_top_level ||
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS ||
+		PinpointMyTransaction.phase != PINPOINT_COMMITTED || !is_commit || !is_top_level ||
 		CurrentResourceOwner != TopTransactionResourceOwner)
 		return;
 
@@ -298,7 +296,7 @@ static void
 end_transaction(void)
 {
 	pinpoint_pending_reset();
-	committed = false;
+	pinpoint_transaction_enter(PINPOINT_RUNNING);
 	if (traces)
 		Trace_notify = true;
 	traces = false;
@@ -314,7 +312,7 @@ static void
 at_exit(int code, Datum arg)
 {
 	LWLockReleaseAll();
-	if (committed)
+	if (PinpointMyTransaction.phase == PINPOINT_COMMITTED)
 		pinpoint_commit_order_publish();
 	else
 		pinpoint_commit_order_withdraw();

@@ -73,6 +73,7 @@
 #include "base/counters.h"
 #include "base/locks.h"
 #include "base/settings.h"
+#include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "commit/wal_messages.h"
 #include "listener/slow_listener.h"
@@ -102,15 +103,6 @@ typedef struct CommitOrder
 } CommitOrder;
 
 static CommitOrder *commit_order = NULL;
-
-/*
- * The batch of the current transaction, from prepare until it is published,
- * held back or withdrawn; whether it is in flight; and its stamp, once it has
- * committed.
- */
-static PinpointBatch *my_batch = NULL;
-static bool announced = false;
-static XLogRecPtr my_stamp = InvalidXLogRecPtr;
 
 static XLogRecPtr behind_last_record(void);
 static int	oldest_sender(void);
@@ -165,21 +157,21 @@ void
 pinpoint_commit_order_prepare(List *notifications)
 {
 	PinpointBatchLayout *layout;
+	PinpointBatch *batch;
 	int			error;
-
-	Assert(my_batch == NULL);
 
 	layout = pinpoint_batch_layout(notifications);
 	pinpoint_wakeup_find_early(layout);
 
-	my_batch = pinpoint_message_log_reserve(layout->size, &error);
-	if (my_batch == NULL && error == 0)
+	batch = pinpoint_message_log_reserve(layout->size, &error);
+	if (batch == NULL && error == 0)
 		pinpoint_report_queue_full(layout->size, oldest_sender());
-	else if (my_batch == NULL)
+	else if (batch == NULL)
 		pinpoint_report_no_disk_space(error);
 
-	announced = false;
-	pinpoint_batch_write(my_batch, layout);
+	PinpointMyTransaction.batch = batch;
+	pinpoint_transaction_enter(PINPOINT_RESERVED);
+	pinpoint_batch_write(batch, layout);
 }
 
 /*
@@ -191,18 +183,17 @@ pinpoint_commit_order_prepare(List *notifications)
 void
 pinpoint_commit_order_announce(void)
 {
-	if (my_batch == NULL)
-		return;
+	PinpointBatch *batch = PinpointMyTransaction.batch;
 
 	if (pinpoint_replicate_notifications && XLogIsNeeded())
-		pinpoint_wal_messages_write(my_batch);
+		pinpoint_wal_messages_write(batch);
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	my_batch->order = behind_last_record();
-	dlist_push_tail(&commit_order->in_flight, &my_batch->in_flight);
+	batch->order = behind_last_record();
+	dlist_push_tail(&commit_order->in_flight, &batch->in_flight);
 	commit_order->nin_flight++;
 	LWLockRelease(PinpointOrderLock);
-	announced = true;
+	pinpoint_transaction_enter(PINPOINT_ANNOUNCED);
 }
 
 /*
@@ -231,13 +222,10 @@ oldest_sender(void)
 void
 pinpoint_commit_order_stamp(void)
 {
-	if (my_batch == NULL)
-		return;
-
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		my_stamp = XactLastCommitEnd;
+		PinpointMyTransaction.stamp = XactLastCommitEnd;
 	else
-		my_stamp = behind_last_record();
+		PinpointMyTransaction.stamp = behind_last_record();
 }
 
 /*
@@ -247,15 +235,16 @@ pinpoint_commit_order_stamp(void)
 void
 pinpoint_commit_order_publish(void)
 {
-	PinpointBatch *batch = my_batch;
+	PinpointBatch *batch = PinpointMyTransaction.batch;
 
+	Assert(PinpointMyTransaction.phase == PINPOINT_COMMITTED);
 	if (batch == NULL)
 		return;
-	my_batch = NULL;
+	PinpointMyTransaction.batch = NULL;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	leave_in_flight(batch);
-	batch->order = my_stamp;
+	batch->order = PinpointMyTransaction.stamp;
 	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();
 	insert_ready(batch);
 	publish_ready();
@@ -280,14 +269,14 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 void
 pinpoint_commit_order_withdraw(void)
 {
-	PinpointBatch *batch = my_batch;
+	PinpointBatch *batch = PinpointMyTransaction.batch;
 
 	if (batch == NULL)
 		return;
-	my_batch = NULL;
+	PinpointMyTransaction.batch = NULL;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (announced)
+	if (PinpointMyTransaction.phase >= PINPOINT_ANNOUNCED)
 		leave_in_flight(batch);
 	pinpoint_message_log_withdraw(batch);
 	publish_ready();
