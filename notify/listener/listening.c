@@ -48,6 +48,7 @@
 
 #include "base/compat.h"
 #include "base/request.h"
+#include "base/transaction.h"
 #include "listener/listening.h"
 #include "queue/batch.h"
 #include "wakeup/channel_map.h"
@@ -71,10 +72,6 @@ typedef struct LocalChannel
 
 static HTAB *local_channels = NULL;
 static uint32 nlistening = 0;	/* local channels with listening set */
-static bool prepared = false;	/* between prepare and commit or abort */
-
-/* Was the last thing that happened the commit of a LISTEN or UNLISTEN? */
-static bool just_committed = false;
 
 /* Local channels that are in the channel map, and shared with other sessions */
 static uint32 nshared = 0;
@@ -84,9 +81,6 @@ static uint32 nunmapped = 0;
 
 /* Was a channel left that this session shared? */
 static bool left_shared_channel = false;
-
-/* May PostgreSQL's own list differ from the local table? */
-static bool in_doubt = false;
 
 static void make_local_channels(void);
 static LocalChannel *local_channel(const char *channel, HASHACTION action,
@@ -142,7 +136,7 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 
 	if (local_channels == NULL)
 		make_local_channels();
-	prepared = true;
+	PinpointMyTransaction.entered_channels = true;
 
 	/* First the net effect, ... */
 	want(actions);
@@ -210,8 +204,8 @@ enter(LocalChannel *local, int share_limit)
 void
 pinpoint_listening_at_pre_commit(void)
 {
-	just_committed = false;
-	if (in_doubt)
+	PinpointMyTransaction.changed_channels = false;
+	if (PinpointMyTransaction.channels_in_doubt)
 		pinpoint_listening_reconcile();
 }
 
@@ -247,7 +241,7 @@ pinpoint_listening_reconcile(void)
 		channels = lappend(channels, TextDatumGetCString(channel));
 	}
 	FreeExprContext(rsinfo.econtext, true);
-	in_doubt = false;
+	PinpointMyTransaction.channels_in_doubt = false;
 
 	/* Nothing fails from here on. */
 	hash_seq_init(&seq, local_channels);
@@ -338,8 +332,7 @@ pinpoint_listening_commit(List *actions)
 		}
 	}
 
-	prepared = false;
-	just_committed = true;
+	PinpointMyTransaction.changed_channels = true;
 	after_leaving();
 	update_slot();
 }
@@ -365,11 +358,11 @@ pinpoint_listening_abort(List *actions)
 	ListCell   *lc;
 
 	/* It may be a transaction that has failed after its commit. */
-	if (just_committed)
-		in_doubt = true;
-	just_committed = false;
+	if (PinpointMyTransaction.changed_channels)
+		PinpointMyTransaction.channels_in_doubt = true;
+	PinpointMyTransaction.changed_channels = false;
 
-	if (!prepared)
+	if (!PinpointMyTransaction.entered_channels)
 		return;
 
 	foreach(lc, actions)
@@ -393,7 +386,6 @@ pinpoint_listening_abort(List *actions)
 		}
 	}
 
-	prepared = false;
 	after_leaving();
 	if (nlistening == 0)
 		pinpoint_slot_unregister();
