@@ -70,6 +70,10 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	if (!pinpoint_slot_registered())
 		return;
 
+	/* Replay waits for the room that the others would keep then. */
+	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL)
+		return;
+
 	/*
 	 * From the first unread batch on everything stays, as it is pinned for
 	 * us. What comes after the last one is not given to us any more.

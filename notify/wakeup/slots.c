@@ -14,8 +14,8 @@
  *					that was the last when it began.
  *	READING_AGAIN	more has been published for it since then.
  *
- * A session that is given up is in any of these until it has ended.  If it was
- * SIGNALLED it may not have a position any more.
+ * A session that is evicted (see listener/eviction.c) is in any of these until it has
+ * ended.  If it was SIGNALLED it may not have a position any more.
  *
  *					publish			session
  *	IDLE			SIGNALLED		-
@@ -41,8 +41,6 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
@@ -58,14 +56,14 @@ PinpointSlots *PinpointSlotArray = NULL;
 /* Does this session own its slot? */
 static bool registered = false;
 
+/* Is the time noted at which this session began to send? */
+static bool sending = false;
+
 /* To how many reminders since it was woken has this session answered? */
 static uint32 answered = 0;
 
 static PinpointSlot *my_slot(void);
 static PinpointWakeState my_state(void);
-static void trim(void);
-static PinpointSlot *furthest_behind(void);
-static bool evict(PinpointSlot *slot);
 
 static PinpointSlot *
 my_slot(void)
@@ -92,6 +90,8 @@ pinpoint_slots_shmem_init(void)
 		memset(PinpointSlotArray, 0, pinpoint_slots_shmem_size());
 		PinpointSlotArray->waker_queue.first = -1;
 		PinpointSlotArray->waker_queue.last = -1;
+		for (int i = 0; i < MaxBackends; i++)
+			pg_atomic_init_u64(&PinpointSlotArray->slots[i].sending_since, 0);
 	}
 }
 
@@ -112,6 +112,7 @@ pinpoint_slot_register(void)
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
 	slot->state = PINPOINT_IDLE;
+	pg_atomic_write_u64(&slot->sending_since, 0);
 
 	/*
 	 * What was published before is not for us, even if it was given to
@@ -120,6 +121,7 @@ pinpoint_slot_register(void)
 	slot->read_up_to = pinpoint_message_log_sequence();
 	LWLockRelease(PinpointOrderLock);
 	answered = 0;
+	sending = false;
 	registered = true;
 }
 
@@ -144,7 +146,7 @@ pinpoint_slot_unregister(void)
 	slot->pid = 0;
 	slot->state = PINPOINT_IDLE;
 	LWLockRelease(PinpointOrderLock);
-	trim();
+	pinpoint_slots_trim();
 }
 
 bool
@@ -222,8 +224,8 @@ pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch)
  * Give back what no pin keeps any more, bit by bit, so that others get
  * PinpointOrderLock in between.
  */
-static void
-trim(void)
+void
+pinpoint_slots_trim(void)
 {
 	bool		more;
 
@@ -309,19 +311,32 @@ pinpoint_slot_reminded(void)
 }
 
 /*
- * Was this session given up?
+ * Was this session evicted, and why?
  */
-bool
+PinpointEviction
 pinpoint_slot_evicted(void)
 {
-	return registered && *(volatile bool *) &my_slot()->evicted;
+	return registered ?
+		*(volatile PinpointEviction *) &my_slot()->evicted :
+		PINPOINT_NOT_EVICTED;
+}
+
+/*
+ * This session begins to send notifications at this time, or does something else if 0.
+ */
+void
+pinpoint_slot_set_sending(TimestampTz since)
+{
+	if (registered && (since != 0 || sending))
+		pg_atomic_write_u64(&my_slot()->sending_since, (uint64) since);
+	sending = since != 0;
 }
 
 /*
  * Begin to read: from *first, which stays pinned, to *last.  What has a number up
  * to *read_before was read already.  *queued_for_waker: the signal for it is left to the
  * waker, who does not send it any more if this session reads first.  False if there
- * is nothing to read after all, or no longer, as the session was given up.
+ * is nothing to read after all, or no longer, as the session was evicted.
  */
 bool
 pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
@@ -358,7 +373,7 @@ pinpoint_slot_advance(PinpointBatch *next)
 	trim_log = pinpoint_slot_set_unread(my_slot(), next);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
-		trim();
+		pinpoint_slots_trim();
 }
 
 /*
@@ -401,176 +416,9 @@ pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
 	slot->reminders = 0;
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
-		trim();
+		pinpoint_slots_trim();
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
 	return next != NULL;
-}
-
-/*
- * PID of the listener that keeps the oldest batch, 0 if there is none.  The
- * caller holds PinpointOrderLock.
- */
-int
-pinpoint_slots_furthest_behind(void)
-{
-	PinpointSlot *furthest = furthest_behind();
-
-	return furthest ? furthest->pid : 0;
-}
-
-static PinpointSlot *
-furthest_behind(void)
-{
-	PinpointSlot *furthest = NULL;
-	uint64		oldest = 0;
-
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-		PinpointBatch *reassigned;
-		uint64		sequence;
-
-		if (slot->pid == 0 || slot->unread == NULL)
-			continue;
-		sequence = slot->unread_sequence;
-
-		/*
-		 * Its owner may let go of it at this moment; it is there all the
-		 * same.
-		 */
-		reassigned = *(PinpointBatch *volatile *) &slot->reassigned;
-		if (reassigned != NULL)
-			sequence = Min(sequence, reassigned->sequence);
-		if (furthest == NULL || sequence < oldest)
-		{
-			furthest = slot;
-			oldest = sequence;
-		}
-	}
-	return furthest;
-}
-
-/*
- * Mark a listener as given up: its session is going to be ended, and nothing is
- * published for it any more.
- *
- * It may take long until the session obeys.  While it reports an error to a client
- * that does not read, for instance, PostgreSQL does not let it.  So what it has not
- * begun to read is let go of now.  (It will not begin any more.)  But if it shares
- * channels, what was given to it has to stay until it has handed that on.
- *
- * The caller holds PinpointOrderLock exclusively.  Returns true if it is to call
- * trim() when it has released that.
- */
-static bool
-evict(PinpointSlot *slot)
-{
-	if (!slot->evicted)
-		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
-	slot->evicted = true;
-	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
-		return pinpoint_slot_set_unread(slot, NULL);
-	return false;
-}
-
-/*
- * Give up all listeners that have more than limit bytes to read: mark them, and
- * store their PIDs in pids, which has room for MaxBackends elements.  Returns
- * how many there are; each is found once only.
- */
-int
-pinpoint_slots_evict(Size limit, int *pids)
-{
-	int			n = 0;
-	bool		trim_log = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-
-		if (slot->pid == 0 || slot->unread == NULL ||
-			pinpoint_message_log_bytes() - slot->unread_position <= limit)
-			continue;
-
-		/* One that was reading then may be done by now. */
-		if (!slot->evicted)
-			pids[n++] = slot->pid;
-		trim_log |= evict(slot);
-	}
-	LWLockRelease(PinpointOrderLock);
-	if (trim_log)
-		trim();
-	return n;
-}
-
-/*
- * Give up the listener that keeps the oldest batch.  Returns its PID, 0 if there is
- * none.
- */
-int
-pinpoint_slots_evict_furthest(void)
-{
-	PinpointSlot *furthest;
-	int			pid = 0;
-	bool		trim_log = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	furthest = furthest_behind();
-	if (furthest != NULL)
-	{
-		pid = furthest->pid;
-		trim_log = evict(furthest);
-	}
-	LWLockRelease(PinpointOrderLock);
-	if (trim_log)
-		trim();
-	return pid;
-}
-
-/*
- * Give up all who listen in a database, and end them.  Returns how many there are.
- */
-int
-pinpoint_slots_evict_database(Oid dboid)
-{
-	int			n = 0;
-	bool		trim_log = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-
-		if (slot->pid == 0 || slot->dboid != dboid)
-			continue;
-		trim_log |= evict(slot);
-		(void) kill(slot->pid, SIGTERM);
-		n++;
-	}
-	LWLockRelease(PinpointOrderLock);
-	if (trim_log)
-		trim();
-	return n;
-}
-
-/*
- * Does a process keep anything?
- */
-bool
-pinpoint_slots_keeps(int pid)
-{
-	bool		result = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	for (int i = 0; i < MaxBackends && !result; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-
-		result = slot->pid == pid && slot->unread != NULL;
-	}
-	LWLockRelease(PinpointOrderLock);
-	return result;
 }
 
 /*
