@@ -125,7 +125,9 @@ pinpoint_replay_wait_check(void)
 				(errmsg_plural("disconnecting %d listener, as replay waits for it",
 							   "disconnecting %d listeners, as replay waits for them",
 							   n, n),
-				 errdetail("Its client does not read its notifications.")));
+				 errdetail_plural("Its client does not read its notifications.",
+								  "Their clients do not read their notifications.",
+								  n)));
 }
 
 static bool
