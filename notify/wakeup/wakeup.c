@@ -326,7 +326,7 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 
 /*
  * Note that a slot is found for a publication, unless it was before, or is not,
- * or no longer, that of a listener in this database, or that one is given up.
+ * or no longer, that of a listener in this database, or that one is evicted.
  */
 static void
 find_slot(int slotno, void *arg)
