@@ -39,6 +39,7 @@
 #include "commit/early_commit_work.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
+#include "listener/eviction.h"
 #include "listener/listening.h"
 #include "listener/slow_listener.h"
 #include "queue/batch.h"
@@ -48,6 +49,7 @@
 #include "sql/planner_rewrite.h"
 #include "sql/statement.h"
 #include "standby/replay.h"
+#include "standby/replay_wait.h"
 #include "waker.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
@@ -134,6 +136,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
+	RequestAddinShmemSpace(pinpoint_replay_wait_shmem_size());
 	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
 	pinpoint_locks_request();
 }
@@ -154,7 +157,9 @@ startup_shmem(void)
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
 	pinpoint_wakeup_init();
+	pinpoint_eviction_init();
 	pinpoint_replay_allocate();
+	pinpoint_replay_wait_shmem_init();
 	pinpoint_slow_listener_shmem_init();
 	pinpoint_counters_shmem_init();
 	LWLockRelease(AddinShmemInitLock);

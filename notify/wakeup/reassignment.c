@@ -72,6 +72,10 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	if (!pinpoint_slot_registered())
 		return;
 
+	/* Replay waits for the room that the others would keep then. */
+	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL)
+		return;
+
 	/*
 	 * Other sessions may reassign more to this one meanwhile, but only on
 	 * channels that it still shares.
