@@ -36,6 +36,8 @@
 #include "base/settings.h"
 #include "commit/commit_order.h"
 #include "commit/early_commit_work.h"
+#include "commit/positions.h"
+#include "commit/wal_messages.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/listening.h"
@@ -60,6 +62,12 @@ static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /* Has the current transaction committed, with something left to do? */
 static bool committed = false;
+
+/*
+ * Does the current transaction create the extension?  From its commit on
+ * notifications of this database are counted; see positions.c.
+ */
+static bool begins_to_count = false;
 
 /* While trace_notify is turned off: it was on. */
 static bool traces = false;
@@ -130,6 +138,7 @@ request_shmem(void)
 		prev_shmem_request_hook();
 
 	RequestAddinShmemSpace(pinpoint_channel_map_shmem_size());
+	RequestAddinShmemSpace(pinpoint_positions_shmem_size());
 	RequestAddinShmemSpace(pinpoint_commit_order_shmem_size());
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
@@ -149,6 +158,7 @@ startup_shmem(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pinpoint_locks_init();
 	pinpoint_channel_map_shmem_init();
+	pinpoint_positions_shmem_init();
 	pinpoint_commit_order_shmem_init();
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
@@ -172,6 +182,9 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			pinpoint_pending_seal();
 			pinpoint_listening_at_pre_commit();
+			begins_to_count = pinpoint_replacement_created();
+			if (begins_to_count)
+				pinpoint_wal_messages_write_floor();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_delivery_look_afterwards();
@@ -182,6 +195,9 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_COMMIT:
+			if (begins_to_count)
+				pinpoint_positions_raise_floor();
+			begins_to_count = false;
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_commit_order_stamp();
@@ -195,6 +211,8 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_commit_order_withdraw();
 			pinpoint_listening_abort(pinpoint_pending_actions());
 			pinpoint_delivery_at_abort();
+			begins_to_count = false;
+			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
 
@@ -208,6 +226,7 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_PREPARE:
+			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
 

@@ -12,7 +12,7 @@
  * seen in pg_stat_activity.
  *
  * It also reminds those who were woken long ago, as senders do, should nobody send
- * anything for a while.
+ * anything for a while.  And it sends the heartbeats; see heartbeat.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -32,6 +32,7 @@
 
 #include "base/compat.h"
 #include "base/settings.h"
+#include "commit/heartbeat.h"
 #include "queue/message_log.h"
 #include "waker.h"
 #include "wakeup/wakeup.h"
@@ -123,6 +124,7 @@ pinpoint_waker_main(Datum arg)
 	while (!ShutdownRequestPending)
 	{
 		long		sleep = SLEEP_WHILE_EMPTY;
+		long		next_heartbeat;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -131,6 +133,8 @@ pinpoint_waker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
+		/* This comes first, as under load the list may never be empty. */
+		next_heartbeat = pinpoint_heartbeat_send();
 		if (signal_listed() >= 0)
 			continue;
 
@@ -144,6 +148,8 @@ pinpoint_waker_main(Datum arg)
 			/* On a standby, nobody else may come by to do so. */
 			pinpoint_message_log_give_back();
 		}
+		if (next_heartbeat >= 0)
+			sleep = Min(sleep, next_heartbeat);
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 sleep, wait_event);

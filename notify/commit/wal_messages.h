@@ -23,5 +23,6 @@
 #define PINPOINT_MESSAGE_VERSION	1
 
 extern void pinpoint_wal_messages_write(PinpointBatch *batch);
+extern void pinpoint_wal_messages_write_floor(void);
 
 #endif							/* PINPOINT_WAL_MESSAGES_H */

@@ -54,6 +54,8 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "commit/commit_order.h"
+#include "commit/heartbeat.h"
+#include "commit/positions.h"
 #include "commit/wal_messages.h"
 #include "queue/message_log.h"
 #include "standby/replay.h"
@@ -220,6 +222,8 @@ static void
 xact_redo_end(XLogReaderState *record)
 {
 	prev_xact_redo(record);
+	if (standbyState != STANDBY_DISABLED)
+		pinpoint_positions_judge_replication();
 	if (nunfinished > 0)
 		do_without_context(end_transaction, record);
 }
@@ -250,6 +254,8 @@ static void
 standby_redo_running(XLogReaderState *record)
 {
 	prev_standby_redo(record);
+	if (standbyState != STANDBY_DISABLED)
+		pinpoint_positions_judge_replication();
 	if (nunfinished > 0 &&
 		(XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_RUNNING_XACTS)
 		do_without_context(drop_not_running, record);
@@ -273,6 +279,7 @@ message_cleanup(void)
 		prev_message_cleanup();
 	if (nunfinished > 0)
 		drop_older_than(InvalidTransactionId);
+	pinpoint_positions_raise_floor();
 }
 
 /*
@@ -391,6 +398,17 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 		if (len == available)
 			return false;
 		string[len++] = c;
+	}
+
+	/*
+	 * A primary of an older version lets anybody notify on the channel of the
+	 * heartbeat.  Here it becomes another channel, as good as any.
+	 */
+	if (!pinpoint_batch_has_channels(writer))
+	{
+		string[len] = '\0';
+		if (pinpoint_is_heartbeat_channel(string))
+			string[0] = pg_toupper(string[0]);
 	}
 	return pinpoint_batch_add_record(writer, (uint32) number, len);
 }
@@ -536,6 +554,7 @@ disconnect_database(Oid dboid, uint32 nnotifications)
 {
 	int			n = pinpoint_slots_evict_database(dboid);
 
+	pinpoint_positions_raise_floor();
 	if (n == 0)
 		return;
 	ereport(LOG,

@@ -159,6 +159,15 @@ combined_hash(Oid dboid, uint32 hash)
 }
 
 /*
+ * Hash of a channel of a database.  hash: pinpoint_channel_hash().
+ */
+uint32
+pinpoint_channel_map_hash(Oid dboid, uint32 hash)
+{
+	return combined_hash(dboid, hash);
+}
+
+/*
  * The counter of entries like that of a channel.  hash: pinpoint_channel_hash().
  */
 static pg_atomic_uint32 *

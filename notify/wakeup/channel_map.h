@@ -39,6 +39,7 @@ typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);
+extern uint32 pinpoint_channel_map_hash(Oid dboid, uint32 hash);
 extern void pinpoint_channel_map_add(const char *channel, int slotno,
 									 int share_limit);
 extern void pinpoint_channel_map_remove(const char *channel, int slotno);

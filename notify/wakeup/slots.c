@@ -43,9 +43,11 @@
 
 #include <signal.h>
 
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "utils/builtins.h"
 
 #include "base/compat.h"
 #include "base/counters.h"
@@ -571,6 +573,27 @@ pinpoint_slots_keeps(int pid)
 	}
 	LWLockRelease(PinpointOrderLock);
 	return result;
+}
+
+/*
+ * The databases in which anybody listens.  dboids has room for MaxBackends elements.
+ * Returns their number.
+ */
+int
+pinpoint_slots_databases(Oid *dboids)
+{
+	int			n = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (PinpointSlotArray->slots[i].pid != 0)
+			dboids[n++] = PinpointSlotArray->slots[i].dboid;
+	}
+	LWLockRelease(PinpointOrderLock);
+
+	qsort(dboids, n, sizeof(Oid), oid_cmp);
+	return (int) qunique(dboids, n, sizeof(Oid), oid_cmp);
 }
 
 /*

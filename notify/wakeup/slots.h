@@ -127,6 +127,7 @@ extern int	pinpoint_slots_evict(Size limit, int *pids);
 extern int	pinpoint_slots_evict_furthest(void);
 extern int	pinpoint_slots_evict_database(Oid dboid);
 extern bool pinpoint_slots_keeps(int pid);
+extern int	pinpoint_slots_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #endif							/* PINPOINT_SLOTS_H */
