@@ -109,7 +109,8 @@ typedef struct CommitOrder
 	uint64		nready;
 	uint64		turn;			/* batches that ever became ready */
 
-	/* A counter of positions.c: all up to it is published. */
+	/* While nready is not 0, a counter of positions.c: all up to it is
+	 * published. */
 	uint64		published;
 
 	/*
@@ -281,6 +282,8 @@ pinpoint_commit_order_publish(void)
 	leave_in_flight(batch);
 	batch->order = my_stamp;
 	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();
+	if (commit_order->nready == 0)
+		commit_order->published = pinpoint_positions_counter();
 	if (pinpoint_fault != PINPOINT_FAULT_COUNT_LATE)
 		pinpoint_positions_count();
 	insert_ready(batch);
@@ -436,11 +439,8 @@ remove_first_ready(void)
 static void
 begin_round(void)
 {
-	uint64		counter = pinpoint_positions_counter();
-
-	commit_order->published = commit_order->nready == 0 ?
-		counter : commit_order->round_counter;
-	commit_order->round_counter = counter;
+	commit_order->published = commit_order->round_counter;
+	commit_order->round_counter = pinpoint_positions_counter();
 	commit_order->round_turn = commit_order->turn;
 	commit_order->nround = commit_order->nready;
 }

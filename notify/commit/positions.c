@@ -242,16 +242,12 @@ set_places(uint64 number)
 }
 
 /*
- * The number of the last transaction that was counted.  Needs no lock.  Those up to
- * it are visible to every snapshot that is taken from now on.
+ * The number of the last transaction that was counted.  Needs no lock.
  */
 uint64
 pinpoint_positions_counter(void)
 {
-	uint64		counter = pg_atomic_read_u64(&positions->counter);
-
-	pg_memory_barrier();
-	return counter;
+	return pg_atomic_read_u64(&positions->counter);
 }
 
 /*
@@ -361,7 +357,7 @@ pinpoint_positions_begin_look(PinpointLook *look)
 	look->all = RecoveryInProgress() &&
 		pg_atomic_read_u32(&positions->replicates) == 0;
 	pg_read_barrier();
-	look->counter = pg_atomic_read_u64(&positions->counter);
+	look->counter = pinpoint_positions_counter();
 	pg_memory_barrier();
 }
 

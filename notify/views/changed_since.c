@@ -15,6 +15,7 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "port/atomics.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -37,9 +38,15 @@ static text *position_text(uint64 counter);
 Datum
 pinpoint_position(PG_FUNCTION_ARGS)
 {
+	uint64		counter;
+
 	pinpoint_check_preloaded();
 	check_isolation("pinpoint.position()");
-	PG_RETURN_TEXT_P(position_text(pinpoint_positions_counter()));
+	counter = pinpoint_positions_counter();
+
+	/* Snapshots are taken after this. */
+	pg_memory_barrier();
+	PG_RETURN_TEXT_P(position_text(counter));
 }
 
 /*
