@@ -55,6 +55,20 @@ sub set_on
 	return;
 }
 
+# The standby reads its configuration when it likes, and judges it when it replays
+# something.
+sub wait_until_never_changed_is
+{
+	my ($what) = @_;
+	wait_until(
+		sub {
+			$writer->run('INSERT INTO rows SELECT $$judge$$');
+			catch_up();
+			return changed(position(), 'never') eq $what;
+		}) or die 'the standby does not judge its configuration';
+	return;
+}
+
 # ---- exact, if both replicate
 
 $writer->run('NOTIFY begin');
@@ -83,6 +97,7 @@ is(changed($writer->value('SELECT pinpoint.position()'), 'never'), 'never', 'pos
 
 $next = position();
 set_on($standby, $client, 'pinpoint.replicate', 'off');
+wait_until_never_changed_is('never');
 $writer->run(q{NOTIFY a});
 catch_up();
 is(changed($next, 'a', 'never'), 'a never', 'with replicate off on the standby all have changed');
@@ -97,8 +112,7 @@ my $unreplicated = connect_to($primary, options => '-c pinpoint.replicate=off');
 $unreplicated->run(q{INSERT INTO rows VALUES ('unreplicated'); NOTIFY c});
 catch_up();
 set_on($standby, $client, 'pinpoint.replicate', 'on');
-$writer->run(q{INSERT INTO rows VALUES ('on')});
-catch_up();
+wait_until_never_changed_is('');
 is(changed($next, 'c', 'never'), 'c never', 'positions from before it was switched on are unknown');
 $next = position();
 is(changed($next, 'c', 'never'), '', 'those from after it are not');
