@@ -18,6 +18,7 @@
 #include "port/atomics.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 
 #include "base/locks.h"
 #include "commit/positions.h"
@@ -28,6 +29,8 @@ PG_FUNCTION_INFO_V1(pinpoint_changed_since);
 static void check_isolation(const char *function);
 static bool get_position(NullableDatum *arg, uint64 *counter);
 static Datum *get_channels(NullableDatum *arg, int *nchannels);
+static bool channel_changed(Datum channel, uint64 counter);
+static TupleDesc row_type(FunctionCallInfo fcinfo);
 static text *position_text(uint64 counter);
 
 /*
@@ -64,7 +67,6 @@ pinpoint_position(PG_FUNCTION_ARGS)
 Datum
 pinpoint_changed_since(PG_FUNCTION_ARGS)
 {
-	TupleDesc	tupdesc;
 	PinpointLook look;
 	uint64		counter = 0;
 	bool		known;
@@ -76,8 +78,6 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
 
 	pinpoint_check_preloaded();
 	check_isolation("pinpoint.changed_since()");
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	known = get_position(&fcinfo->args[0], &counter);
 	channels = get_channels(&fcinfo->args[1], &nchannels);
 
@@ -91,15 +91,15 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
 	{
 		/* Those that have changed move to the front. */
 		if (look.all ||
-			pinpoint_positions_changed(TextDatumGetCString(channels[i]),
-									   counter))
+			channel_changed(channels[i], counter))
 			channels[nchanged++] = channels[i];
 	}
 
 	values[0] = PointerGetDatum(construct_array(channels, nchanged, TEXTOID,
 												-1, false, TYPALIGN_INT));
 	values[1] = PointerGetDatum(position_text(look.counter));
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(row_type(fcinfo), values,
+													  nulls)));
 }
 
 /*
@@ -176,6 +176,42 @@ get_channels(NullableDatum *arg, int *nchannels)
 					 errmsg("channel name too long")));
 	}
 	return channels;
+}
+
+/*
+ * Was a channel, whose name was checked, notified since a position with this counter?
+ */
+static bool
+channel_changed(Datum channel, uint64 counter)
+{
+	text	   *name = DatumGetTextPP(channel);
+	char		buffer[NAMEDATALEN];
+
+	text_to_cstring_buffer(name, buffer, sizeof(buffer));
+	return pinpoint_positions_changed(buffer, counter);
+}
+
+/*
+ * What changed_since() returns.  Whoever polls calls it very often, so the type is
+ * looked up once in a session.
+ */
+static TupleDesc
+row_type(FunctionCallInfo fcinfo)
+{
+	static TupleDesc row_type = NULL;
+
+	if (row_type == NULL)
+	{
+		TupleDesc	tupdesc;
+		MemoryContext oldcontext;
+
+		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+			elog(ERROR, "return type must be a row type");
+		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+		row_type = BlessTupleDesc(CreateTupleDescCopy(tupdesc));
+		MemoryContextSwitchTo(oldcontext);
+	}
+	return row_type;
 }
 
 static text *
