@@ -67,7 +67,7 @@ sub look
 	my ($client) = @_;
 	my $position = defined $client->{position} ? "'$client->{position}'" : 'NULL';
 	my ($changed, $next) = @{ $client->{session}->run(
-		"SELECT array_to_string(changed, ','), position FROM pinpoint.changed_since($position, $all_channels)")->rows->[0] };
+		"SELECT array_to_string(changed, ','), position FROM pinpoint.changed_since($position, VARIADIC ARRAY[$all_channels])")->rows->[0] };
 	$client->{asked}++;
 	if ($changed ne '')
 	{
