@@ -12,7 +12,8 @@
  * seen in pg_stat_activity.
  *
  * It also reminds those who were woken long ago, as senders do, should nobody send
- * anything for a while, and gives back disk space that the log does not need any more.
+ * anything for a while, gives back disk space that the log does not need any more, and
+ * sends the heartbeats; see heartbeat.c.
  *
  * During recovery nobody sends at all.  Then it also looks after listeners that are far
  * behind (slow_listener.c), and after sessions that replay waits for (replay_wait.c).
@@ -39,6 +40,7 @@
 
 #include "base/compat.h"
 #include "base/settings.h"
+#include "commit/heartbeat.h"
 #include "commit/wal_status.h"
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
@@ -137,6 +139,7 @@ pinpoint_waker_main(Datum arg)
 	while (!ShutdownRequestPending)
 	{
 		long		sleep = SLEEP_WHILE_EMPTY;
+		long		next_heartbeat;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -145,6 +148,8 @@ pinpoint_waker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
+		/* This comes first, as under load the list may never be empty. */
+		next_heartbeat = pinpoint_heartbeat_send();
 		if (signal_listed() >= 0)
 			continue;
 
@@ -164,6 +169,8 @@ pinpoint_waker_main(Datum arg)
 			sleep = SLEEP_WHILE_KEPT;
 		}
 		pinpoint_message_log_give_back();
+		if (next_heartbeat >= 0)
+			sleep = Min(sleep, next_heartbeat);
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 sleep, wait_event);

@@ -107,6 +107,27 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 		XLogFlush(end);
 }
 
+/*
+ * Before the commit of a transaction that creates the extension: let standbys know, as
+ * notifications of this database were not counted before.  They take a message
+ * whose beginning is missing for one that cannot be told in full, which is right.
+ *
+ * Errors: those of writing WAL.
+ */
+void
+pinpoint_wal_messages_write_floor(void)
+{
+	StringInfoData message;
+
+	if (!XLogIsNeeded())
+		return;
+	initStringInfo(&message);
+	appendStringInfo(&message, "%d %d 0 0 0 8\n",
+					 PINPOINT_MESSAGE_VERSION, MyProcPid);
+	(void) send_message(&message);
+	pfree(message.data);
+}
+
 static void
 begin_message(StringInfo message, PinpointBatch *batch, Size offset)
 {

@@ -30,5 +30,6 @@
 #define PINPOINT_STATUS_OFF			"1 replicate off\n"
 
 extern void pinpoint_wal_messages_write(PinpointBatch *batch);
+extern void pinpoint_wal_messages_write_floor(void);
 
 #endif							/* PINPOINT_WAL_MESSAGES_H */

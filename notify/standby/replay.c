@@ -70,6 +70,8 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "commit/commit_order.h"
+#include "commit/heartbeat.h"
+#include "commit/positions.h"
 #include "commit/wal_messages.h"
 #include "listener/eviction.h"
 #include "queue/message_log.h"
@@ -296,6 +298,8 @@ static void
 xact_redo_end(XLogReaderState *record)
 {
 	prev_xact_redo(record);
+	if (standbyState != STANDBY_DISABLED)
+		pinpoint_positions_judge_replication();
 	if (nunfinished > 0 || TransactionIdIsValid(first_redo_xid))
 		do_without_context(end_transaction, record);
 }
@@ -390,6 +394,8 @@ static void
 standby_redo_running(XLogReaderState *record)
 {
 	prev_standby_redo(record);
+	if (standbyState != STANDBY_DISABLED)
+		pinpoint_positions_judge_replication();
 	if ((nunfinished > 0 || TransactionIdIsValid(first_redo_xid)) &&
 		(XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_RUNNING_XACTS)
 		do_without_context(drop_not_running, record);
@@ -430,6 +436,7 @@ message_cleanup(void)
 	pinpoint_replay_wait_end();
 	if (nunfinished > 0)
 		drop_older_than(InvalidTransactionId);
+	pinpoint_positions_raise_floor();
 }
 
 /*
@@ -551,6 +558,17 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 			return false;
 		string[len++] = c;
 	}
+
+	/*
+	 * A primary of an older version lets anybody notify on the channel of the
+	 * heartbeat.  Here it becomes another channel, as good as any.
+	 */
+	if (!pinpoint_batch_has_channels(writer))
+	{
+		string[len] = '\0';
+		if (pinpoint_is_heartbeat_channel(string))
+			string[0] = pg_toupper(string[0]);
+	}
 	return pinpoint_batch_add_record(writer, (uint32) number, len);
 }
 
@@ -658,6 +676,7 @@ disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 {
 	int			n = pinpoint_evict_database(dboid, reason);
 
+	pinpoint_positions_raise_floor();
 	if (n == 0)
 		return;
 	ereport(LOG,

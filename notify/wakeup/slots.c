@@ -45,9 +45,11 @@
  */
 #include "postgres.h"
 
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "utils/builtins.h"
 
 #include "base/compat.h"
 #include "base/counters.h"
@@ -489,6 +491,27 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 	if (has_position(&slot->reassigned))
 		from = Min(from, slot->reassigned.bytes);
 	return bytes - from;
+}
+
+/*
+ * The databases in which anybody listens.  dboids has room for MaxBackends elements.
+ * Returns their number.
+ */
+int
+pinpoint_slots_databases(Oid *dboids)
+{
+	int			n = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (PinpointSlotArray->slots[i].pid != 0)
+			dboids[n++] = PinpointSlotArray->slots[i].dboid;
+	}
+	LWLockRelease(PinpointOrderLock);
+
+	qsort(dboids, n, sizeof(Oid), oid_cmp);
+	return (int) qunique(dboids, n, sizeof(Oid), oid_cmp);
 }
 
 /*
