@@ -44,11 +44,9 @@ run_on_version() {
 	run "${inside[@]}" env "PG_CONFIG=$pg_config" "$ROOT/script/bootstrap" "$@" ||
 		end_without_server "$version" "its packages could not be installed"
 	rm -f "$RESULTS"
+	IN_PLACE=yes
 	show "${inside[@]}" env "PG_CONFIG=$pg_config" "$ROOT/script/test" "$@"
-	if [ "${#inside[@]}" -eq 0 ]; then
-		exec env "PG_CONFIG=$pg_config" "$ROOT/script/test" "$@"
-	fi
-	"${inside[@]}" env "PG_CONFIG=$pg_config" "$ROOT/script/test" "$@"
+	"${inside[@]:-exec}" env "PG_CONFIG=$pg_config" "$ROOT/script/test" "$@"
 }
 
 end_without_server() {
@@ -120,13 +118,13 @@ make_folder() {
 
 # Run a command in a folder with a release, as root, in the checkout: it is there under
 # its own path, and cannot be written to. In a namespace of its own no mount and no
-# process outlives the command.
+# process outlives the command. If IN_PLACE is set, it takes the place of this process.
 run_in_folder() {
 	local folder=$1 become=()
 	shift
 	[ "$(id -u)" -eq 0 ] || become=(sudo)
 	# shellcheck disable=SC2016 # variables of the shell inside
-	"${become[@]}" unshare --mount --propagation private --pid --fork \
+	${IN_PLACE:+exec} "${become[@]}" unshare --mount --propagation private --pid --fork \
 		--kill-child=TERM bash -euc '
 		folder=$1 root=$2
 		shift 2
