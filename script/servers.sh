@@ -75,8 +75,7 @@ mirror() {
 		sed -n 's/^\([^ ]*\) Debian main$/\1/p' | sort -u | head -n 1
 }
 
-# Install a release into its folder of the cache, with apt and little else. A tree is
-# used by one run at a time: a build and its installation are of one checkout.
+# Install a release into its folder of the cache, with apt and little else.
 make_folder() {
 	local release=$1 folder=$CACHE/$1 uri sources=() options=()
 
@@ -118,7 +117,8 @@ make_folder() {
 
 # Run a command in a folder with a release, as root, in the checkout: it is there under
 # its own path, and cannot be written to. In a namespace of its own no mount and no
-# process outlives the command. If IN_PLACE is set, it takes the place of this process.
+# process outlives the command. A folder is used by one run at a time, since a build and its
+# installation are of one checkout. If IN_PLACE is set, it takes the place of this process.
 run_in_folder() {
 	local folder=$1 become=()
 	shift
@@ -128,6 +128,8 @@ run_in_folder() {
 		--kill-child=TERM bash -euc '
 		folder=$1 root=$2
 		shift 2
+		exec 9>"$folder/.lock" # for as long as the command runs
+		flock 9
 		rm -rf "$folder"/tmp/pinpoint.*
 		mkdir -p "$folder/$root"
 		mount --bind "$root" "$folder/$root"
