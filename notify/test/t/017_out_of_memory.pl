@@ -159,7 +159,7 @@ my ($before_commit, $after_commit) = (0, 0);
 sub cannot_attach
 {
 	my ($result) = @_;
-	return $node->pg_version >= 19 && $result->error
+	return $node->pg_version >= '19devel' && $result->error
 	  && $result->error->{M} eq q(can't attach the same segment more than once);
 }
 
