@@ -10,8 +10,8 @@
  *	commit record, flush, synchronous replication, visible to others
  *	XACT_EVENT_COMMIT			stamp: the place in the commit order is known
  *	locks released
- *	RESOURCE_RELEASE_AFTER_LOCKS	LISTENs and UNLISTENs take effect, then
- *								the batch is published
+ *	RESOURCE_RELEASE_AFTER_LOCKS	the batch is published, then LISTENs and
+ *								UNLISTENs take effect
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -34,6 +34,7 @@
 #include "base/counters.h"
 #include "base/locks.h"
 #include "base/settings.h"
+#include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "commit/early_commit_work.h"
 #include "listener/delivery.h"
@@ -57,9 +58,6 @@ void		_PG_init(void);
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-
-/* Has the current transaction committed, with something left to do? */
-static bool committed = false;
 
 /* While trace_notify is turned off: it was on. */
 static bool traces = false;
@@ -104,7 +102,7 @@ _PG_init(void)
 		return;
 	}
 
-	*preloaded = &committed;
+	*preloaded = &PinpointMyTransaction;
 	pinpoint_settings_define();
 
 	prev_shmem_request_hook = shmem_request_hook;
@@ -170,7 +168,7 @@ at_transaction_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			pinpoint_pending_seal();
+			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
 			if (pinpoint_pending_exists())
 			{
@@ -184,8 +182,8 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 			if (pinpoint_pending_exists())
 			{
+				pinpoint_transaction_enter(PINPOINT_COMMITTED);
 				pinpoint_commit_order_stamp();
-				committed = true;
 			}
 			else
 				end_transaction();
@@ -199,7 +197,7 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_PRE_PREPARE:
-			pinpoint_pending_seal();
+			pinpoint_transaction_enter(PINPOINT_SEALED);
 			if (pinpoint_pending_exists())
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -257,9 +255,11 @@ pre_commit(void)
 			pinpoint_slow_listener_check();
 		}
 		else
-			pinpoint_message_log_give_back();
-		pinpoint_commit_order_prepare(notifications);
+			pinpoint_wakeup_give_back();
+
+		/* First what may take long, then what takes space in the log. */
 		pinpoint_early_commit_work();
+		pinpoint_commit_order_prepare(notifications);
 
 		/*
 		 * From here on others wait for this commit.  PostgreSQL would tell
@@ -280,14 +280,15 @@ static void
 at_resource_release(ResourceReleasePhase phase, bool is_commit,
 					bool is_top_level, void *arg)
 {
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !committed ||
-		!is_commit || !is_top_level ||
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS ||
+		PinpointMyTransaction.phase != PINPOINT_COMMITTED || !is_commit || !is_top_level ||
 		CurrentResourceOwner != TopTransactionResourceOwner)
 		return;
 
+	/* Others may wait for this, and no one for an UNLISTEN. */
+	pinpoint_commit_order_publish();
 	if (pinpoint_pending_actions() != NIL)
 		pinpoint_listening_commit(pinpoint_pending_actions());
-	pinpoint_commit_order_publish();
 	end_transaction();
 }
 
@@ -295,7 +296,7 @@ static void
 end_transaction(void)
 {
 	pinpoint_pending_reset();
-	committed = false;
+	pinpoint_transaction_enter(PINPOINT_RUNNING);
 	if (traces)
 		Trace_notify = true;
 	traces = false;
@@ -311,10 +312,10 @@ static void
 at_exit(int code, Datum arg)
 {
 	LWLockReleaseAll();
-	pinpoint_listening_stop();
-	if (committed)
+	if (PinpointMyTransaction.phase == PINPOINT_COMMITTED)
 		pinpoint_commit_order_publish();
 	else
 		pinpoint_commit_order_withdraw();
-	pinpoint_message_log_give_back();
+	pinpoint_listening_stop();
+	pinpoint_wakeup_give_back();
 }

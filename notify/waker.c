@@ -12,7 +12,7 @@
  * seen in pg_stat_activity.
  *
  * It also reminds those who were woken long ago, as senders do, should nobody send
- * anything for a while.
+ * anything for a while, and gives back disk space that the log does not need any more.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -139,11 +139,7 @@ pinpoint_waker_main(Datum arg)
 			pinpoint_wakeup_remind();
 			sleep = SLEEP_WHILE_KEPT;
 		}
-		else
-		{
-			/* On a standby, nobody else may come by to do so. */
-			pinpoint_message_log_give_back();
-		}
+		pinpoint_message_log_give_back();
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 sleep, wait_event);

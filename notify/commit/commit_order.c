@@ -73,6 +73,7 @@
 #include "base/counters.h"
 #include "base/locks.h"
 #include "base/settings.h"
+#include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "commit/wal_messages.h"
 #include "listener/slow_listener.h"
@@ -102,15 +103,6 @@ typedef struct CommitOrder
 } CommitOrder;
 
 static CommitOrder *commit_order = NULL;
-
-/*
- * The batch of the current transaction, from prepare until it is published,
- * held back or withdrawn; whether it is in flight; and its stamp, once it has
- * committed.
- */
-static PinpointBatch *my_batch = NULL;
-static bool announced = false;
-static XLogRecPtr my_stamp = InvalidXLogRecPtr;
 
 static XLogRecPtr behind_last_record(void);
 static int	oldest_sender(void);
@@ -165,26 +157,21 @@ void
 pinpoint_commit_order_prepare(List *notifications)
 {
 	PinpointBatchLayout *layout;
+	PinpointBatch *batch;
 	int			error;
-	int			sender;
-
-	Assert(my_batch == NULL);
 
 	layout = pinpoint_batch_layout(notifications);
 	pinpoint_wakeup_find_early(layout);
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	my_batch = pinpoint_message_log_reserve(layout->size, &error);
-	sender = oldest_sender();
-	LWLockRelease(PinpointOrderLock);
-
-	if (my_batch == NULL && error == 0)
-		pinpoint_report_queue_full(layout->size, sender);
-	else if (my_batch == NULL)
+	batch = pinpoint_message_log_reserve(layout->size, &error);
+	if (batch == NULL && error == 0)
+		pinpoint_report_queue_full(layout->size, oldest_sender());
+	else if (batch == NULL)
 		pinpoint_report_no_disk_space(error);
 
-	announced = false;
-	pinpoint_batch_write(my_batch, layout);
+	PinpointMyTransaction.batch = batch;
+	pinpoint_transaction_enter(PINPOINT_RESERVED);
+	pinpoint_batch_write(batch, layout);
 }
 
 /*
@@ -196,31 +183,34 @@ pinpoint_commit_order_prepare(List *notifications)
 void
 pinpoint_commit_order_announce(void)
 {
-	if (my_batch == NULL)
-		return;
+	PinpointBatch *batch = PinpointMyTransaction.batch;
 
 	if (pinpoint_replicate_notifications && XLogIsNeeded())
-		pinpoint_wal_messages_write(my_batch);
+		pinpoint_wal_messages_write(batch);
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	my_batch->order = behind_last_record();
-	dlist_push_tail(&commit_order->in_flight, &my_batch->link);
+	batch->order = behind_last_record();
+	dlist_push_tail(&commit_order->in_flight, &batch->in_flight);
 	commit_order->nin_flight++;
 	LWLockRelease(PinpointOrderLock);
-	announced = true;
+	pinpoint_transaction_enter(PINPOINT_ANNOUNCED);
 }
 
 /*
  * PID of the session whose commit has been under way for longest, 0 if there
- * is none.  The caller holds PinpointOrderLock.
+ * is none.
  */
 static int
 oldest_sender(void)
 {
-	if (dlist_is_empty(&commit_order->in_flight))
-		return 0;
-	return dlist_head_element(PinpointBatch, link,
-							  &commit_order->in_flight)->sender_pid;
+	int			pid = 0;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	if (!dlist_is_empty(&commit_order->in_flight))
+		pid = dlist_head_element(PinpointBatch, in_flight,
+								 &commit_order->in_flight)->sender_pid;
+	LWLockRelease(PinpointOrderLock);
+	return pid;
 }
 
 /*
@@ -232,13 +222,10 @@ oldest_sender(void)
 void
 pinpoint_commit_order_stamp(void)
 {
-	if (my_batch == NULL)
-		return;
-
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		my_stamp = XactLastCommitEnd;
+		PinpointMyTransaction.stamp = XactLastCommitEnd;
 	else
-		my_stamp = behind_last_record();
+		PinpointMyTransaction.stamp = behind_last_record();
 }
 
 /*
@@ -248,15 +235,16 @@ pinpoint_commit_order_stamp(void)
 void
 pinpoint_commit_order_publish(void)
 {
-	PinpointBatch *batch = my_batch;
+	PinpointBatch *batch = PinpointMyTransaction.batch;
 
+	Assert(PinpointMyTransaction.phase == PINPOINT_COMMITTED);
 	if (batch == NULL)
 		return;
-	my_batch = NULL;
+	PinpointMyTransaction.batch = NULL;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	leave_in_flight(batch);
-	batch->order = my_stamp;
+	batch->order = PinpointMyTransaction.stamp;
 	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();
 	insert_ready(batch);
 	publish_ready();
@@ -281,23 +269,23 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 void
 pinpoint_commit_order_withdraw(void)
 {
-	PinpointBatch *batch = my_batch;
+	PinpointBatch *batch = PinpointMyTransaction.batch;
 
 	if (batch == NULL)
 		return;
-	my_batch = NULL;
+	PinpointMyTransaction.batch = NULL;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (announced)
+	if (PinpointMyTransaction.phase >= PINPOINT_ANNOUNCED)
 		leave_in_flight(batch);
-	pinpoint_message_log_free(batch);
+	pinpoint_message_log_withdraw(batch);
 	publish_ready();
 }
 
 static void
 leave_in_flight(PinpointBatch *batch)
 {
-	dlist_delete(&batch->link);
+	dlist_delete(&batch->in_flight);
 	commit_order->nin_flight--;
 }
 
@@ -309,7 +297,7 @@ comes_before(PinpointBatch *a, PinpointBatch *b)
 {
 	if (a->order != b->order && pinpoint_fault != PINPOINT_FAULT_ARRIVAL_ORDER)
 		return a->order < b->order;
-	return a->sequence < b->sequence;
+	return a->turn < b->turn;
 }
 
 /*
@@ -355,7 +343,7 @@ merge_heaps(PinpointBatch *a, PinpointBatch *b)
 static void
 insert_ready(PinpointBatch *batch)
 {
-	batch->sequence = ++commit_order->turn;
+	batch->turn = ++commit_order->turn;
 	batch->heap.left = NULL;
 	batch->heap.right = NULL;
 	batch->heap_rank = 1;
@@ -384,7 +372,7 @@ may_publish(PinpointBatch *batch)
 		dlist_is_empty(&commit_order->in_flight))
 		return true;
 
-	oldest = dlist_head_element(PinpointBatch, link,
+	oldest = dlist_head_element(PinpointBatch, in_flight,
 								&commit_order->in_flight);
 	return batch->order <= oldest->order;
 }
@@ -405,7 +393,7 @@ publish(PinpointBatch *batch)
 	if (nfound == 0)
 	{
 		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
-		pinpoint_message_log_free(batch);
+		pinpoint_message_log_withdraw(batch);
 	}
 	else
 	{

@@ -77,6 +77,7 @@
 #include "queue/message_log.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
+#include "wakeup/wakeup.h"
 
 /*
  * After so many bytes of the log a reader lets go of what it has read.
@@ -133,12 +134,11 @@ static bool put_off(void);
 static TimestampTz next_due(void);
 static void set_due(void);
 static void deliver(void);
-static uint64 deliver_range(PinpointBatch *first, PinpointBatch *last,
-							uint64 read_before);
+static uint64 deliver_range(const PinpointReading *reading);
 static void tell_all(void);
-static uint64 deliver_batch(PinpointBatch *batch, uint64 read_before);
+static uint64 deliver_batch(PinpointBatch *batch, bool unread);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
-					  const char *channel, uint64 read_before);
+					  const char *channel, bool unread, bool *reassigned);
 
 /*
  * A statement is about to run.  What a client sends runs in a portal.  What
@@ -305,25 +305,21 @@ deliver(void)
 	bool		rest = is_storm && pinpoint_latency_target > 0;
 	bool		is_timed = due_timeout != MAX_TIMEOUTS &&
 		get_timeout_active(due_timeout);
-	bool		queued_for_waker;
-	PinpointBatch *first;
-	PinpointBatch *last;
-	uint64		read_before;
+	PinpointReading reading;
 
 	/* As PostgreSQL does it where it sends; it need not be put back then. */
 	ExitOnAnyError = true;
 
-	if (pinpoint_slot_begin_reading(&first, &last, &read_before,
-									&queued_for_waker))
+	if (pinpoint_slot_begin_reading(&reading))
 	{
-		uint64		delivered = deliver_range(first, last, read_before);
+		uint64		delivered = deliver_range(&reading);
 
 		/*
 		 * This may be a transaction after which PostgreSQL does not flush.
 		 * The waker passes over a session that has read, and a timeout may be
 		 * set anew below.
 		 */
-		if (queued_for_waker || is_timed)
+		if (reading.queued_for_waker || is_timed)
 			notifyInterruptPending = true;
 
 		if (pinpoint_latency_target > 0)
@@ -333,12 +329,12 @@ deliver(void)
 		 * Under a storm there is always more.  Let PostgreSQL flush first,
 		 * and then begin anew.
 		 */
-		if (pinpoint_slot_end_reading(last, delivered, last_delivery,
+		if (pinpoint_slot_end_reading(delivered, last_delivery,
 									  rest ? next_due() : 0))
 			notifyInterruptPending = true;
 		else if (rest)
 			set_due();
-		pinpoint_message_log_give_back();
+		pinpoint_wakeup_give_back();
 	}
 
 	ExitOnAnyError = save_exit_on_any_error;
@@ -363,23 +359,34 @@ pinpoint_delivery_at_abort(void)
 }
 
 /*
- * Deliver the batches from first to last.  Those with a number up to read_before
- * have been read, and are read again for something that came late.  Returns the
- * number of notifications that were for this session.
+ * Deliver what there is for this session in some batches.  It has read those before the
+ * first unread one already, and gets only what was reassigned to it since then.  Returns
+ * the number of notifications.
  */
 static uint64
-deliver_range(PinpointBatch *first, PinpointBatch *last, uint64 read_before)
+deliver_range(const PinpointReading *reading)
 {
-	PinpointBatch *batch = first;
+	PinpointBatch *batch = reading->first;
+	bool		unread = true;
 	uint64		delivered = 0;
 	Size		since_advance = 0;
 
+	if (reading->reassigned != NULL &&
+		(batch == NULL || reading->reassigned->sequence < batch->sequence))
+	{
+		batch = reading->reassigned;
+		unread = false;
+	}
+
 	for (;;)
 	{
-		since_advance += batch->size;
-		delivered += deliver_batch(batch, read_before);
-		if (batch == last)
+		if (batch == reading->first)
+			unread = true;
+		delivered += deliver_batch(batch, unread);
+		if (batch == reading->last)
 			break;
+		if (unread)
+			since_advance += batch->size;
 
 		batch = pinpoint_message_log_after(batch);
 		if (since_advance >=
@@ -427,20 +434,23 @@ tell_all(void)
 
 /*
  * Send those notifications of a batch that are for this session.
+ *
+ * unread: has the session not read the batch before?
  */
 static uint64
-deliver_batch(PinpointBatch *batch, uint64 read_before)
+deliver_batch(PinpointBatch *batch, bool unread)
 {
 	const char *channel;
 	const char *payload;
 	const char *only;			/* the channel, if there is just one */
 	const char **channels = &only;	/* NULL where not for us */
 	bool		any = false;
+	bool		any_reassigned = false;
 	PinpointBatchReader reader;
 	uint32		number;
 	uint64		delivered = 0;
 
-	if (batch->dboid != MyDatabaseId)
+	if (batch->dboid != MyDatabaseId || (!unread && batch->nassignments == 0))
 		return 0;
 
 	if (batch->nchannels > 1)
@@ -451,7 +461,7 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
 		channels[i] = NULL;
-		if (is_for_me(batch, i, channel, read_before))
+		if (is_for_me(batch, i, channel, unread, &any_reassigned))
 		{
 			channels[i] = channel;
 			any = true;
@@ -474,19 +484,19 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 								 batch->sender_pid);
 			delivered++;
 		}
+	}
 
-		/*
-		 * Only what came late is for us in a batch that we have read before.
-		 * From here on it is nobody else's any more, should we end.
-		 */
-		if (batch->sequence <= read_before)
+	/*
+	 * This session may go through the batch once more, for something else
+	 * that is reassigned to it.
+	 */
+	if (any_reassigned)
+	{
+		tell_all();
+		for (uint32 i = 0; i < batch->nchannels; i++)
 		{
-			tell_all();
-			for (uint32 i = 0; i < batch->nchannels; i++)
-			{
-				if (channels[i] != NULL)
-					pinpoint_sharing_late_delivered(batch, i);
-			}
+			if (channels[i] != NULL)
+				pinpoint_sharing_delivered(batch, i);
 		}
 	}
 
@@ -497,36 +507,36 @@ deliver_batch(PinpointBatch *batch, uint64 read_before)
 
 /*
  * Is what a batch has on a channel, the one with this number, for this session?
+ *
+ * unread: as above.  Sets *reassigned if it was reassigned to the session.
  */
 static bool
 is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
-		  uint64 read_before)
+		  bool unread, bool *reassigned)
 {
-	bool		is_new = batch->sequence > read_before;
 	uint64		since;
 	bool		shared;
 
 	if (!pinpoint_is_listening(channel, pinpoint_batch_channel_hash(channel),
 							   &since, &shared))
 		return false;
-	if (!shared)
-		return is_new && batch->sequence > since;
 
-	/*
-	 * What has been handed on to us may be older than our LISTEN, or have
-	 * come after we had read the batch.
-	 */
-	switch (pinpoint_sharing_share(batch, number))
+	/* What is assigned to us may be older than our LISTEN. */
+	if (shared)
 	{
-		case PINPOINT_SHARE_NONE:
-			return number >= batch->all_share_from && is_new &&
-				batch->sequence > since;
-		case PINPOINT_SHARE_ASSIGNED:
-			assigned_to_me = assigned_to_me || is_new;
-			return is_new;
-		case PINPOINT_SHARE_LATE:
-			assigned_to_me = assigned_to_me || !is_new;
-			return !is_new;
+		switch (pinpoint_sharing_share(batch, number))
+		{
+			case PINPOINT_SHARE_REASSIGNED:
+				*reassigned = true;
+				assigned_to_me = true;
+				return true;
+			case PINPOINT_SHARE_ASSIGNED:
+				assigned_to_me = assigned_to_me || unread;
+				return unread;
+			case PINPOINT_SHARE_NONE:
+				if (number < batch->all_share_from)
+					return false;
+		}
 	}
-	return false;
+	return unread && batch->sequence > since;
 }

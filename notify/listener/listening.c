@@ -46,6 +46,7 @@
 
 #include "base/compat.h"
 #include "base/request.h"
+#include "base/transaction.h"
 #include "listener/listening.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/reassignment.h"
@@ -65,19 +66,12 @@ typedef struct LocalChannel
 
 static HTAB *local_channels = NULL;
 static uint32 nlistening = 0;	/* local channels with listening set */
-static bool prepared = false;	/* between prepare and commit or abort */
-
-/* Was the last thing that happened the commit of a LISTEN or UNLISTEN? */
-static bool just_committed = false;
 
 /* Local channels that are in the channel map, and shared with other sessions */
 static uint32 nshared = 0;
 
 /* Was a channel left that this session shared? */
 static bool left_shared_channel = false;
-
-/* May PostgreSQL's own list differ from the local table? */
-static bool in_doubt = false;
 
 static void make_local_channels(void);
 static void want(List *actions);
@@ -117,7 +111,7 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 
 	if (local_channels == NULL)
 		make_local_channels();
-	prepared = true;
+	PinpointMyTransaction.entered_channels = true;
 
 	/* First the net effect, ... */
 	want(actions);
@@ -158,8 +152,8 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 void
 pinpoint_listening_at_pre_commit(void)
 {
-	just_committed = false;
-	if (in_doubt)
+	PinpointMyTransaction.changed_channels = false;
+	if (PinpointMyTransaction.channels_in_doubt)
 		pinpoint_listening_reconcile();
 }
 
@@ -195,7 +189,7 @@ pinpoint_listening_reconcile(void)
 		channels = lappend(channels, TextDatumGetCString(channel));
 	}
 	FreeExprContext(rsinfo.econtext, true);
-	in_doubt = false;
+	PinpointMyTransaction.channels_in_doubt = false;
 
 	/* Nothing fails from here on. */
 	hash_seq_init(&seq, local_channels);
@@ -286,8 +280,7 @@ pinpoint_listening_commit(List *actions)
 		}
 	}
 
-	prepared = false;
-	just_committed = true;
+	PinpointMyTransaction.changed_channels = true;
 	reassign_left();
 	update_slot();
 }
@@ -313,11 +306,11 @@ pinpoint_listening_abort(List *actions)
 	ListCell   *lc;
 
 	/* It may be a transaction that has failed after its commit. */
-	if (just_committed)
-		in_doubt = true;
-	just_committed = false;
+	if (PinpointMyTransaction.changed_channels)
+		PinpointMyTransaction.channels_in_doubt = true;
+	PinpointMyTransaction.changed_channels = false;
 
-	if (!prepared)
+	if (!PinpointMyTransaction.entered_channels)
 		return;
 
 	foreach(lc, actions)
@@ -342,7 +335,6 @@ pinpoint_listening_abort(List *actions)
 		}
 	}
 
-	prepared = false;
 	reassign_left();
 	if (nlistening == 0)
 		pinpoint_slot_unregister();

@@ -44,12 +44,17 @@ typedef struct PinpointBatch
 								 * slots can be */
 	union
 	{
-		dlist_node	link;
+		dlist_node	in_flight;	/* in flight: in that list */
 		struct
 		{
 			struct PinpointBatch *left;
 			struct PinpointBatch *right;
-		}			heap;
+		}			heap;		/* ready */
+		struct
+		{
+			struct PinpointBatch *next; /* published: the one after it */
+			uint64		epoch;	/* likewise: see message_log.c */
+		};
 	};
 	union
 	{
@@ -57,27 +62,20 @@ typedef struct PinpointBatch
 								 * record; ready: its end */
 		TimestampTz published_at;	/* published: when */
 	};
-	uint64		sequence;		/* ready: number of its turn among equals;
-								 * published: number of publication */
+	union
+	{
+		uint64		turn;		/* ready: number of its turn among equals */
+		uint64		sequence;	/* published: number of publication */
+	};
 	union
 	{
 		TimestampTz held_back_since;	/* ready: since when it waits for a
 										 * slower commit; 0 if it does not */
 		uint64		position;	/* published: bytes published before it */
 	};
-	Size		previous;		/* place in the log of the batch before it in
-								 * its segment, if it is not the first */
 	uint32		heap_rank;		/* see commit_order.c */
 	uint32		all_share_from; /* all who share a channel get what it has on
 								 * it, from the channel with this number on */
-	bool		is_free;		/* its space in the log can be used again */
-
-	/*
-	 * Listeners that must read this batch first.  Changed with
-	 * PinpointOrderLock held at least in shared mode, looked at with it held
-	 * exclusively.
-	 */
-	pg_atomic_uint32 pins;
 } PinpointBatch;
 
 /*

@@ -73,10 +73,11 @@ map_range(void *address, Size size, int protection, int flags, int fd)
 
 /*
  * In the postmaster, at start and at restart after a crash: make the range,
- * empty.  Returns its address.
+ * empty.  The part of it that needs no file gets a multiple of unit bytes, a power
+ * of two.  Returns its address.
  */
 char *
-pinpoint_log_storage_create(void)
+pinpoint_log_storage_create(Size unit)
 {
 	Size		page = (Size) sysconf(_SC_PAGESIZE);
 	Size		new_size;
@@ -89,8 +90,9 @@ pinpoint_log_storage_create(void)
 	log_file = -1;
 
 	/* The file has to begin at the boundary of a page. */
-	new_size = TYPEALIGN(page, mul_size(pinpoint_queue_size, 1024));
-	log_memory_size = TYPEALIGN(page, mul_size(pinpoint_queue_memory, 1024));
+	new_size = pinpoint_log_storage_requested_size();
+	log_memory_size = TYPEALIGN(Max(page, unit),
+								mul_size(pinpoint_queue_memory, 1024));
 	log_memory_size = Min(log_memory_size, new_size);
 
 	log_range = map_range(NULL, new_size, PROT_NONE,
@@ -135,6 +137,16 @@ static void
 empty_file(int code, Datum arg)
 {
 	pinpoint_log_storage_shrink();
+}
+
+/*
+ * Bytes that the whole range is going to have, by the settings.
+ */
+Size
+pinpoint_log_storage_requested_size(void)
+{
+	return TYPEALIGN((Size) sysconf(_SC_PAGESIZE),
+					 mul_size(pinpoint_queue_size, 1024));
 }
 
 /*

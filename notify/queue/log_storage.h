@@ -12,7 +12,8 @@
 
 #define PINPOINT_LOG_FILE_NAME	"pg_notify/pg_pinpoint"
 
-extern char *pinpoint_log_storage_create(void);
+extern char *pinpoint_log_storage_create(Size unit);
+extern Size pinpoint_log_storage_requested_size(void);
 extern Size pinpoint_log_storage_size(void);
 extern Size pinpoint_log_storage_memory_size(void);
 extern int	pinpoint_log_storage_grow(Size *usable, Size wanted);

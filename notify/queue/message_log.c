@@ -7,29 +7,27 @@
  * log_storage.c), so that batches are linked by plain pointers.  A batch is
  * reserved and written by its sender before commit; that is the only place
  * that may say "queue full".  Publishing links it at the end of the list of
- * published batches: a few stores, which cannot fail.
+ * published batches: a few stores, which cannot fail.  See blocks.c for where a
+ * batch is placed.
  *
- * Space.  Batches are laid out one behind the other, in the order of their
- * reservation.  That is not quite the order of publication, so a batch that is
- * done with is marked free first, and its space is used again once all batches
- * reserved before it are free too.  When the last batch goes, the next one
- * starts at the beginning of the range, so a healthy system touches the same
- * few pages all the time.
+ * Lifetime.  Publications are grouped into epochs: a new one begins when as many
+ * bytes as a block has were published in the current one.  A listener with unread
+ * batches pins the epoch of the first one of them; a listener without has no
+ * position in the log at all.  An epoch is kept while it or an earlier one is
+ * pinned.  When no epoch is pinned, nothing that was published is kept, and a new
+ * epoch begins.  A batch that nobody listens to is never published into the list.
  *
- * What is in use is a queue of a few segments.  New batches extend the last
- * segment.  Where this is not possible, a new segment is begun: at the beginning
- * of the range if there is room by now, else above all others.  The range grows
- * into its file only if neither is possible.
+ * The pins are counters in main shared memory, and so is all that is needed to free
+ * the space of an epoch.  To free it touches no batch, whether it has ten of them or
+ * millions.  So any session may do this for all others, with PinpointOrderLock held.
  *
- * Lifetime.  A published batch is kept while it or a batch published before it
- * is pinned.  A listener with unread batches pins the first one of them; one
- * without has no position in the log at all.  Hence a batch that nobody
- * listens to is never published into the list, and there is nothing to advance
- * for those who are not interested.
- *
- * Readers follow the list without a lock, from a batch that they have pinned
- * to one that was the last when they held PinpointOrderLock: nothing in
+ * Readers follow the list without a lock, from a batch of an epoch that they have
+ * pinned to one that was the last when they held PinpointOrderLock: nothing in
  * between can change or go away.
+ *
+ * The pages of old batches may be on the disk only.  So whoever has PinpointOrderLock
+ * looks at no batch but at those that were written or published last; a
+ * PinpointPosition has what else needs to be known of a batch.
  *
  * See batch.c for what a batch contains.
  *
@@ -39,33 +37,27 @@
  */
 #include "postgres.h"
 
-#include "lib/ilist.h"
 #include "port/atomics.h"
 #include "storage/shmem.h"
 
 #include "base/locks.h"
+#include "queue/blocks.h"
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
 
 /*
- * How many batches one call gives back at most, to bound the time for which
- * PinpointOrderLock is held.
+ * pins: listeners that must read a batch of this epoch first.  Changed with
+ * PinpointOrderLock held at least in shared mode, looked at with it held
+ * exclusively.
+ *
+ * The other fields are protected by PinpointOrderLock.
  */
-#define MAX_BATCHES_PER_TRIM	256
-
-/*
- * More are not needed to use the range well; it is a limit on what has to be
- * looked at under a lock.
- */
-#define MAX_SEGMENTS			8
-
-/* Batches one behind the other: bytes from start up to, not including, end. */
-typedef struct LogSegment
+typedef struct Epoch
 {
-	Size		start;
-	Size		end;
-	Size		last;			/* where the last of the batches is */
-} LogSegment;
+	pg_atomic_uint32 pins;
+	uint64		bytes;			/* published before it */
+	uint64		batches;		/* likewise */
+} Epoch;
 
 /* All fields are protected by PinpointOrderLock unless they say otherwise. */
 typedef struct MessageLog
@@ -73,6 +65,8 @@ typedef struct MessageLog
 	char	   *start;			/* the range; constant */
 	Size		capacity;		/* its size in bytes; constant */
 	Size		memory;			/* bytes of it that need no file; constant */
+	Size		epoch_size;		/* bytes; constant */
+	uint32		nepochs;		/* length of epochs[]; constant */
 
 	/*
 	 * Bytes that can be used without asking for disk space.  Written under
@@ -80,35 +74,48 @@ typedef struct MessageLog
 	 */
 	Size		usable;
 
-	/* What is in use, oldest first.  No segment is empty. */
-	LogSegment	segments[MAX_SEGMENTS];
-	int			nsegments;
-
-	dlist_head	published;		/* batches to read, oldest first */
-	uint64		nbatches;		/* length of that list */
-	Size		kept;			/* total size of the batches in that list; may
-								 * be read without the lock */
-	uint64		bytes;			/* total size of batches ever in that list */
+	PinpointBatch *last;		/* published last; NULL if none is kept */
+	uint64		epoch;			/* the current one */
+	uint64		oldest_epoch;	/* the first one that is kept */
+	uint64		bytes;			/* total size of batches ever published */
+	uint64		batches;		/* their number */
+	Size		kept;			/* bytes published in the epochs that are
+								 * kept; may be read without the lock */
 
 	/*
 	 * Number of the last publication.  Written under PinpointOrderLock, may
 	 * be read without.
 	 */
 	pg_atomic_uint64 sequence;
+
+	Epoch		epochs[FLEXIBLE_ARRAY_MEMBER];	/* by number modulo nepochs */
 } MessageLog;
 
 static MessageLog *message_log = NULL;
 
-static bool reserve_space(Size size, Size *offset);
-static Size size_to_fit(Size size);
-static Size top_of_segments(void);
+static uint32 max_epochs(void);
+static Epoch *epoch_at(uint64 epoch);
+static void begin_epoch(void);
+static bool reserve_space(Size size, Size *offset, int *error);
 static int	grow(Size wanted);
-static bool reclaim(uint64 max_batches);
+static Size offset_of(PinpointBatch *batch);
+
+/*
+ * Epochs that can be kept at once.  All but the current one have as many bytes as a
+ * block at least.  (One that ended since nothing was pinned is kept no longer.)
+ */
+static uint32
+max_epochs(void)
+{
+	return pinpoint_blocks_number() + 2;
+}
 
 Size
 pinpoint_message_log_shmem_size(void)
 {
-	return MAXALIGN(sizeof(MessageLog));
+	return add_size(pinpoint_blocks_shmem_size(),
+					MAXALIGN(add_size(offsetof(MessageLog, epochs),
+									  mul_size(max_epochs(), sizeof(Epoch)))));
 }
 
 void
@@ -117,99 +124,101 @@ pinpoint_message_log_shmem_init(void)
 	bool		found;
 
 	message_log = ShmemInitStruct("pg_pinpoint message log",
-								  pinpoint_message_log_shmem_size(), &found);
+								  offsetof(MessageLog, epochs) +
+								  max_epochs() * sizeof(Epoch), &found);
 	if (!found)
 	{
-		memset(message_log, 0, sizeof(MessageLog));
-		message_log->start = pinpoint_log_storage_create();
+		memset(message_log, 0, offsetof(MessageLog, epochs));
+		message_log->start = pinpoint_log_storage_create(pinpoint_blocks_size());
 		message_log->capacity = pinpoint_log_storage_size();
 		message_log->memory = pinpoint_log_storage_memory_size();
+		message_log->epoch_size = pinpoint_blocks_size();
+		message_log->nepochs = max_epochs();
 		message_log->usable = message_log->memory;
-		dlist_init(&message_log->published);
 		pg_atomic_init_u64(&message_log->sequence, 0);
+		for (uint32 i = 0; i < message_log->nepochs; i++)
+			pg_atomic_init_u32(&message_log->epochs[i].pins, 0);
+		begin_epoch();
+		message_log->oldest_epoch = message_log->epoch;
 	}
+	pinpoint_blocks_shmem_init();
 }
 
-/*
- * Where the highest segment ends.
- */
-static Size
-top_of_segments(void)
+static Epoch *
+epoch_at(uint64 epoch)
 {
-	Size		top = 0;
+	return &message_log->epochs[epoch % message_log->nepochs];
+}
 
-	for (int i = 0; i < message_log->nsegments; i++)
-		top = Max(top, message_log->segments[i].end);
-	return top;
+static void
+begin_epoch(void)
+{
+	Epoch	   *epoch = epoch_at(++message_log->epoch);
+
+	Assert(pg_atomic_read_u32(&epoch->pins) == 0);
+	Assert(message_log->epoch - message_log->oldest_epoch <
+		   message_log->nepochs || message_log->oldest_epoch == 0);
+	epoch->bytes = message_log->bytes;
+	epoch->batches = message_log->batches;
+}
+
+static Size
+offset_of(PinpointBatch *batch)
+{
+	return (char *) batch - message_log->start;
 }
 
 /*
- * Find room for a batch of size bytes within what is usable; false if there is
- * none.
+ * Take space for a batch of size bytes, MAXALIGNed.  The caller holds no lock, and
+ * then fills in the batch, beginning with its size.
+ *
+ * Returns NULL if there is none, with *error set to 0 if the log is full, or
+ * to what the file system says, as in errno, where the log has to grow.
+ */
+PinpointBatch *
+pinpoint_message_log_reserve(Size size, int *error)
+{
+	PinpointBatch *batch = NULL;
+	Size		offset;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (reserve_space(size, &offset, error))
+		batch = (PinpointBatch *) (message_log->start + offset);
+	LWLockRelease(PinpointOrderLock);
+
+	/* Not before: its page may have to be read from the disk. */
+	if (batch != NULL)
+		batch->size = size;
+	return batch;
+}
+
+/*
+ * The same, with PinpointOrderLock held, which may be released and taken again
+ * meanwhile.
  */
 static bool
-reserve_space(Size size, Size *offset)
+reserve_space(Size size, Size *offset, int *error)
 {
-	MessageLog *log = message_log;
-	LogSegment *last = log->nsegments > 0 ?
-		&log->segments[log->nsegments - 1] : NULL;
-	Size		lowest = log->usable;
-	Size		top = top_of_segments();
-
-	if (last != NULL)
+	while (!pinpoint_blocks_reserve(size, message_log->usable, offset))
 	{
-		Size		ceiling = log->usable;
+		Size		wanted;
 
-		for (int i = 0; i < log->nsegments; i++)
-		{
-			Size		start = log->segments[i].start;
+		/* Space may have come free that nobody has collected yet. */
+		pinpoint_message_log_trim();
+		if (pinpoint_blocks_reserve(size, message_log->usable, offset))
+			break;
 
-			lowest = Min(lowest, start);
-			if (start >= last->end)
-				ceiling = Min(ceiling, start);
-		}
-		if (ceiling - last->end >= size)
-		{
-			*offset = last->end;
-			last->end += size;
-			((PinpointBatch *) (log->start + *offset))->previous = last->last;
-			last->last = *offset;
-			return true;
-		}
+		*error = 0;
+		wanted = pinpoint_blocks_needed(size);
+		if (wanted == 0)
+			return false;
+		LWLockRelease(PinpointOrderLock);
+		*error = grow(wanted);
+		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		if (*error != 0)
+			return false;
 	}
-
-	if (log->nsegments == MAX_SEGMENTS)
-		return false;
-	if (lowest >= size)
-		*offset = 0;
-	else if (log->usable - top >= size)
-		*offset = top;
-	else
-		return false;
-
-	log->segments[log->nsegments].start = *offset;
-	log->segments[log->nsegments].end = *offset + size;
-	log->segments[log->nsegments].last = *offset;
-	log->nsegments++;
 	return true;
-}
-
-/*
- * How many bytes have to be usable for reserve_space() to succeed; 0 if that
- * is more than there can be.
- */
-static Size
-size_to_fit(Size size)
-{
-	MessageLog *log = message_log;
-	Size		top = top_of_segments();
-
-	if (log->nsegments == MAX_SEGMENTS &&
-		log->segments[MAX_SEGMENTS - 1].end != top)
-		return 0;
-	if (size > log->capacity - top)
-		return 0;
-	return top + size;
 }
 
 /*
@@ -237,8 +246,18 @@ grow(Size wanted)
 }
 
 /*
- * If the log has taken disk space that it does not need any more, give it
- * back.  This is I/O, so it is nothing to do after a commit.
+ * Has the log taken disk space that it does not need any more?  A look without a
+ * lock: nearly always it has not.
+ */
+bool
+pinpoint_message_log_has_spare_file(void)
+{
+	return *(volatile Size *) &message_log->usable != message_log->memory &&
+		!pinpoint_blocks_use_file();
+}
+
+/*
+ * Give such space back.  This is I/O, and takes long if it is much.
  */
 void
 pinpoint_message_log_give_back(void)
@@ -246,15 +265,14 @@ pinpoint_message_log_give_back(void)
 	MessageLog *log = message_log;
 	bool		shrink = false;
 
-	/* A look without a lock: nearly always there is nothing to do. */
-	if (*(volatile Size *) &log->usable == log->memory)
+	if (!pinpoint_message_log_has_spare_file())
 		return;
 
 	/* Whoever holds it needs the space, or is doing this. */
 	if (!LWLockConditionalAcquire(PinpointStorageLock, LW_EXCLUSIVE))
 		return;
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (log->usable > log->memory && top_of_segments() <= log->memory)
+	if (log->usable > log->memory && !pinpoint_blocks_use_file())
 	{
 		log->usable = log->memory;
 		shrink = true;
@@ -263,55 +281,6 @@ pinpoint_message_log_give_back(void)
 	if (shrink)
 		pinpoint_log_storage_shrink();
 	LWLockRelease(PinpointStorageLock);
-}
-
-/*
- * Take space for a batch of size bytes, MAXALIGNed.
- *
- * The caller holds PinpointOrderLock, which may be released and taken again
- * meanwhile.
- *
- * Returns NULL if there is none, with *error set to 0 if the log is full, or
- * to what the file system says, as in errno, where the log has to grow.
- */
-PinpointBatch *
-pinpoint_message_log_reserve(Size size, int *error)
-{
-	PinpointBatch *batch;
-	Size		offset;
-
-	while (!reserve_space(size, &offset))
-	{
-		Size		wanted;
-
-		/* Space may have come free that nobody has collected yet. */
-		if (pinpoint_message_log_trim())
-		{
-			/* let others in */
-			LWLockRelease(PinpointOrderLock);
-			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-			continue;
-		}
-		if (reserve_space(size, &offset))
-			break;
-
-		*error = 0;
-		wanted = size_to_fit(size);
-		if (wanted == 0)
-			return NULL;
-		LWLockRelease(PinpointOrderLock);
-		*error = grow(wanted);
-		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-		if (*error != 0)
-			return NULL;
-	}
-
-	batch = (PinpointBatch *) (message_log->start + offset);
-	batch->size = size;
-	batch->is_free = false;
-	pg_atomic_init_u32(&batch->pins, 0);
-	batch->sequence = 0;
-	return batch;
 }
 
 /*
@@ -333,8 +302,8 @@ pinpoint_message_log_sequence(void)
 }
 
 /*
- * The number for a new publication.  The caller holds PinpointOrderLock, as in
- * all functions below.
+ * The number for a new publication.  The caller holds PinpointOrderLock
+ * exclusively, as in all functions below that do not say otherwise.
  */
 uint64
 pinpoint_message_log_next_sequence(void)
@@ -346,83 +315,47 @@ pinpoint_message_log_next_sequence(void)
 }
 
 /*
- * Publish: put a batch at the end of the list of batches to read.
+ * Publish: put a batch at the end of the list of batches to read.  Then the caller
+ * lets a listener pin its epoch, unless one has pinned an epoch that is kept.
  */
 void
 pinpoint_message_log_append(PinpointBatch *batch)
 {
-	batch->position = message_log->bytes;
-	message_log->bytes += batch->size;
-	message_log->kept += batch->size;
-	dlist_push_tail(&message_log->published, &batch->link);
-	message_log->nbatches++;
-}
-
-/*
- * Give back the space of a batch that is in no list.
- */
-void
-pinpoint_message_log_free(PinpointBatch *batch)
-{
-	batch->is_free = true;
-	(void) reclaim(MAX_BATCHES_PER_TRIM);
-}
-
-/*
- * Collect free batches at both ends of what is in use, so many at most at each.
- * Returns true if there are more of them at the beginning.
- *
- * It is the end that makes batches nobody listens to cost nothing even while an
- * older one is kept: they come and go there.
- */
-static bool
-reclaim(uint64 max_batches)
-{
 	MessageLog *log = message_log;
 
-	for (uint64 i = 0; i < max_batches && log->nsegments > 0; i++)
-	{
-		LogSegment *segment = &log->segments[log->nsegments - 1];
-		PinpointBatch *batch = (PinpointBatch *) (log->start + segment->last);
+	if (log->bytes - epoch_at(log->epoch)->bytes >= log->epoch_size)
+		begin_epoch();
 
-		if (!batch->is_free)
-			break;
-		segment->end = segment->last;
-		segment->last = batch->previous;
-		if (segment->start == segment->end)
-			log->nsegments--;
-	}
+	batch->epoch = log->epoch;
+	batch->position = log->bytes;
+	batch->next = NULL;
+	if (log->last != NULL)
+		log->last->next = batch;
+	log->last = batch;
 
-	while (log->nsegments > 0)
-	{
-		LogSegment *segment = &log->segments[0];
-		PinpointBatch *batch = (PinpointBatch *) (log->start + segment->start);
-
-		if (!batch->is_free)
-			return false;
-		if (max_batches-- == 0)
-			return true;
-
-		segment->start += batch->size;
-		if (segment->start == segment->end)
-		{
-			log->nsegments--;
-			memmove(log->segments, log->segments + 1,
-					log->nsegments * sizeof(LogSegment));
-		}
-	}
-	return false;
+	log->bytes += batch->size;
+	log->batches++;
+	log->kept = log->bytes - epoch_at(log->oldest_epoch)->bytes;
+	pinpoint_blocks_publish(offset_of(batch), batch->size, log->epoch);
 }
 
 /*
- * The batch published last, NULL if none is kept.
+ * Give back the space of a batch that is not published, and is not going to be.
+ */
+void
+pinpoint_message_log_withdraw(PinpointBatch *batch)
+{
+	pinpoint_blocks_withdraw(offset_of(batch), batch->size);
+}
+
+/*
+ * The batch published last, NULL if none is kept.  The caller holds
+ * PinpointOrderLock, in shared mode at least.
  */
 PinpointBatch *
 pinpoint_message_log_last(void)
 {
-	if (dlist_is_empty(&message_log->published))
-		return NULL;
-	return dlist_tail_element(PinpointBatch, link, &message_log->published);
+	return message_log->last;
 }
 
 /*
@@ -433,65 +366,91 @@ pinpoint_message_log_last(void)
 PinpointBatch *
 pinpoint_message_log_after(PinpointBatch *batch)
 {
-	return dlist_container(PinpointBatch, link, batch->link.next);
+	return batch->next;
 }
 
 /*
- * Keep a batch, and all that are published after it.  The caller holds
- * PinpointOrderLock, in shared mode if the batch is kept by somebody.
+ * The position of a published batch.  It is read from the batch, so a reader calls
+ * this before it takes a lock, for a batch that it keeps.
+ */
+PinpointPosition
+pinpoint_message_log_position(PinpointBatch *batch)
+{
+	PinpointPosition position = {
+		.batch = batch,
+		.sequence = batch->sequence,
+		.epoch = batch->epoch,
+		.bytes = batch->position,
+		.published_at = batch->published_at,
+	};
+
+	return position;
+}
+
+/*
+ * Keep an epoch, and all that come after it.  The caller holds PinpointOrderLock,
+ * in shared mode if it has pinned this epoch or an earlier one.
  */
 void
-pinpoint_message_log_pin(PinpointBatch *batch)
+pinpoint_message_log_pin(uint64 epoch)
 {
-	pg_atomic_fetch_add_u32(&batch->pins, 1);
+	Assert(epoch >= message_log->oldest_epoch && epoch <= message_log->epoch);
+
+	pg_atomic_fetch_add_u32(&epoch_at(epoch)->pins, 1);
 }
 
 /*
- * Stop keeping a batch.  The caller holds PinpointOrderLock, in shared mode at
- * least.  Returns true if nothing keeps the oldest batch any more: then it is up
+ * Stop keeping an epoch.  The caller holds PinpointOrderLock, in shared mode at
+ * least.  Returns true if nothing keeps the oldest epoch any more: then it is up
  * to the caller to call pinpoint_message_log_trim().
  */
 bool
-pinpoint_message_log_unpin(PinpointBatch *batch)
+pinpoint_message_log_unpin(uint64 epoch)
 {
-	uint32		pins = pg_atomic_sub_fetch_u32(&batch->pins, 1);
+	uint32		pins = pg_atomic_sub_fetch_u32(&epoch_at(epoch)->pins, 1);
 
 	Assert(pins != PG_UINT32_MAX);
-	return pins == 0 &&
-		&batch->link == dlist_head_node(&message_log->published);
+	return pins == 0 && epoch == message_log->oldest_epoch;
 }
 
 /*
- * Give back batches at the front of the list that nobody pins, and space that
- * has come free, but not very much in one call.  Returns true if there is more
- * to do.
+ * Give back the space of the epochs that are kept no longer.
+ *
+ * The work is in proportion to the epochs and blocks that come free, and bounded by
+ * the number of blocks: all of them take about half a millisecond.
  */
-bool
+void
 pinpoint_message_log_trim(void)
 {
 	MessageLog *log = message_log;
-	int			trimmed = 0;
+	uint64		oldest = log->oldest_epoch;
 
-	while (!dlist_is_empty(&log->published))
+	while (oldest < log->epoch &&
+		   pg_atomic_read_u32(&epoch_at(oldest)->pins) == 0)
+		oldest++;
+
+	/* Nothing is pinned, so no batch is kept. */
+	if (oldest == log->epoch && log->last != NULL &&
+		pg_atomic_read_u32(&epoch_at(oldest)->pins) == 0)
 	{
-		PinpointBatch *batch;
-
-		batch = dlist_head_element(PinpointBatch, link, &log->published);
-		if (pg_atomic_read_u32(&batch->pins) > 0)
-			break;
-		if (trimmed++ == MAX_BATCHES_PER_TRIM)
-			return true;
-
-		dlist_delete(&batch->link);
-		log->nbatches--;
-		log->kept -= batch->size;
-		batch->is_free = true;
+		/* The places of the old ones are needed only when these are given up. */
+		log->oldest_epoch = oldest;
+		begin_epoch();
+		oldest = log->epoch;
+		log->last = NULL;
 	}
-	return reclaim(MAX_BATCHES_PER_TRIM);
+
+	if (oldest != log->oldest_epoch)
+	{
+		log->oldest_epoch = oldest;
+		log->kept = log->bytes - epoch_at(oldest)->bytes;
+		pinpoint_blocks_release_before(oldest);
+	}
 }
 
 /*
- * Bytes published since the server started.
+ * Bytes published since the server started.  The caller holds PinpointOrderLock, in
+ * shared mode at least.
  */
 uint64
 pinpoint_message_log_bytes(void)
@@ -500,8 +459,8 @@ pinpoint_message_log_bytes(void)
 }
 
 /*
- * Bytes of all batches that are kept for a listener: how far the one that is
- * furthest behind is.  Needs no lock.
+ * Bytes of all batches that are kept for a listener: as far as the one that is
+ * furthest behind is, and less than an epoch more.  Needs no lock.
  */
 Size
 pinpoint_message_log_kept(void)
@@ -509,15 +468,16 @@ pinpoint_message_log_kept(void)
 	return *(volatile Size *) &message_log->kept;
 }
 
+/*
+ * The caller holds PinpointOrderLock, in shared mode at least.
+ */
 void
 pinpoint_message_log_stats(PinpointLogStats *stats)
 {
 	MessageLog *log = message_log;
 
 	stats->size = log->capacity;
-	stats->used = 0;
-	for (int i = 0; i < log->nsegments; i++)
-		stats->used += log->segments[i].end - log->segments[i].start;
+	stats->used = pinpoint_blocks_used();
 	stats->file = log->usable - log->memory;
-	stats->batches = log->nbatches;
+	stats->batches = log->batches - epoch_at(log->oldest_epoch)->batches;
 }

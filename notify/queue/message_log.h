@@ -16,10 +16,20 @@
 typedef struct PinpointLogStats
 {
 	Size		size;			/* capacity, in bytes */
-	Size		used;			/* bytes taken */
+	Size		used;			/* bytes taken, in whole blocks */
 	Size		file;			/* bytes of disk space taken */
-	uint64		batches;		/* batches published and not yet given back */
+	uint64		batches;		/* batches published and kept */
 } PinpointLogStats;
+
+/* A place among the published batches, and what there is to know of it. */
+typedef struct PinpointPosition
+{
+	PinpointBatch *batch;		/* NULL if there is no position */
+	uint64		sequence;		/* its number of publication */
+	uint64		epoch;			/* the epoch of its publication */
+	uint64		bytes;			/* bytes published before it */
+	TimestampTz published_at;
+} PinpointPosition;
 
 extern Size pinpoint_message_log_shmem_size(void);
 extern void pinpoint_message_log_shmem_init(void);
@@ -28,14 +38,16 @@ extern PinpointBatch *pinpoint_message_log_reserve(Size size, int *error);
 extern uint64 pinpoint_message_log_sequence(void);
 extern uint64 pinpoint_message_log_next_sequence(void);
 extern void pinpoint_message_log_append(PinpointBatch *batch);
-extern void pinpoint_message_log_free(PinpointBatch *batch);
+extern void pinpoint_message_log_withdraw(PinpointBatch *batch);
 extern PinpointBatch *pinpoint_message_log_last(void);
 extern PinpointBatch *pinpoint_message_log_after(PinpointBatch *batch);
-extern void pinpoint_message_log_pin(PinpointBatch *batch);
-extern bool pinpoint_message_log_unpin(PinpointBatch *batch);
-extern bool pinpoint_message_log_trim(void);
+extern PinpointPosition pinpoint_message_log_position(PinpointBatch *batch);
+extern void pinpoint_message_log_pin(uint64 epoch);
+extern bool pinpoint_message_log_unpin(uint64 epoch);
+extern void pinpoint_message_log_trim(void);
 extern uint64 pinpoint_message_log_bytes(void);
 extern Size pinpoint_message_log_kept(void);
+extern bool pinpoint_message_log_has_spare_file(void);
 extern void pinpoint_message_log_give_back(void);
 extern void pinpoint_message_log_stats(PinpointLogStats *stats);
 

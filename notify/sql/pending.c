@@ -75,9 +75,6 @@ typedef struct PendingLevel
 
 static PendingLevel *pending = NULL;
 
-/* Has the current transaction settled what it will do? */
-static bool sealed = false;
-
 static PendingLevel *current_level(void);
 static bool is_duplicate(PendingLevel *level, PinpointNotification *n);
 static void append_notification(PendingLevel *level, PinpointNotification *n);
@@ -192,22 +189,6 @@ pinpoint_pending_notifications(void)
 }
 
 /*
- * The transaction is about to commit: what other libraries do in their own
- * callbacks from now on is too late for us.
- */
-void
-pinpoint_pending_seal(void)
-{
-	sealed = true;
-}
-
-bool
-pinpoint_pending_sealed(void)
-{
-	return sealed;
-}
-
-/*
  * The current subtransaction commits: what it collected is its parent's now.
  */
 void
@@ -297,7 +278,6 @@ void
 pinpoint_pending_reset(void)
 {
 	pending = NULL;
-	sealed = false;
 }
 
 static bool

@@ -11,6 +11,7 @@
 #define PINPOINT_PENDING_H
 
 #include "nodes/pg_list.h"
+
 #include "base/request.h"
 
 extern void pinpoint_pending_notify(const char *channel, const char *payload);
@@ -20,8 +21,6 @@ extern void pinpoint_pending_action(PinpointActionKind kind,
 extern bool pinpoint_pending_exists(void);
 extern List *pinpoint_pending_actions(void);
 extern List *pinpoint_pending_notifications(void);
-extern void pinpoint_pending_seal(void);
-extern bool pinpoint_pending_sealed(void);
 extern void pinpoint_pending_at_subcommit(void);
 extern void pinpoint_pending_at_subabort(void);
 extern void pinpoint_pending_reset(void);

@@ -36,6 +36,7 @@
 
 #include "base/compat.h"
 #include "base/settings.h"
+#include "base/transaction.h"
 #include "listener/delivery.h"
 #include "listener/listening.h"
 #include "sql/pending.h"
@@ -136,7 +137,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	 */
 	stmt = pstmt->utilityStmt;
 	is_action = get_action(stmt, &kind, &channel);
-	if (is_action && pinpoint_pending_sealed())
+	if (is_action && PinpointMyTransaction.phase != PINPOINT_RUNNING)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot execute %s while the transaction is being committed",
@@ -246,7 +247,7 @@ record_action(PinpointActionKind kind, const char *channel)
 static bool
 takes_over(void)
 {
-	return hooks_installed && pinpoint_enabled && !pinpoint_pending_sealed() &&
+	return hooks_installed && pinpoint_enabled && PinpointMyTransaction.phase == PINPOINT_RUNNING &&
 		pinpoint_replacement_exists();
 }
 

@@ -471,13 +471,9 @@ reserve(Size size)
 static PinpointBatch *
 try_reserve(Size size)
 {
-	PinpointBatch *batch;
 	int			error;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	batch = pinpoint_message_log_reserve(size, &error);
-	LWLockRelease(PinpointOrderLock);
-	return batch;
+	return pinpoint_message_log_reserve(size, &error);
 }
 
 /*
@@ -600,7 +596,7 @@ drop(Unfinished *transaction)
 	if (batch != NULL)
 	{
 		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-		pinpoint_message_log_free(batch);
+		pinpoint_message_log_withdraw(batch);
 		LWLockRelease(PinpointOrderLock);
 	}
 }

@@ -1,25 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * reassignment.c
- *		What was given to a session that leaves goes to another.
+ *		What was assigned to a session that leaves goes to another one.
  *
  * A session that shares a channel, and leaves it by UNLISTEN or by its end, may
- * have been given notifications that it has not delivered yet.  It goes through all
- * that it has not read, and hands each of them on to another session that shares
- * the channel; see sharing.c.  It has left the channel map before, so that nothing
- * more is given to it.
+ * have been assigned notifications that it has not delivered yet.  It goes through all
+ * that it has not read, and reassigns each of them to another session that shares
+ * the channel; see sharing.c.  It has left the channel map before, so nothing
+ * more is assigned to it on that channel.
  *
- * To hand on a batch to another session means to write the session into the batch,
- * and to see to it that it reads it:
+ * All that it goes through is pinned by its slot, and does not change but for the
+ * receivers of what was assigned to it.  So it needs no lock to look, however much that
+ * is, and takes PinpointOrderLock for each notification that it reassigns.
  *
- *	IDLE			the batch is what it must read first; it is signalled.
- *	SIGNALLED		likewise, if what it must read first comes later.
- *	READING			if the batch comes after what it reads now, it will read it
- *					next.  If not it may have read past it, and has to go back:
- *					the batch is pinned for it, to be read when it is done.
+ * The slot of the other session has a position for this, the first batch with
+ * something that was reassigned to it:
  *
- * A session that ends while it delivers may have sent some of it already.  It hands
- * on all that it was about to deliver: rather twice than never.
+ *	IDLE, RESTING	the session is signalled.
+ *	SIGNALLED		it will see the position when it begins to read.
+ *	READING			it has more to read when it is done.
+ *
+ * A session that ends while it delivers may have sent some of it already.  It reassigns
+ * all that it was about to deliver: rather twice than never.
  *
  * None of this fails, as it is done after commit, and at exit.
  *
@@ -41,88 +43,89 @@
 #include "wakeup/slots.h"
 #include "wakeup/wakeup.h"
 
-/* What is to be handed on. */
+/* What is to be reassigned. */
 typedef struct Reassignment
 {
-	PinpointBatch *batch;
-	uint32		place;			/* among its PinpointAssignments */
-	bool		anybody;		/* is there a listener on the channel? */
+	PinpointPosition position;	/* of the batch */
+	uint32		place;			/* among its assignments */
+	bool		any_listener;	/* is there a listener on the channel? */
 } Reassignment;
 
-static PinpointBatch *first_unread(PinpointSlot *slot);
-static void reassign_batch(PinpointBatch *batch,
-						  PinpointStillShares still_shares);
+static void reassign_batch(PinpointBatch *batch, bool unread,
+						   PinpointStillShares still_shares);
 static const char *channel_name(PinpointBatch *batch, uint32 number);
 static void reassign_to(const PinpointListeners *listeners, void *arg);
-static void make_read(int slotno, PinpointBatch *batch, bool late);
+static void let_read(int slotno, const PinpointPosition *position);
 
 /*
- * Hand on what was given to this session on channels that it does not share any
+ * Reassign what was assigned to this session on channels that it does not share any
  * more.  It has left them in the channel map already, and has still its slot.
  */
 void
 pinpoint_reassign(PinpointStillShares still_shares)
 {
+	PinpointSlot *slot = &PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER];
 	PinpointBatch *batch;
 	PinpointBatch *last;
-	int			in_round = 0;
+	uint64		first_unread;
 
 	if (!pinpoint_slot_registered())
 		return;
 
 	/*
-	 * From the first unread batch on everything stays, as it is pinned for
-	 * us. What comes after the last one is not given to us any more.
+	 * Other sessions may reassign more to this one meanwhile, but only on
+	 * channels that it still shares.
 	 */
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	batch = first_unread(&PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER]);
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	batch = slot->unread.batch;
+	first_unread = batch != NULL ? slot->unread.sequence : PG_UINT64_MAX;
+	if (slot->reassigned.batch != NULL &&
+		(batch == NULL || slot->reassigned.sequence < first_unread))
+		batch = slot->reassigned.batch;
 	last = pinpoint_message_log_last();
+	LWLockRelease(PinpointOrderLock);
+
 	while (batch != NULL)
 	{
 		if (batch->nassignments > 0 && batch->dboid == MyDatabaseId)
-			reassign_batch(batch, still_shares);
+			reassign_batch(batch, batch->sequence >= first_unread,
+						   still_shares);
 		if (batch == last)
 			break;
 		batch = pinpoint_message_log_after(batch);
-		pinpoint_wakeup_let_others_in(&in_round);
-		Assert(first_unread(&PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER]) != NULL);
 	}
-	pinpoint_wakeup_release_and_send();
 }
 
-static PinpointBatch *
-first_unread(PinpointSlot *slot)
-{
-	if (slot->reassigned != NULL &&
-		(slot->unread == NULL ||
-		 slot->reassigned->sequence < slot->unread_sequence))
-		return slot->reassigned;
-	return slot->unread;
-}
-
+/*
+ * unread: has this session not read the batch?
+ */
 static void
-reassign_batch(PinpointBatch *batch, PinpointStillShares still_shares)
+reassign_batch(PinpointBatch *batch, bool unread,
+			   PinpointStillShares still_shares)
 {
-	Reassignment		hand_on = {.batch = batch};
+	Reassignment reassignment = {0};
 	uint32		number;
 
-	while (pinpoint_sharing_next_of(batch, &hand_on.place, &number))
+	while (pinpoint_sharing_next_undelivered(batch, unread,
+											 &reassignment.place, &number))
 	{
 		const char *name = channel_name(batch, number);
 
 		if (!still_shares(name))
 		{
-			bool		late;
+			reassignment.position = pinpoint_message_log_position(batch);
+			reassignment.any_listener = false;
 
-			hand_on.anybody = false;
+			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 			pinpoint_channel_map_lookup(batch->dboid, name,
 										pinpoint_batch_channel_hash(name),
-										reassign_to, &hand_on);
-			if (!hand_on.anybody)
-				(void) pinpoint_sharing_pass_on(batch, hand_on.place, NULL,
-												&late);
+										reassign_to, &reassignment);
+			if (!reassignment.any_listener)
+				(void) pinpoint_sharing_reassign(batch, reassignment.place,
+												 NULL);
+			pinpoint_wakeup_release_and_send();
 		}
-		hand_on.place++;
+		reassignment.place++;
 	}
 }
 
@@ -139,54 +142,55 @@ channel_name(PinpointBatch *batch, uint32 number)
 static void
 reassign_to(const PinpointListeners *listeners, void *arg)
 {
-	Reassignment	   *hand_on = arg;
-	bool		late = false;
-	int			slotno;
+	Reassignment *reassignment = arg;
+	PinpointBatch *batch = reassignment->position.batch;
+	int			slotno = pinpoint_sharing_reassign(batch, reassignment->place,
+												   listeners);
 
-	hand_on->anybody = true;
-	slotno = pinpoint_sharing_pass_on(hand_on->batch, hand_on->place,
-									  listeners, &late);
+	reassignment->any_listener = true;
 	if (slotno >= 0)
 	{
-		pinpoint_count(hand_on->batch->dboid, PINPOINT_COUNT_REASSIGNED, 1);
-		make_read(slotno, hand_on->batch, late);
+		pinpoint_count(batch->dboid, PINPOINT_COUNT_REASSIGNED, 1);
+		let_read(slotno, &reassignment->position);
 	}
 }
 
 /*
- * See to it that a session reads a batch.  The caller holds PinpointOrderLock
- * exclusively.
+ * See to it that a session reads a batch with something that was reassigned to it.  The
+ * caller holds PinpointOrderLock exclusively.
  */
 static void
-make_read(int slotno, PinpointBatch *batch, bool late)
+let_read(int slotno, const PinpointPosition *position)
 {
 	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+	if (slot->reassigned.batch == NULL)
+	{
+		(void) pinpoint_slot_set_position(&slot->reassigned, position);
+		/* It is not behind with what was just reassigned to it. */
+		slot->reassigned.bytes = pinpoint_message_log_bytes();
+	}
+	else if (position->sequence < slot->reassigned.sequence)
+	{
+		uint64		bytes = slot->reassigned.bytes;
+
+		(void) pinpoint_slot_set_position(&slot->reassigned, position);
+		slot->reassigned.bytes = bytes;
+	}
 
 	switch (slot->state)
 	{
 		case PINPOINT_IDLE:
 		case PINPOINT_RESTING:
-			if (pinpoint_wakeup_note(slotno, batch))
-				pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, 1);
-			/* It is not behind with what was just handed to it. */
-			slot->unread_position = pinpoint_message_log_bytes();
+			if (pinpoint_wakeup_note(slotno))
+				pinpoint_count(MyDatabaseId, PINPOINT_COUNT_SIGNALS, 1);
 			break;
 		case PINPOINT_SIGNALLED:
-			if (slot->unread_sequence > batch->sequence)
-				(void) pinpoint_slot_set_unread(slot, batch);
 			break;
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:
 			slot->state = PINPOINT_READING_AGAIN;
-			if (late &&
-				(slot->reassigned == NULL ||
-				 slot->reassigned->sequence > batch->sequence))
-			{
-				pinpoint_message_log_pin(batch);
-				if (slot->reassigned != NULL)
-					(void) pinpoint_message_log_unpin(slot->reassigned);
-				slot->reassigned = batch;
-			}
+			slot->reassigned_again = true;
 			break;
 	}
 }

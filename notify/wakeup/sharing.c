@@ -18,11 +18,10 @@
  * by one, all of them get what it has on that channel and on those behind it.  At
  * least one gets every notification, and more do no harm; but this is not handed on.
  *
- * If a session leaves before it has read what was given to it, that is handed on to
- * another one; see reassignment.c.  It may come to a session that has read past the
- * batch already.  Then it is marked late: the session goes back to the batch, and
- * delivers nothing but that.  This is the one exception from the commit order, and
- * it is avoided if there is a session that has not come so far.
+ * If a session leaves before it has read what was assigned to it, that is reassigned
+ * to another session; see reassignment.c.  It is marked then.  That session may have
+ * read past the batch already: then it goes back, and what it gets is not in commit
+ * order with what else it got.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -38,10 +37,10 @@
 #include "wakeup/slots.h"
 
 /* PinpointAssignment.receiver: a slot number, perhaps with a flag, or nobody. */
-#define RECEIVER_LATE		((uint32) 1 << 31)
-#define RECEIVER_HAS_IT		((uint32) 1 << 30)	/* it was late, and is
+#define RECEIVER_REASSIGNED	((uint32) 1 << 31)
+#define RECEIVER_HAS_IT		((uint32) 1 << 30)	/* it was reassigned, and is
 												 * delivered */
-#define RECEIVER_FLAGS		(RECEIVER_LATE | RECEIVER_HAS_IT)
+#define RECEIVER_FLAGS		(RECEIVER_REASSIGNED | RECEIVER_HAS_IT)
 #define RECEIVER_NOBODY		(~RECEIVER_FLAGS)
 
 /* See readiness(). */
@@ -199,57 +198,64 @@ find_assignment(PinpointBatch *batch, uint32 channel, int slotno)
 }
 
 /*
- * Was what a batch has on a channel given to this session, which shares it?  The
- * session reads the batch, and needs no lock.
+ * Is what a batch has on a channel for this session, which shares it?  The session reads
+ * the batch, and needs no lock.
  */
 PinpointShare
 pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
 {
-	PinpointAssignment *given = find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+	PinpointAssignment *assignment =
+		find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
 	uint32		flags;
 
-	if (given == NULL)
+	if (assignment == NULL)
 		return PINPOINT_SHARE_NONE;
-	flags = pg_atomic_read_u32(&given->receiver) & RECEIVER_FLAGS;
+	flags = pg_atomic_read_u32(&assignment->receiver) & RECEIVER_FLAGS;
 	if (flags & RECEIVER_HAS_IT)
 		return PINPOINT_SHARE_NONE;
-	return flags & RECEIVER_LATE ? PINPOINT_SHARE_LATE : PINPOINT_SHARE_ASSIGNED;
+	return flags & RECEIVER_REASSIGNED ?
+		PINPOINT_SHARE_REASSIGNED : PINPOINT_SHARE_ASSIGNED;
 }
 
 /*
- * This session has delivered what came to it late.  Should it go back once more, it
- * is not to do so again; nor is it to be given the same by somebody else.
+ * This session has delivered what it has of a batch on a channel.  If it was assigned to
+ * the session, it does not deliver it again, nor is it to be reassigned.
  */
 void
-pinpoint_sharing_late_delivered(PinpointBatch *batch, uint32 channel)
+pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
 {
-	PinpointAssignment *given = find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
+	PinpointAssignment *assignment =
+		find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
 
-	pg_atomic_write_u32(&given->receiver,
-						PINPOINT_MY_SLOT_NUMBER | RECEIVER_HAS_IT);
+	if (assignment != NULL)
+		pg_atomic_write_u32(&assignment->receiver,
+							PINPOINT_MY_SLOT_NUMBER | RECEIVER_HAS_IT);
 }
 
 /*
- * Something that was given to this session and that it has not read, at this place
- * among the PinpointAssignments of a batch or behind it.  Sets the place and the
- * channel's number; false if there is none.
+ * Something that was assigned to this session and that it has not delivered, at this
+ * place among the assignments of a batch or behind it.  Sets the place and the channel's
+ * number; false if there is none.  Needs no lock, as nobody assigns anything to the
+ * session that it is about to pass on.
+ *
+ * unread: has this session not read the batch?  If it has, only what was reassigned to
+ * it is left.
  */
 bool
-pinpoint_sharing_next_of(PinpointBatch *batch, uint32 *place, uint32 *channel)
+pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
+								  uint32 *place, uint32 *channel)
 {
-	PinpointAssignment *given = pinpoint_batch_assignments(batch);
-	int			my_slotno = PINPOINT_MY_SLOT_NUMBER;
-	bool		was_read = batch->sequence <=
-		PinpointSlotArray->slots[my_slotno].read_up_to;
+	PinpointAssignment *assignments = pinpoint_batch_assignments(batch);
 
 	for (; *place < batch->nassignments; (*place)++)
 	{
-		uint32		receiver = pg_atomic_read_u32(&given[*place].receiver);
+		uint32		receiver = pg_atomic_read_u32(&assignments[*place].receiver);
 
-		if ((receiver & ~RECEIVER_LATE) == (uint32) my_slotno &&
-			(!was_read || (receiver & RECEIVER_LATE)))
+		if ((receiver & ~RECEIVER_REASSIGNED) ==
+			(uint32) PINPOINT_MY_SLOT_NUMBER &&
+			(unread || (receiver & RECEIVER_REASSIGNED)))
 		{
-			*channel = given[*place].channel;
+			*channel = assignments[*place].channel;
 			return true;
 		}
 	}
@@ -257,50 +263,44 @@ pinpoint_sharing_next_of(PinpointBatch *batch, uint32 *place, uint32 *channel)
 }
 
 /*
- * Pass on what was given at a place to another one of those who share the channel,
- * to whom it was not given yet: best to one that has nothing to do, and has not
- * read past the batch.
+ * Reassign what was assigned at a place to the readiest of the other sessions that share
+ * the channel, and to which it was not assigned yet.
  *
- * Returns the slot number, or -1 if there is nobody.  *late is set if the session
- * has read past the batch, or may have.
+ * Returns the slot number, or -1 if there is no such session.
  *
  * The caller holds PinpointOrderLock exclusively, and the lock of the channel's
  * partition if listeners is not NULL.
  */
 int
-pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
-						 const PinpointListeners *listeners, bool *late)
+pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
+						  const PinpointListeners *listeners)
 {
-	PinpointAssignment *given = &pinpoint_batch_assignments(batch)[place];
+	PinpointAssignment *assignment = &pinpoint_batch_assignments(batch)[place];
 	int			n = listeners ? listeners->nsharers : 0;
 	int			best = -1;
-	int			best_rank = 0;
+	int			best_readiness = -1;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n && best_readiness < MAX_READINESS; i++)
 	{
 		int			candidate = (*listeners->turn + i) % n;
 		int			slotno = listeners->sharers[candidate];
 		PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
-		bool		is_late = batch->sequence <= slot->read_up_to ||
-			batch->sequence <= slot->reading_up_to;
-		int			rank = 1 + readiness(slot) +
-			(is_late ? 0 : 1 + MAX_READINESS);
+		int			ready = readiness(slot);
 
-		if (rank > best_rank && !slot->evicted &&
-			find_assignment(batch, given->channel, slotno) == NULL)
+		if (ready > best_readiness && !slot->evicted &&
+			find_assignment(batch, assignment->channel, slotno) == NULL)
 		{
 			best = slotno;
-			best_rank = rank;
-			*late = is_late;
+			best_readiness = ready;
 		}
 	}
 
 	if (best < 0)
-		pg_atomic_write_u32(&given->receiver, RECEIVER_NOBODY);
+		pg_atomic_write_u32(&assignment->receiver, RECEIVER_NOBODY);
 	else
 	{
-		pg_atomic_write_u32(&given->receiver,
-							(uint32) best | (*late ? RECEIVER_LATE : 0));
+		pg_atomic_write_u32(&assignment->receiver,
+							(uint32) best | RECEIVER_REASSIGNED);
 		*listeners->turn += 1;
 	}
 	return best;

@@ -13,12 +13,12 @@
 #include "queue/batch.h"
 #include "wakeup/channel_map.h"
 
-/* Was a notification given to a session? */
+/* Is a notification on a shared channel for a session? */
 typedef enum PinpointShare
 {
-	PINPOINT_SHARE_NONE,		/* no: others have got it */
-	PINPOINT_SHARE_ASSIGNED,		/* yes */
-	PINPOINT_SHARE_LATE			/* yes, after the session had read past it */
+	PINPOINT_SHARE_NONE,		/* no, or it has been delivered */
+	PINPOINT_SHARE_ASSIGNED,	/* it was assigned when it was published */
+	PINPOINT_SHARE_REASSIGNED	/* it was reassigned, and is not delivered */
 } PinpointShare;
 
 /* What is done with each session that gets one. */
@@ -30,12 +30,10 @@ extern void pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 								  PinpointReceiverVisitor visitor, void *arg);
 extern PinpointShare pinpoint_sharing_share(PinpointBatch *batch,
 											uint32 channel);
-extern void pinpoint_sharing_late_delivered(PinpointBatch *batch,
-											uint32 channel);
-extern bool pinpoint_sharing_next_of(PinpointBatch *batch, uint32 *place,
-									 uint32 *channel);
-extern int	pinpoint_sharing_pass_on(PinpointBatch *batch, uint32 place,
-									 const PinpointListeners *listeners,
-									 bool *late);
+extern void pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel);
+extern bool pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
+											  uint32 *place, uint32 *channel);
+extern int	pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
+									  const PinpointListeners *listeners);
 
 #endif							/* PINPOINT_SHARING_H */

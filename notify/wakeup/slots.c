@@ -8,11 +8,15 @@
  *	IDLE			nothing unread.  The slot has no position in the log.
  *	RESTING			likewise, but the session is going to look by itself
  *					before long, due to pinpoint.latency_target.
- *	SIGNALLED		a batch for this session was published; it is pinned, and
- *					a signal is under way, or the session looks by itself.
- *	READING			the session reads from the pinned batch on, up to the one
- *					that was the last when it began.
+ *	SIGNALLED		a batch for this session was published; its epoch is
+ *					pinned, and a signal is pending, or the session looks by
+ *					itself.
+ *	READING			the session reads from that batch on, up to the one that
+ *					was the last when it began.
  *	READING_AGAIN	more has been published for it since then.
+ *
+ * To reassign a batch to a session counts as publishing it for the session, though
+ * the slot has a position of its own for that; see reassignment.c.
  *
  * A session that is given up is in any of these until it has ended.  If it was
  * SIGNALLED it may not have a position any more.
@@ -25,15 +29,15 @@
  *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
  *
  * Only the step from IDLE to SIGNALLED sends a signal, so at most one is ever
- * under way to a session, however many batches are published.  What is
- * published after the pinned batch stays as long as the pin does, so the other
- * steps need no pin of their own.
+ * pending for a session, however many batches are published.  What is published
+ * after the pinned epoch stays as long as the pin does, so the other steps need no
+ * pin of their own.
  *
  * The session's own steps change nothing but its own slot, and the pins of
- * batches, which are atomic.  So PinpointOrderLock is taken in shared mode for
+ * epochs, which are atomic.  So PinpointOrderLock is taken in shared mode for
  * them, which keeps publishers out, but lets listeners of one notification begin
  * and end side by side.  Only the one that removes the last pin from the oldest
- * batch takes it exclusively, to give back what is no longer kept.
+ * epoch takes it exclusively, to give back what is no longer kept.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -65,6 +69,8 @@ static PinpointSlot *my_slot(void);
 static PinpointWakeState my_state(void);
 static void trim(void);
 static PinpointSlot *furthest_behind(void);
+static bool has_position(const PinpointPosition *position);
+static uint64 lag(const PinpointSlot *slot);
 static bool evict(PinpointSlot *slot);
 
 static PinpointSlot *
@@ -112,12 +118,6 @@ pinpoint_slot_register(void)
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
 	slot->state = PINPOINT_IDLE;
-
-	/*
-	 * What was published before is not for us, even if it was given to
-	 * somebody who had this slot then; what is handed on of it is late.
-	 */
-	slot->read_up_to = pinpoint_message_log_sequence();
 	LWLockRelease(PinpointOrderLock);
 	answered = 0;
 	registered = true;
@@ -131,20 +131,20 @@ void
 pinpoint_slot_unregister(void)
 {
 	PinpointSlot *slot = my_slot();
+	bool		trim_log;
 
 	if (!registered)
 		return;
 	registered = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	(void) pinpoint_slot_set_unread(slot, NULL);
-	if (slot->reassigned != NULL)
-		(void) pinpoint_message_log_unpin(slot->reassigned);
-	slot->reassigned = NULL;
+	trim_log = pinpoint_slot_set_position(&slot->unread, NULL);
+	trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+	if (trim_log)
+		pinpoint_message_log_trim();
 	slot->pid = 0;
 	slot->state = PINPOINT_IDLE;
 	LWLockRelease(PinpointOrderLock);
-	trim();
 }
 
 bool
@@ -193,46 +193,39 @@ pinpoint_slot_set_channels(uint32 nchannels)
 }
 
 /*
- * Pin the batch that a slot must read first, or none if NULL, instead of the one
- * that it has pinned.  The caller holds PinpointOrderLock, exclusively if the slot
- * is another session's.  Returns true if the old pin may have been all that kept
- * the oldest batch: then the caller calls pinpoint_message_log_trim().
+ * Let a position of a slot, unread or reassigned, be another one, or none if NULL, and
+ * pin its epoch instead of the former one.
+ *
+ * The caller holds PinpointOrderLock, exclusively if the slot is another session's, or
+ * if the session has pinned no earlier epoch.  Returns true if the former pin may have
+ * been all that kept the oldest epoch: then the caller calls
+ * pinpoint_message_log_trim().
  */
 bool
-pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch)
+pinpoint_slot_set_position(PinpointPosition *place,
+						   const PinpointPosition *position)
 {
-	bool		trim_log = false;
+	PinpointPosition former = *place;
 
-	if (batch != NULL)
+	if (position != NULL && position->batch != NULL)
 	{
-		pinpoint_message_log_pin(batch);
-		slot->unread_sequence = batch->sequence;
-
-		/* To go back for what was handed on is not to be behind. */
-		if (slot->unread == NULL || slot->unread_position < batch->position)
-			slot->unread_position = batch->position;
+		pinpoint_message_log_pin(position->epoch);
+		*place = *position;
 	}
-	if (slot->unread != NULL)
-		trim_log = pinpoint_message_log_unpin(slot->unread);
-	slot->unread = batch;
-	return trim_log;
+	else
+		place->batch = NULL;
+	return former.batch != NULL && pinpoint_message_log_unpin(former.epoch);
 }
 
 /*
- * Give back what no pin keeps any more, bit by bit, so that others get
- * PinpointOrderLock in between.
+ * Give back what no pin keeps any more.
  */
 static void
 trim(void)
 {
-	bool		more;
-
-	do
-	{
-		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-		more = pinpoint_message_log_trim();
-		LWLockRelease(PinpointOrderLock);
-	} while (more);
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_message_log_trim();
+	LWLockRelease(PinpointOrderLock);
 }
 
 /*
@@ -318,28 +311,27 @@ pinpoint_slot_evicted(void)
 }
 
 /*
- * Begin to read: from *first, which stays pinned, to *last.  What has a number up
- * to *read_before was read already.  *queued_for_waker: the signal for it is left to the
- * waker, who does not send it any more if this session reads first.  False if there
- * is nothing to read after all, or no longer, as the session was given up.
+ * Begin to read.  All of it stays pinned.  False if there is nothing to read after all,
+ * or no longer, as the session was evicted.
  */
 bool
-pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
-							uint64 *read_before, bool *queued_for_waker)
+pinpoint_slot_begin_reading(PinpointReading *reading)
 {
 	PinpointSlot *slot = my_slot();
 	bool		result = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	if (slot->state == PINPOINT_SIGNALLED && slot->unread != NULL)
+	if (slot->state == PINPOINT_SIGNALLED &&
+		(slot->unread.batch != NULL || slot->reassigned.batch != NULL))
 	{
 		slot->state = PINPOINT_READING;
+		slot->again.batch = NULL;
+		slot->reassigned_again = false;
 		answered = 0;
-		*first = slot->unread;
-		*last = pinpoint_message_log_last();
-		*read_before = slot->read_up_to;
-		*queued_for_waker = slot->queued_for_waker;
-		slot->reading_up_to = (*last)->sequence;
+		reading->reassigned = slot->reassigned.batch;
+		reading->first = slot->unread.batch;
+		reading->last = pinpoint_message_log_last();
+		reading->queued_for_waker = slot->queued_for_waker;
 		result = true;
 	}
 	LWLockRelease(PinpointOrderLock);
@@ -352,46 +344,39 @@ pinpoint_slot_begin_reading(PinpointBatch **first, PinpointBatch **last,
 void
 pinpoint_slot_advance(PinpointBatch *next)
 {
+	PinpointPosition position = pinpoint_message_log_position(next);
 	bool		trim_log;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	trim_log = pinpoint_slot_set_unread(my_slot(), next);
+	trim_log = pinpoint_slot_set_position(&my_slot()->unread, &position);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
 		trim();
 }
 
 /*
- * All up to last has been read, with so many notifications for this session
+ * All that there was has been read, with so many notifications for this session
  * delivered.  Returns true if more has come: then the session is to begin to
  * read again, without a signal.  If not, and rests_until is not 0, it is to look by
  * itself then.
  */
 bool
-pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
-						  TimestampTz rests_from, TimestampTz rests_until)
+pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
+						  TimestampTz rests_until)
 {
 	PinpointSlot *slot = my_slot();
-	PinpointBatch *next = NULL;
+	bool		more;
 	bool		trim_log;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	slot->delivered += delivered;
-	if (slot->reassigned != NULL)
-		next = slot->reassigned;
-	else if (slot->state == PINPOINT_READING_AGAIN)
-		next = pinpoint_message_log_after(last);
-	trim_log = pinpoint_slot_set_unread(slot, next);
-	if (slot->reassigned != NULL)
-	{
-		/* So far it has read, whatever it goes back for. */
-		slot->unread_position = Max(slot->unread_position, last->position);
-		(void) pinpoint_message_log_unpin(slot->reassigned);
-	}
-	slot->reassigned = NULL;
-	slot->read_up_to = Max(slot->read_up_to, slot->reading_up_to);
-	slot->reading_up_to = 0;
-	if (next != NULL)
+	trim_log = pinpoint_slot_set_position(&slot->unread, &slot->again);
+	slot->again.batch = NULL;
+	if (!slot->reassigned_again)
+		trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+	slot->reassigned_again = false;
+	more = slot->unread.batch != NULL || slot->reassigned.batch != NULL;
+	if (more)
 		slot->state = PINPOINT_SIGNALLED;
 	else
 		slot->state = rests_until != 0 ? PINPOINT_RESTING : PINPOINT_IDLE;
@@ -403,7 +388,7 @@ pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
 	if (trim_log)
 		trim();
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
-	return next != NULL;
+	return more;
 }
 
 /*
@@ -427,27 +412,47 @@ furthest_behind(void)
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-		PinpointBatch *reassigned;
-		uint64		sequence;
+		uint64		sequence = PG_UINT64_MAX;
 
-		if (slot->pid == 0 || slot->unread == NULL)
-			continue;
-		sequence = slot->unread_sequence;
-
-		/*
-		 * Its owner may let go of it at this moment; it is there all the
-		 * same.
-		 */
-		reassigned = *(PinpointBatch *volatile *) &slot->reassigned;
-		if (reassigned != NULL)
-			sequence = Min(sequence, reassigned->sequence);
-		if (furthest == NULL || sequence < oldest)
+		if (slot->pid != 0 && has_position(&slot->unread))
+			sequence = slot->unread.sequence;
+		if (slot->pid != 0 && has_position(&slot->reassigned))
+			sequence = Min(sequence, slot->reassigned.sequence);
+		if (sequence != PG_UINT64_MAX && (furthest == NULL || sequence < oldest))
 		{
 			furthest = slot;
 			oldest = sequence;
 		}
 	}
 	return furthest;
+}
+
+/*
+ * Has a slot such a position?  The owner may change it at this moment, with
+ * PinpointOrderLock in shared mode, if the caller has it so, too.
+ */
+static bool
+has_position(const PinpointPosition *position)
+{
+	return *(PinpointBatch *const volatile *) &position->batch != NULL;
+}
+
+/*
+ * Bytes published since the first batch that a session has to read, and since
+ * something was reassigned to it; 0 if it has nothing to read.  The caller holds
+ * PinpointOrderLock, in shared mode at least.
+ */
+static uint64
+lag(const PinpointSlot *slot)
+{
+	uint64		bytes = pinpoint_message_log_bytes();
+	uint64		from = bytes;
+
+	if (has_position(&slot->unread))
+		from = slot->unread.bytes;
+	if (has_position(&slot->reassigned))
+		from = Min(from, slot->reassigned.bytes);
+	return bytes - from;
 }
 
 /*
@@ -465,12 +470,17 @@ furthest_behind(void)
 static bool
 evict(PinpointSlot *slot)
 {
+	bool		trim_log = false;
+
 	if (!slot->evicted)
 		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
 	slot->evicted = true;
 	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
-		return pinpoint_slot_set_unread(slot, NULL);
-	return false;
+	{
+		trim_log = pinpoint_slot_set_position(&slot->unread, NULL);
+		trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+	}
+	return trim_log;
 }
 
 /*
@@ -489,8 +499,7 @@ pinpoint_slots_evict(Size limit, int *pids)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
-		if (slot->pid == 0 || slot->unread == NULL ||
-			pinpoint_message_log_bytes() - slot->unread_position <= limit)
+		if (slot->pid == 0 || lag(slot) <= limit)
 			continue;
 
 		/* One that was reading then may be done by now. */
@@ -567,7 +576,8 @@ pinpoint_slots_keeps(int pid)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
-		result = slot->pid == pid && slot->unread != NULL;
+		result = slot->pid == pid &&
+			(has_position(&slot->unread) || has_position(&slot->reassigned));
 	}
 	LWLockRelease(PinpointOrderLock);
 	return result;
@@ -587,7 +597,6 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 		PinpointListenerStats *stats = &copy[n];
-		PinpointBatch *unread;
 
 		if (slot->pid == 0)
 			continue;
@@ -595,22 +604,14 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 		stats->slotno = i;
 		stats->slot = *slot;
 		stats->roleid = slot->proc->roleId;
-		stats->backlog_bytes = 0;
+		stats->backlog_bytes = lag(slot);
 		stats->backlog_batches = 0;
 		stats->oldest_unread = 0;
-
-		/*
-		 * The owner may let go of it at this moment, with the lock in shared
-		 * mode like us, but it is there for as long as we have the lock.
-		 */
-		unread = *(PinpointBatch *volatile *) &slot->unread;
-		if (unread != NULL)
+		if (has_position(&slot->unread))
 		{
-			stats->backlog_bytes = pinpoint_message_log_bytes() -
-				slot->unread_position;
 			stats->backlog_batches = pinpoint_message_log_sequence() -
-				slot->unread_sequence + 1;
-			stats->oldest_unread = unread->published_at;
+				slot->unread.sequence + 1;
+			stats->oldest_unread = slot->unread.published_at;
 		}
 	}
 	LWLockRelease(PinpointOrderLock);

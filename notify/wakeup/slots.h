@@ -37,15 +37,16 @@ typedef struct PinpointSlot
 	Oid			dboid;			/* the owner's database */
 	struct PGPROC *proc;		/* the owner */
 	PinpointWakeState state;
-	PinpointBatch *unread;		/* pinned batch to read first, NULL if IDLE or
-								 * given up */
-	uint64		unread_sequence;	/* its number of publication */
-	uint64		unread_position;	/* bytes published before it, or before it
-									 * was handed on to this session */
-	uint64		read_up_to;		/* publications up to this number were read, */
-	uint64		reading_up_to;	/* and up to this are being read; 0 if none */
-	PinpointBatch *reassigned;	/* while READING: pinned batch to go back to
-								 * when done, NULL if none; see sharing.c */
+	PinpointPosition unread;	/* to read first; its epoch is pinned; none if
+								 * IDLE or evicted */
+	PinpointPosition again;		/* while READING_AGAIN: the first that was
+								 * published for it since it began */
+	PinpointPosition reassigned;	/* the first with something that was
+									 * reassigned to it; its epoch is pinned;
+									 * its bytes are those published before
+									 * the reassignment */
+	bool		reassigned_again;	/* something was reassigned to it since it
+									 * began to read */
 	TimestampTz signalled_at;	/* when it was signalled last; 0 if not known */
 	uint32		reminders;		/* signals since it is SIGNALLED, less one */
 	uint32		nchannels;		/* channels it is listening on */
@@ -67,6 +68,18 @@ typedef struct PinpointSlot
 	bool		queued_for_waker;	/* in that list */
 	int			next;			/* the one behind it there, -1 for none */
 } PinpointSlot;
+
+/* What a session is to read; see delivery.c. */
+typedef struct PinpointReading
+{
+	PinpointBatch *reassigned;	/* the first with something reassigned; NULL
+								 * if there is none */
+	PinpointBatch *first;		/* the first unread one; NULL if there is none */
+	PinpointBatch *last;		/* up to here */
+	bool		queued_for_waker;	/* the signal for it is left to the waker,
+									 * which does not send it to a session
+									 * that reads first */
+} PinpointReading;
 
 /* What the view pinpoint.stat_listeners shows of a session. */
 typedef struct PinpointListenerStats
@@ -107,20 +120,17 @@ extern bool pinpoint_slot_registered(void);
 extern void pinpoint_slot_join(void);
 extern void pinpoint_slot_set_shares(bool shares);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
-extern bool pinpoint_slot_set_unread(PinpointSlot *slot, PinpointBatch *batch);
+extern bool pinpoint_slot_set_position(PinpointPosition *place,
+									   const PinpointPosition *position);
 extern bool pinpoint_slot_pending(void);
 extern bool pinpoint_slot_resting(void);
 extern bool pinpoint_slot_to_look(void);
 extern void pinpoint_slot_stop_resting(void);
 extern bool pinpoint_slot_reminded(void);
 extern bool pinpoint_slot_evicted(void);
-extern bool pinpoint_slot_begin_reading(PinpointBatch **first,
-										PinpointBatch **last,
-										uint64 *read_before,
-										bool *queued_for_waker);
+extern bool pinpoint_slot_begin_reading(PinpointReading *reading);
 extern void pinpoint_slot_advance(PinpointBatch *next);
-extern bool pinpoint_slot_end_reading(PinpointBatch *last, uint64 delivered,
-									  TimestampTz rests_from,
+extern bool pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 									  TimestampTz rests_until);
 extern int	pinpoint_slots_furthest_behind(void);
 extern int	pinpoint_slots_evict(Size limit, int *pids);

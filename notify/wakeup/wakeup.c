@@ -289,6 +289,7 @@ find_slot(int slotno, void *arg)
 void
 pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 {
+	PinpointPosition position = pinpoint_message_log_position(batch);
 	int			nsignals = 0;
 
 	for (int i = 0; i < nfound; i++)
@@ -299,14 +300,20 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 		{
 			case PINPOINT_IDLE:
 			case PINPOINT_RESTING:
-				if (pinpoint_wakeup_note(found_slots[i], batch))
+				(void) pinpoint_slot_set_position(&slot->unread, &position);
+				if (pinpoint_wakeup_note(found_slots[i]))
 					nsignals++;
 				break;
-			case PINPOINT_READING:
-				slot->state = PINPOINT_READING_AGAIN;
-				break;
 			case PINPOINT_SIGNALLED:
+				/* It may have been signalled for what was reassigned to it. */
+				if (slot->unread.batch == NULL)
+					(void) pinpoint_slot_set_position(&slot->unread, &position);
+				break;
+			case PINPOINT_READING:
 			case PINPOINT_READING_AGAIN:
+				slot->state = PINPOINT_READING_AGAIN;
+				if (slot->again.batch == NULL)
+					slot->again = position;
 				break;
 		}
 	}
@@ -316,13 +323,12 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 }
 
 /*
- * A batch is the first that an IDLE or RESTING slot has to read.  Returns true if
- * it needs a signal for that; what a session sends to itself does not wait.  The
- * caller holds PinpointOrderLock, and releases it by
- * pinpoint_wakeup_release_and_send().
+ * An IDLE or RESTING slot has something to read now.  Returns true if it needs a signal
+ * for that; what a session sends to itself does not wait.  The caller holds
+ * PinpointOrderLock, and releases it by pinpoint_wakeup_release_and_send().
  */
 bool
-pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
+pinpoint_wakeup_note(int slotno)
 {
 	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 	bool		looks_by_itself = slot->state == PINPOINT_RESTING &&
@@ -332,7 +338,6 @@ pinpoint_wakeup_note(int slotno, PinpointBatch *batch)
 	slot->state = PINPOINT_SIGNALLED;
 	slot->signalled_at = 0;
 	slot->reminders = 0;
-	(void) pinpoint_slot_set_unread(slot, batch);
 	if (looks_by_itself)
 		return false;
 
@@ -519,6 +524,26 @@ pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
 				 wakeups[i].pid);
 		}
 	}
+}
+
+/*
+ * If the log has taken disk space that it does not need any more, give it back.  To do
+ * so may take long, so it is left to the waker if there is one.
+ */
+void
+pinpoint_wakeup_give_back(void)
+{
+	struct Latch *waker;
+
+	if (!pinpoint_message_log_has_spare_file())
+		return;
+
+	/* A latch of a process that has gone does no harm. */
+	waker = *(struct Latch *volatile *) &PinpointSlotArray->waker_queue.waker;
+	if (waker != NULL && waker != MyLatch)
+		SetLatch(waker);
+	else
+		pinpoint_message_log_give_back();
 }
 
 /*

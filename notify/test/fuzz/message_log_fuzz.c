@@ -24,6 +24,7 @@
  *-------------------------------------------------------------------------
  */
 #include "queue/batch.c"
+#include "queue/blocks.c"
 #include "queue/message_log.c"
 
 #include <sanitizer/asan_interface.h>
@@ -35,7 +36,7 @@
 
 #define FAIL(...) \
 	(printf("%s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__), \
-	 printf("\n"), abort())
+	 printf("\n"), fflush(stdout), abort())
 
 typedef enum ModelState
 {
@@ -49,6 +50,7 @@ typedef struct ModelBatch
 	PinpointBatch *batch;
 	Size		size;
 	ModelState	state;
+	uint64		epoch;			/* of a published one */
 	uint32		pins;
 	List	   *notifications;	/* of PinpointNotification */
 	uint32		nlisteners;		/* slots, numbered from 1000 on */
@@ -125,10 +127,16 @@ string_hash(const void *key, Size keysize)
 }
 
 char *
-pinpoint_log_storage_create(void)
+pinpoint_log_storage_create(Size unit)
 {
 	ASAN_POISON_MEMORY_REGION(range + memory_size, range_size - memory_size);
 	return range;
+}
+
+Size
+pinpoint_log_storage_requested_size(void)
+{
+	return range_size;
 }
 
 Size
@@ -231,7 +239,8 @@ check_contents(ModelBatch *m)
 	uint32		number;
 	ListCell   *lc;
 
-	if (m->batch->size != m->size || pg_atomic_read_u32(&m->batch->pins) != m->pins)
+	if (m->batch->size != m->size ||
+		(m->state == PUBLISHED && m->batch->epoch != m->epoch))
 		FAIL("the head of a batch has changed");
 	for (uint32 i = 0; i < m->batch->nchannels; i++)
 	{
@@ -283,12 +292,66 @@ forget(int i)
 	nalive--;
 }
 
-/* What is published, and neither pinned nor behind something pinned, is gone. */
+/* The oldest epoch that is pinned; the largest number if none is. */
+static uint64
+model_oldest_epoch(void)
+{
+	uint64		oldest = PG_UINT64_MAX;
+
+	for (int i = 0; i < nalive; i++)
+	{
+		if (alive[i].state == PUBLISHED && alive[i].pins > 0)
+			oldest = Min(oldest, alive[i].epoch);
+	}
+	return oldest;
+}
+
+/* What was published in an epoch before all that are pinned is gone. */
 static void
 model_trim(void)
 {
-	while (nalive > 0 && alive[0].state == PUBLISHED && alive[0].pins == 0)
+	uint64		oldest = model_oldest_epoch();
+
+	while (nalive > 0 && alive[0].state == PUBLISHED && alive[0].epoch < oldest)
 		forget(0);
+}
+
+/*
+ * The longest run of bytes that a new batch could have: free blocks, and before them
+ * the rest of the open one, as far as these are usable.  A block is free if no live batch
+ * is in it.
+ */
+static Size
+model_largest_gap(Size usable)
+{
+	Size		block_size = log_blocks->block_size;
+	Size		largest = 0;
+	Size		run = 0;
+
+	for (int block = 0; block < log_blocks->nblocks; block++)
+	{
+		Size		start = block * block_size;
+		Size		end = Min(start + block_size, range_size);
+		Size		taken = start;
+
+		for (int i = 0; i < nalive; i++)
+		{
+			Size		from = (char *) alive[i].batch - range;
+
+			if (from < end && from + alive[i].size > start)
+				taken = Max(taken, Min(from + alive[i].size, end));
+		}
+		if (end > usable)
+			break;
+		if (taken == start)
+			run += end - start;
+		else if (block == log_blocks->open)
+			run = end - log_blocks->cursor;
+		else
+			run = 0;
+		largest = Max(largest, run);
+	}
+	return largest;
 }
 
 static void
@@ -297,24 +360,37 @@ check_log(void)
 	MessageLog *log = message_log;
 	PinpointLogStats stats;
 	Size		live = 0;
-	int			i = 0;
-	dlist_iter	iter;
+	int			used = 0;
+	int			published = 0;
 
 	if (log->usable < log->memory || log->usable > log->capacity)
 		FAIL("usable");
-	for (int j = 0; j < log->nsegments; j++)
+	for (int block = 0; block < log_blocks->nblocks; block++)
 	{
-		LogSegment *segment = &log->segments[j];
+		Size		start = block * log_blocks->block_size;
+		bool		taken = false;
 
-		if (segment->start >= segment->end || segment->end > log->usable)
-			FAIL("segment %d", j);
-		for (int k = 0; k < j; k++)
+		for (int i = 0; i < nalive; i++)
 		{
-			if (log->segments[k].start < segment->end &&
-				segment->start < log->segments[k].end)
-				FAIL("segments %d and %d overlap", j, k);
+			Size		from = (char *) alive[i].batch - range;
+
+			if (from < start + log_blocks->block_size &&
+				from + alive[i].size > start)
+				taken = true;
 		}
+		if (taken && is_free(block))
+			FAIL("block %d has a live batch, and is free", block);
+		if (!is_free(block))
+		{
+			used++;
+			if (!taken)
+				FAIL("block %d is not free, and has no live batch", block);
+		}
+		if (!is_free(block) && Min(start + log_blocks->block_size, log->capacity) > log->usable)
+			FAIL("block %d is in use, but not usable", block);
 	}
+	if (used != log_blocks->nused)
+		FAIL("%d blocks are in use, not %d", used, log_blocks->nused);
 
 	for (int j = 0; j < nalive; j++)
 	{
@@ -330,20 +406,20 @@ check_log(void)
 				start < (char *) alive[k].batch + alive[k].size)
 				FAIL("two batches overlap");
 		}
+		if (alive[j].state != PUBLISHED)
+			continue;
+		if (j > 0 && alive[j - 1].batch->next != alive[j].batch)
+			FAIL("the published list differs at %d", j);
+		published++;
 	}
+	if (log->last != (published > 0 ? alive[published - 1].batch : NULL))
+		FAIL("the published list does not end where it should");
+
 	pinpoint_message_log_stats(&stats);
 	if (stats.used < live)
 		FAIL("used space is %zu, but %zu are alive", stats.used, live);
-
-	dlist_foreach(iter, &log->published)
-	{
-		if (i == nalive || alive[i].state != PUBLISHED ||
-			alive[i].batch != dlist_container(PinpointBatch, link, iter.cur))
-			FAIL("the published list differs at %d", i);
-		i++;
-	}
-	if ((i < nalive && alive[i].state == PUBLISHED) || stats.batches != i)
-		FAIL("the published list is too short");
+	if (stats.batches != (uint64) published)
+		FAIL("%zu batches are kept, not %d", (Size) stats.batches, published);
 }
 
 /* ---- the steps ---- */
@@ -397,26 +473,22 @@ reserve(void)
 		pinpoint_batch_layout_add_listeners(layout, slots, nslots, 1);
 	disk_full = choose(16) == 0;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	batch = pinpoint_message_log_reserve(layout->size, &error);
-	LWLockRelease(PinpointOrderLock);
-
-	/* It may have collected what nobody had collected yet. */
-	model_trim();
 	if (batch != NULL)
 	{
 		pinpoint_batch_write(batch, layout);
 		alive[nalive++] = (ModelBatch)
 		{
-			batch, layout->size, RESERVED, 0, notifications, nslots
+			batch, layout->size, RESERVED, 0, 0, notifications, nslots
 		};
 	}
 	else
 	{
 		if (error != (disk_full ? error : 0) || (error != 0 && error != ENOSPC))
 			FAIL("error %d", error);
-		if (nalive == 0 && layout->size <= range_size && !disk_full)
-			FAIL("an empty log is full");
+		if (model_largest_gap(disk_full ? message_log->usable : range_size) >=
+			layout->size)
+			FAIL("there is room, but none was found");
 		free_notifications(notifications);
 	}
 	list_free(layout->channels);
@@ -435,7 +507,7 @@ withdraw(void)
 	batch = alive[i].batch;
 	forget(i);
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	pinpoint_message_log_free(batch);
+	pinpoint_message_log_withdraw(batch);
 	LWLockRelease(PinpointOrderLock);
 }
 
@@ -453,9 +525,10 @@ publish(void)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	m.batch->sequence = pinpoint_message_log_next_sequence();
 	pinpoint_message_log_append(m.batch);
+	m.epoch = m.batch->epoch;
 	if (alive[0].state != PUBLISHED || choose(2) == 0)
 	{
-		pinpoint_message_log_pin(m.batch);
+		pinpoint_message_log_pin(m.epoch);
 		m.pins++;
 	}
 	if (pinpoint_message_log_last() != m.batch)
@@ -480,21 +553,25 @@ pin(void)
 	if (i < 0)
 		return;
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	pinpoint_message_log_pin(alive[i].batch);
+	pinpoint_message_log_pin(alive[i].epoch);
 	LWLockRelease(PinpointOrderLock);
 	alive[i].pins++;
 }
 
+/* What is freed may be on the disk only, so it must not be touched. */
 static void
 unpin(int i)
 {
 	if (i < 0 || alive[i].pins == 0)
 		return;
+	for (int j = 0; j < nalive && alive[j].state == PUBLISHED; j++)
+		ASAN_POISON_MEMORY_REGION(alive[j].batch, alive[j].size);
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	pinpoint_message_log_unpin(alive[i].batch);
+	if (pinpoint_message_log_unpin(alive[i].epoch))
+		pinpoint_message_log_trim();
+	for (int j = 0; j < nalive && alive[j].state == PUBLISHED; j++)
+		ASAN_UNPOISON_MEMORY_REGION(alive[j].batch, alive[j].size);
 	alive[i].pins--;
-	while (pinpoint_message_log_trim())
-		 /* loop */ ;
 	LWLockRelease(PinpointOrderLock);
 	model_trim();
 }
@@ -510,17 +587,17 @@ drain(void)
 {
 	while (nalive > 0)
 	{
-		if (alive[0].state == PUBLISHED)
-			unpin(0);
+		int			pinned = 0;
+
+		while (pinned < nalive && alive[pinned].pins == 0)
+			pinned++;
+		if (pinned < nalive)
+			unpin(pinned);
 		else
 			withdraw();
 	}
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	while (pinpoint_message_log_trim())
-		 /* loop */ ;
-	LWLockRelease(PinpointOrderLock);
 	pinpoint_message_log_give_back();
-	if (message_log->nsegments != 0 || message_log->nbatches != 0 ||
+	if (log_blocks->nused != 0 || message_log->last != NULL ||
 		message_log->kept != 0 || message_log->usable != message_log->memory)
 		FAIL("something is left");
 }
@@ -535,7 +612,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	PinpointStorageLock = &storage_lock.lock;
 
 	range_size = (4 + choose(60)) * PAGE;
-	memory_size = (1 + choose(4)) * PAGE;
+	memory_size = (1 + choose(4)) * 2 * PAGE;
+	memory_size = Min(memory_size, range_size);
 	range = aligned_alloc(PAGE, range_size);
 	pinpoint_message_log_shmem_init();
 
@@ -564,5 +642,34 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	ASAN_UNPOISON_MEMORY_REGION(range, range_size);
 	free(range);
 	free(message_log);
+	free(log_blocks);
 	return 0;
 }
+
+#ifdef STANDALONE
+/*
+ * Without libFuzzer: so many random inputs.
+ */
+int
+main(int argc, char **argv)
+{
+	unsigned	ninputs = argc > 1 ? atoi(argv[1]) : 1000;
+	uint64		random = argc > 2 ? atoi(argv[2]) : 1;
+	uint8_t		input[4096];
+
+	random = random * UINT64CONST(0x9e3779b97f4a7c15) + 1;
+	for (unsigned i = 0; i < ninputs; i++)
+	{
+		for (size_t j = 0; j < sizeof(input); j++)
+		{
+			random ^= random << 13;
+			random ^= random >> 7;
+			random ^= random << 17;
+			input[j] = (uint8_t) (random >> 32);
+		}
+		LLVMFuzzerTestOneInput(input, sizeof(input));
+	}
+	printf("%u inputs\n", ninputs);
+	return 0;
+}
+#endif

@@ -32,6 +32,7 @@ sub go_on
 begin_and_pause($observer, $slow, 'drop',
 	q{BEGIN; CREATE TEMP TABLE dropped ON COMMIT DROP AS SELECT 1 AS i; NOTIFY a, 'slow'; COMMIT});
 is(stat_queue($observer)->{in_flight}, 0, 'a commit that still drops tables is not announced');
+is(stat_queue($observer)->{used_bytes}, 0, 'and keeps no space in the queue');
 $sender->run("NOTIFY a, 'quick'");
 $sender->run(q{BEGIN; CREATE TABLE kept (i int); NOTIFY a, 'quick, with a row'; COMMIT});
 is_deeply(

@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * transaction.c
+ *		How far the current transaction of this session has come.
+ *
+ *	RUNNING		statements may LISTEN and NOTIFY.
+ *	SEALED		it is about to commit or to be prepared: what other libraries do
+ *				in their own callbacks is too late for us.  Channels are entered
+ *				into the channel map.
+ *	RESERVED	its batch is written, and can be withdrawn without trace.
+ *	ANNOUNCED	its batch is in the in-flight list, and holds back others.
+ *	COMMITTED	the commit record is written, so nothing may fail any more.
+ *
+ *					pre-commit	batch		announce	commit		end of commit,
+ *								written					record		abort, exit
+ *	RUNNING			SEALED		-			-			-			RUNNING
+ *	SEALED			-			RESERVED	-			COMMITTED	RUNNING
+ *	RESERVED		-			-			ANNOUNCED	-			RUNNING
+ *	ANNOUNCED		-			-			-			COMMITTED	RUNNING
+ *	COMMITTED		-			-			-			-			RUNNING
+ *
+ * From SEALED a transaction without notifications becomes COMMITTED, if it has LISTENs
+ * or UNLISTENs to carry out.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/transaction.h"
+
+PinpointTransaction PinpointMyTransaction = {.phase = PINPOINT_RUNNING};
+
+/*
+ * Enter a phase; see the table above.
+ */
+void
+pinpoint_transaction_enter(PinpointPhase phase)
+{
+	Assert(phase == PINPOINT_RUNNING ||
+		   phase == PinpointMyTransaction.phase + 1 ||
+		   (phase == PINPOINT_COMMITTED &&
+			PinpointMyTransaction.phase == PINPOINT_SEALED));
+
+	PinpointMyTransaction.phase = phase;
+	if (phase == PINPOINT_RUNNING)
+	{
+		Assert(PinpointMyTransaction.batch == NULL);
+		PinpointMyTransaction.entered_channels = false;
+	}
+}

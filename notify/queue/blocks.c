@@ -1,0 +1,528 @@
+/*-------------------------------------------------------------------------
+ *
+ * blocks.c
+ *		The space of the message log, in blocks of a fixed size.
+ *
+ * The range of the log (see log_storage.c) is divided into blocks.  All that has
+ * to be known to reserve and to free space is in a few arrays in main shared
+ * memory.  Batches are never looked at, so nothing here reads the file behind the
+ * log, and to free 8 GB costs hardly more than to free 8 kB.
+ *
+ * One block is open: new batches are placed in it, one behind the other.  A batch
+ * that does not fit into the rest of it goes on into the next blocks, if these are
+ * free, and the last of them is the open one then.  If they are not free, the batch
+ * is placed in the lowest free blocks that it fits into.  A reservation fails only
+ * if neither is possible.
+ *
+ * A block is in use while a batch in it is not published yet, or is published and
+ * kept.  It counts the former.  Of the latter it knows the epoch of the one that was
+ * published last: epochs number the publications in groups, and message_log.c says
+ * from which epoch on batches are kept.  A closed block without unpublished batches
+ * is entered into the list of its epoch, as this cannot change any more.  When an
+ * epoch is no longer kept, the blocks in its list are free.
+ *
+ * Batches that are withdrawn, as those that nobody listens to, give their space back
+ * when no unpublished batch is left in their block.
+ *
+ * The work of one call is bounded by the number of blocks (MAX_BLOCKS), and is
+ * nearly always that of one or two.
+ *
+ * PinpointOrderLock is held exclusively by the caller of all functions that have to
+ * do with single blocks.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "port/pg_bitutils.h"
+#include "storage/shmem.h"
+
+#include "queue/blocks.h"
+#include "queue/log_storage.h"
+
+#define NO_BLOCK			(-1)
+#define BITS_PER_WORD		64
+
+/* All fields are protected by PinpointOrderLock. */
+typedef struct Block
+{
+	uint64		epoch;			/* of the last publication; 0 if none */
+	uint32		unpublished;	/* batches reserved and not yet published */
+	int32		next;			/* in the list of its epoch */
+} Block;
+
+/*
+ * The fields of the first group are constant, though what the arrays contain is not.
+ * All else is protected by PinpointOrderLock.
+ * pinpoint_blocks_use_file() reads nfile_blocks without it.
+ */
+typedef struct LogBlocks
+{
+	Size		capacity;		/* bytes of the whole range */
+	Size		memory;			/* bytes of it that need no file */
+	Size		block_size;		/* a power of two */
+	int			nblocks;		/* the last one may be smaller */
+	int			nepochs;		/* length of epoch_lists */
+	Block	   *blocks;			/* nblocks of them */
+	int32	   *epoch_lists;	/* first block, by epoch modulo nepochs */
+	uint64	   *free_bits;		/* a bit for each block, set if it is free */
+
+	int			open;			/* the open block, NO_BLOCK if none */
+	Size		cursor;			/* where in it the next batch begins */
+	Size		published_end;	/* where the last published batch in it ends;
+								 * valid if its epoch is kept */
+	int			nused;			/* blocks in use, the open one included */
+	int			nfile_blocks;	/* those among them that need the file */
+	int			lowest_free;	/* no block below this one is free */
+	uint64		oldest_epoch;	/* batches of this epoch and later are kept */
+} LogBlocks;
+
+static LogBlocks *log_blocks = NULL;
+
+static Size free_words(uint32 nblocks);
+static Size block_start(int block);
+static Size block_end(int block);
+static int	block_at(Size offset);
+static bool is_free(int block);
+static bool is_kept(int block);
+static void take_block(int block);
+static void free_block(int block);
+static void close_open_block(void);
+static void settle(int block);
+static bool extend_open_block(Size size, Size usable, Size *offset);
+static bool find_free_run(Size size, Size usable, int *first);
+static int	next_free(int block);
+static void occupy(Size offset, Size size);
+
+/*
+ * Size of a block: a power of two, so that there are MAX_BLOCKS at most.
+ */
+#define MAX_BLOCKS			32768
+#define MIN_BLOCK_SIZE		((Size) 8192)
+
+Size
+pinpoint_blocks_size(void)
+{
+	Size		block_size = MIN_BLOCK_SIZE;
+
+	while (block_size * MAX_BLOCKS < pinpoint_log_storage_requested_size())
+		block_size *= 2;
+	return block_size;
+}
+
+/*
+ * Number of blocks.
+ */
+uint32
+pinpoint_blocks_number(void)
+{
+	Size		block_size = pinpoint_blocks_size();
+
+	return (uint32) ((pinpoint_log_storage_requested_size() + block_size - 1) /
+					 block_size);
+}
+
+/*
+ * Words of a bitmap of all blocks.
+ */
+static Size
+free_words(uint32 nblocks)
+{
+	return (nblocks + BITS_PER_WORD - 1) / BITS_PER_WORD;
+}
+
+/*
+ * There are never more epochs than blocks whose batches are kept, and two: each but
+ * the first and the last has as many bytes as a block; see message_log.c.
+ */
+#define EPOCHS_FOR(nblocks)	((nblocks) + 2)
+
+Size
+pinpoint_blocks_shmem_size(void)
+{
+	uint32		nblocks = pinpoint_blocks_number();
+	Size		size = MAXALIGN(sizeof(LogBlocks));
+
+	size = add_size(size, mul_size(nblocks, sizeof(Block)));
+	size = add_size(size, MAXALIGN(mul_size(EPOCHS_FOR(nblocks), sizeof(int32))));
+	size = add_size(size, mul_size(free_words(nblocks), sizeof(uint64)));
+	return size;
+}
+
+/*
+ * When the server starts, after the storage was created: all blocks are free.
+ */
+void
+pinpoint_blocks_shmem_init(void)
+{
+	bool		found;
+	uint32		nblocks = pinpoint_blocks_number();
+	char	   *place;
+
+	log_blocks = ShmemInitStruct("pg_pinpoint blocks",
+								 pinpoint_blocks_shmem_size(), &found);
+	if (found)
+		return;
+
+	memset(log_blocks, 0, pinpoint_blocks_shmem_size());
+	log_blocks->capacity = pinpoint_log_storage_size();
+	log_blocks->memory = pinpoint_log_storage_memory_size();
+	log_blocks->block_size = pinpoint_blocks_size();
+	log_blocks->nblocks = (int) nblocks;
+	log_blocks->nepochs = (int) EPOCHS_FOR(nblocks);
+	log_blocks->open = NO_BLOCK;
+
+	place = (char *) log_blocks + MAXALIGN(sizeof(LogBlocks));
+	log_blocks->blocks = (Block *) place;
+	place += nblocks * sizeof(Block);
+	log_blocks->epoch_lists = (int32 *) place;
+	place += MAXALIGN(log_blocks->nepochs * sizeof(int32));
+	log_blocks->free_bits = (uint64 *) place;
+
+	for (int i = 0; i < log_blocks->nepochs; i++)
+		log_blocks->epoch_lists[i] = NO_BLOCK;
+	for (uint32 i = 0; i < nblocks; i++)
+		log_blocks->free_bits[i / BITS_PER_WORD] |=
+			UINT64CONST(1) << (i % BITS_PER_WORD);
+}
+
+/*
+ * Where a block begins and ends, and the one that has a byte of the range.
+ */
+static Size
+block_start(int block)
+{
+	return (Size) block * log_blocks->block_size;
+}
+
+static Size
+block_end(int block)
+{
+	return Min(block_start(block) + log_blocks->block_size,
+			   log_blocks->capacity);
+}
+
+static int
+block_at(Size offset)
+{
+	return (int) (offset / log_blocks->block_size);
+}
+
+static bool
+is_free(int block)
+{
+	return (log_blocks->free_bits[block / BITS_PER_WORD] >>
+			(block % BITS_PER_WORD)) & 1;
+}
+
+/*
+ * Does a block have published batches that are kept?
+ */
+static bool
+is_kept(int block)
+{
+	return log_blocks->blocks[block].epoch >= log_blocks->oldest_epoch &&
+		log_blocks->blocks[block].epoch != 0;
+}
+
+static void
+take_block(int block)
+{
+	Assert(is_free(block));
+
+	log_blocks->free_bits[block / BITS_PER_WORD] &=
+		~(UINT64CONST(1) << (block % BITS_PER_WORD));
+	log_blocks->blocks[block].epoch = 0;
+	log_blocks->blocks[block].unpublished = 0;
+	log_blocks->nused++;
+	if (block_end(block) > log_blocks->memory)
+		log_blocks->nfile_blocks++;
+	if (block == log_blocks->lowest_free)
+		log_blocks->lowest_free++;
+}
+
+static void
+free_block(int block)
+{
+	Assert(!is_free(block) && log_blocks->blocks[block].unpublished == 0);
+
+	log_blocks->free_bits[block / BITS_PER_WORD] |=
+		UINT64CONST(1) << (block % BITS_PER_WORD);
+	log_blocks->nused--;
+	if (block_end(block) > log_blocks->memory)
+		log_blocks->nfile_blocks--;
+	log_blocks->lowest_free = Min(log_blocks->lowest_free, block);
+}
+
+/*
+ * No batch is placed in the open block any more.
+ */
+static void
+close_open_block(void)
+{
+	int			block = log_blocks->open;
+
+	log_blocks->open = NO_BLOCK;
+	if (block != NO_BLOCK && log_blocks->blocks[block].unpublished == 0)
+		settle(block);
+}
+
+/*
+ * A closed block has no unpublished batches any more: it is free, or will be when
+ * its epoch is no longer kept.
+ */
+static void
+settle(int block)
+{
+	int32	   *list;
+
+	if (!is_kept(block))
+	{
+		free_block(block);
+		return;
+	}
+	list = &log_blocks->epoch_lists[log_blocks->blocks[block].epoch %
+									log_blocks->nepochs];
+	log_blocks->blocks[block].next = *list;
+	*list = block;
+}
+
+/*
+ * Find room for a batch.
+ *
+ * size: bytes, MAXALIGNed.  usable: bytes at the beginning of the range that can be
+ * used.  *offset: where the batch begins.  Returns false if there is no room.
+ */
+bool
+pinpoint_blocks_reserve(Size size, Size usable, Size *offset)
+{
+	int			first;
+
+	if (extend_open_block(size, usable, offset))
+		return true;
+	if (!find_free_run(size, usable, &first))
+		return false;
+
+	close_open_block();
+	*offset = block_start(first);
+	log_blocks->open = first;
+	take_block(first);
+	occupy(*offset, size);
+	return true;
+}
+
+/*
+ * Place a batch in the open block, and in free blocks behind it.
+ */
+static bool
+extend_open_block(Size size, Size usable, Size *offset)
+{
+	int			block = log_blocks->open;
+	Size		end;
+
+	if (block == NO_BLOCK)
+		return false;
+
+	/* If it has no byte left, the batch would not begin in it. */
+	end = block_end(block);
+	if (log_blocks->cursor == end)
+		return false;
+	while (end - log_blocks->cursor < size)
+	{
+		if (++block == log_blocks->nblocks || !is_free(block) ||
+			block_end(block) > usable)
+			return false;
+		end = block_end(block);
+	}
+	*offset = log_blocks->cursor;
+	occupy(*offset, size);
+	return true;
+}
+
+/*
+ * A batch begins in the open block.  Take the others that it reaches into, the last
+ * of which becomes the open one.
+ */
+static void
+occupy(Size offset, Size size)
+{
+	int			last = block_at(offset + size - 1);
+
+	log_blocks->blocks[log_blocks->open].unpublished++;
+	while (log_blocks->open < last)
+	{
+		/* What is left behind has this batch, so there is nothing to settle. */
+		log_blocks->open++;
+		take_block(log_blocks->open);
+		log_blocks->blocks[log_blocks->open].unpublished++;
+	}
+	log_blocks->cursor = offset + size;
+}
+
+/*
+ * Find the lowest adjacent free blocks that a batch fits into.
+ */
+static bool
+find_free_run(Size size, Size usable, int *first)
+{
+	int			block = next_free(log_blocks->lowest_free);
+
+	log_blocks->lowest_free = block;
+	while (block < log_blocks->nblocks)
+	{
+		int			end = block;
+
+		while (end < log_blocks->nblocks && is_free(end) &&
+			   block_end(end) <= usable)
+		{
+			if (block_end(end) - block_start(block) >= size)
+			{
+				*first = block;
+				return true;
+			}
+			end++;
+		}
+		if (end < log_blocks->nblocks && is_free(end))
+			return false;		/* it is not usable */
+		block = next_free(end);
+	}
+	return false;
+}
+
+/*
+ * The first free block from this one on; the number of blocks if there is none.
+ */
+static int
+next_free(int block)
+{
+	while (block < log_blocks->nblocks)
+	{
+		uint64		word = log_blocks->free_bits[block / BITS_PER_WORD] >>
+			(block % BITS_PER_WORD);
+
+		if (word != 0)
+			return block + pg_rightmost_one_pos64(word);
+		block = (block / BITS_PER_WORD + 1) * BITS_PER_WORD;
+	}
+	return log_blocks->nblocks;
+}
+
+/*
+ * How many bytes of the range have to be usable for a batch of size bytes to find
+ * room; 0 if that is more than there can be.
+ */
+Size
+pinpoint_blocks_needed(Size size)
+{
+	int			block = log_blocks->open;
+	int			first;
+
+	if (block != NO_BLOCK && log_blocks->cursor < block_end(block))
+	{
+		while (block_end(block) - log_blocks->cursor < size &&
+			   block + 1 < log_blocks->nblocks && is_free(block + 1))
+			block++;
+		if (block_end(block) - log_blocks->cursor >= size)
+			return block_end(block);
+	}
+	if (!find_free_run(size, log_blocks->capacity, &first))
+		return 0;
+	return block_end(block_at(block_start(first) + size - 1));
+}
+
+/*
+ * A batch is published in an epoch, which is kept.
+ *
+ * offset, size: of the batch, in bytes.
+ */
+void
+pinpoint_blocks_publish(Size offset, Size size, uint64 epoch)
+{
+	int			last = block_at(offset + size - 1);
+
+	for (int i = block_at(offset); i <= last; i++)
+	{
+		Block	   *block = &log_blocks->blocks[i];
+
+		if (i == log_blocks->open)
+			log_blocks->published_end = is_kept(i) ?
+				Max(log_blocks->published_end, offset + size) : offset + size;
+		block->epoch = epoch;
+		Assert(block->unpublished > 0);
+		if (--block->unpublished == 0 && i != log_blocks->open)
+			settle(i);
+	}
+}
+
+/*
+ * A batch is not going to be published.
+ */
+void
+pinpoint_blocks_withdraw(Size offset, Size size)
+{
+	int			last = block_at(offset + size - 1);
+
+	for (int i = block_at(offset); i <= last; i++)
+	{
+		Block	   *block = &log_blocks->blocks[i];
+
+		Assert(block->unpublished > 0);
+		if (--block->unpublished > 0)
+			continue;
+		if (i == log_blocks->open && is_kept(i))
+			log_blocks->cursor = log_blocks->published_end;
+		else if (i == log_blocks->open)
+			close_open_block();
+		else
+			settle(i);
+	}
+}
+
+/*
+ * Batches that were published before an epoch are kept no longer: their blocks are
+ * free.
+ */
+void
+pinpoint_blocks_release_before(uint64 epoch)
+{
+	int			open = log_blocks->open;
+
+	while (log_blocks->oldest_epoch < epoch)
+	{
+		int32	   *list = &log_blocks->epoch_lists[log_blocks->oldest_epoch++ %
+													log_blocks->nepochs];
+
+		while (*list != NO_BLOCK)
+		{
+			int			block = *list;
+
+			*list = log_blocks->blocks[block].next;
+			free_block(block);
+		}
+	}
+
+	if (open != NO_BLOCK && log_blocks->blocks[open].unpublished == 0 &&
+		!is_kept(open))
+		close_open_block();
+}
+
+/*
+ * Bytes of all blocks that are in use.
+ */
+Size
+pinpoint_blocks_used(void)
+{
+	return Min((Size) log_blocks->nused * log_blocks->block_size,
+			   log_blocks->capacity);
+}
+
+/*
+ * Is a block of the file in use?  Needs no lock, if the answer may be old.
+ */
+bool
+pinpoint_blocks_use_file(void)
+{
+	return *(volatile int *) &log_blocks->nfile_blocks > 0;
+}

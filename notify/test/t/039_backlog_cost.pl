@@ -1,0 +1,152 @@
+# A listener with a large backlog leaves, is terminated, or is disconnected: the
+# notifications of other sessions arrive meanwhile, all of them and in order.
+#
+# With PINPOINT_TEST_CAPACITY=full the backlogs are large, and how long a notification of
+# others took is shown, with pg_pinpoint and on a server without it.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use List::Util qw(max sum);
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $capacity = $ENV{PINPOINT_TEST_CAPACITY} // 'small';
+die "PINPOINT_TEST_CAPACITY is \"small\" or \"full\"\n" if $capacity !~ /^(?:small|full)$/;
+my $full      = $capacity eq 'full';
+my $batches   = $full ? 2_000_000 : 20_000;    # small ones
+my $megabytes = $full ? 900 : 20;              # of large ones
+my $channels  = $full ? 50_000 : 1_000;
+my $sharers   = $full ? 100 : 10;
+my ($observer, $sender, $listener, $name, $probes);
+
+# Notifications of others, from their NOTIFY until they arrive, while something else
+# goes on: at least $least of them, and until $is_over says so.  Returns the times in
+# milliseconds.
+sub probe_while
+{
+	my ($is_over, $least) = @_;
+	my (@times, $wrong);
+	my $deadline = time + 2 * $PostgreSQL::Test::Utils::timeout_default;
+	while (@times < $least || !$is_over->())
+	{
+		die 'it does not come to its end' if time > $deadline;
+		my $started = time;
+		$probes++;
+		$sender->run("NOTIFY probe, '$probes'");
+		my ($notification) = $listener->wait_for(1);
+		$wrong = 1 if $notification->{payload} ne $probes;
+		push @times, 1000 * (time - $started);
+	}
+	ok(!$wrong, "$name: notifications of others arrive in order");
+	return sort { $a <=> $b } @times;
+}
+
+sub report
+{
+	my ($what, @times) = @_;
+	note(sprintf '%s%s, %s: others: p50 %.2f ms, p99 %.2f ms, max %.1f ms',
+		$full ? 'measured: ' : '', $name, $what, $times[ @times / 2 ], $times[ 0.99 * @times ], $times[-1]);
+	return;
+}
+
+# A session that listens and has this backlog, in a transaction.
+sub make_backlog
+{
+	my ($count, $size, @sessions) = @_;
+	$_->run('BEGIN') for @sessions;
+	$observer->run(
+		"DO \$\$ BEGIN FOR i IN 1 .. $count LOOP"
+		  . " PERFORM pg_notify('backlog', i || repeat('x', $size)); COMMIT; END LOOP; END \$\$");
+	return;
+}
+
+sub usage_is_zero_now { return $observer->value('SELECT pg_notification_queue_usage()') == 0; }
+
+sub usage_is_zero { return wait_until(\&usage_is_zero_now); }
+
+foreach my $engine (0, 1)
+{
+	$name   = $engine ? 'pg_pinpoint' : 'stock';
+	$probes = 0;
+	my $node = new_node($name,
+		preload         => $engine ? 'pg_pinpoint' : '',
+		max_connections => 50 + $sharers,
+		conf            => $engine ? 'pinpoint.queue_memory = 1MB' : '');
+	($observer, $sender, $listener) = connect_many($node, 3);
+	$listener->run('LISTEN probe');
+
+	# One that leaves with a large backlog, and says so.
+	my $session = connect_to($node);
+	$session->run('LISTEN backlog');
+	make_backlog($megabytes * 1024 * 1024 / 7900, 7800, $session);
+	$listener->take_notifications;
+	$session->send_query("UNLISTEN *; NOTIFY probe, 'bye'; COMMIT");
+	my ($bye) = $listener->wait_for(1);
+	is($bye->{payload}, 'bye', "$name: what a session says when it leaves arrives");
+	report('a session UNLISTENs with a large backlog', probe_while(\&usage_is_zero_now, 500));
+	is($session->result->error, undef, "$name: it succeeds");
+	$session->close;
+
+	# One that leaves very many channels.
+	$session = connect_to($node);
+	$session->run("DO \$\$ BEGIN FOR i IN 1 .. $channels LOOP EXECUTE 'LISTEN c' || i; END LOOP; END \$\$");
+	$session->send_query("BEGIN; UNLISTEN *; NOTIFY probe, 'bye'; COMMIT");
+	my $started = time;
+	($bye) = $listener->wait_for(1);
+	is($bye->{payload}, 'bye', "$name: and when it leaves many channels");
+	note(sprintf '%s%s, a session UNLISTENs %d channels: its own notification arrives after %.1f ms',
+		$full ? 'measured: ' : '', $name, $channels, 1000 * (time - $started));
+	report("a session UNLISTENs $channels channels", probe_while(sub { 1 }, 500));
+	$session->close;
+
+	# One that is terminated with a large backlog.
+	$session = connect_to($node);
+	$session->run('LISTEN backlog');
+	make_backlog($batches, 10, $session);
+	$observer->run('SELECT pg_terminate_backend(' . $session->pid . ')');
+	report('a session with many small batches is terminated',
+		probe_while(\&usage_is_zero_now, 500));
+	next if !$engine;
+
+	# Many that share a channel are terminated with a backlog; one stays.
+	my @sharers = connect_many($node, $sharers, options => '-c pinpoint.shared_channels=* -c pinpoint.share_limit=1');
+	my $stays = connect_to($node, options => '-c pinpoint.shared_channels=* -c pinpoint.share_limit=1');
+	$_->run('LISTEN backlog') for @sharers, $stays;
+	make_backlog($batches, 10, @sharers, $stays);
+	$observer->run('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN ('
+		  . join(',', map { $_->pid } @sharers) . ')');
+	report("$sharers sharing sessions are terminated",
+		probe_while(
+			sub { $observer->value(q(SELECT count(*) FROM pinpoint.listening WHERE channel = 'backlog')) == 1 }, 500));
+	$stays->run('COMMIT');
+	my %told;
+	while (keys %told < $batches)
+	{
+		$told{ $_->{payload} }++ for $stays->wait_for(1), $stays->take_notifications;
+	}
+	is(max(values %told), 1, 'all that was assigned to them comes to the one that stays, once');
+	$stays->close;
+	ok(usage_is_zero(), 'and then the queue is empty');
+
+	# A listener that is too far behind is disconnected.
+	$session = connect_to($node);
+	$session->run('LISTEN backlog');
+	make_backlog($megabytes * 1024 * 1024 / 7900, 7800, $session);
+	my $disconnected = $observer->value('SELECT sum(disconnected) FROM pinpoint.stat_notify');
+	$observer->run($_) for "ALTER SYSTEM SET pinpoint.on_lag = 'disconnect'",
+	  "ALTER SYSTEM SET pinpoint.max_listener_lag = '1MB'", 'SELECT pg_reload_conf()';
+	my @times = probe_while(
+		sub { $observer->value('SELECT sum(disconnected) FROM pinpoint.stat_notify') > $disconnected }, 500);
+	report('a listener is disconnected', @times);
+	is($session->result->error->{C}, '57P01', 'the listener learns of it');
+	ok(usage_is_zero(), 'its backlog is gone');
+	$node->stop;
+}
+
+done_testing();
