@@ -73,9 +73,21 @@ static void check_privilege(FmgrInfo *flinfo);
 
 PG_FUNCTION_INFO_V1(pinpoint_notify);
 
+/*
+ * Install the hooks. Called once, while the server preloads its libraries.
+ *
+ * The hook that is installed last is called first, and ours does not pass NOTIFY on. So a
+ * library that is loaded before us sees no NOTIFY statement, which matters if it
+ * audits or counts them.
+ */
 void
 pinpoint_statement_init(void)
 {
+	if (ProcessUtility_hook != NULL)
+		ereport(WARNING,
+				(errmsg("a library that is loaded before pg_pinpoint does not see NOTIFY statements"),
+				 errhint("Name pg_pinpoint first in \"shared_preload_libraries\".")));
+
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	prev_ExecutorStart = ExecutorStart_hook;
