@@ -246,6 +246,8 @@ oldest_sender(void)
 void
 pinpoint_commit_order_stamp(void)
 {
+	if (PinpointMyTransaction.batch == NULL)
+		return;
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		PinpointMyTransaction.stamp = XactLastCommitEnd;
 	else

@@ -88,25 +88,30 @@ pinpoint_eviction_init(void)
 }
 
 /*
- * PID of the listener that keeps the oldest batch, 0 if there is none; *dboid is set to
- * its database if dboid is not NULL.  The caller holds PinpointOrderLock.
+ * PID of the listener that is furthest behind, 0 if there is none; *dboid is set to
+ * its database if dboid is not NULL, and *lag to how far
+ * behind it is, in bytes.  The
+ * caller holds PinpointOrderLock.
  */
 int
-pinpoint_furthest_behind(Oid *dboid)
+pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
 {
 	PinpointSlot *furthest = NULL;
-	uint64		oldest = 0;
+	uint64		most = 0;
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		uint64		sequence = kept_by(i);
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		uint64		bytes = kept_by(i) != 0 ? pinpoint_slot_lag(slot) : 0;
 
-		if (sequence != 0 && (furthest == NULL || sequence < oldest))
+		if (kept_by(i) != 0 && (furthest == NULL || bytes > most))
 		{
-			furthest = &PinpointSlotArray->slots[i];
-			oldest = sequence;
+			furthest = slot;
+			most = bytes;
 		}
 	}
+	if (lag != NULL)
+		*lag = most;
 	if (furthest == NULL)
 		return 0;
 	if (dboid != NULL)

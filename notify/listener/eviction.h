@@ -14,7 +14,7 @@
 #include "wakeup/slots.h"
 
 extern void pinpoint_eviction_init(void);
-extern int	pinpoint_furthest_behind(Oid *dboid);
+extern int	pinpoint_furthest_behind(Oid *dboid, uint64 *lag);
 extern int	pinpoint_evict_lagging(Size limit);
 extern int	pinpoint_evict_oldest(int divisor);
 extern bool pinpoint_eviction_wait(int *waited);

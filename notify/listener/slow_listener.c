@@ -149,17 +149,18 @@ warn(Size limit)
 {
 	Size		size = pinpoint_message_log_capacity();
 	Size		kept;
+	uint64		lag;
 	int			pid;
 	Oid			dboid;
 	StringInfoData description;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	pid = pinpoint_furthest_behind(&dboid);
+	pid = pinpoint_furthest_behind(&dboid, &lag);
 	kept = pinpoint_message_log_kept();
 	LWLockRelease(PinpointOrderLock);
 
-	/* It may have caught up meanwhile. */
-	if (pid == 0 || kept <= limit)
+	/* It may have caught up meanwhile, or keep a bit more than it has to read. */
+	if (pid == 0 || (kept < size / 2 && lag <= limit))
 		return;
 
 	/* The waker has no database. */
@@ -171,8 +172,8 @@ warn(Size limit)
 			(kept >= size / 2 ?
 			 errmsg("NOTIFY queue is %.0f%% full",
 					100.0 * (double) kept / (double) size) :
-			 errmsg("a listener is %zu kB behind in the NOTIFY queue",
-					kept / 1024),
+			 errmsg("a listener is " UINT64_FORMAT " kB behind in the NOTIFY queue",
+					lag / 1024),
 			 errdetail("The listener that is furthest behind is the server process with PID %d.",
 					   pid),
 			 errdetail_log("The listener that is furthest behind is the server process with PID %d%s.",
@@ -239,7 +240,7 @@ pinpoint_report_queue_full(Size size, int sender)
 
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_furthest_behind(NULL);
+	listener = pinpoint_furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 
 	if (size > pinpoint_message_log_capacity())
@@ -275,7 +276,7 @@ pinpoint_report_no_disk_space(int error)
 
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_furthest_behind(NULL);
+	listener = pinpoint_furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 
 	errno = error;
