@@ -227,3 +227,30 @@ REVOKE ALL ON FUNCTION pinpoint.stat_reset() FROM PUBLIC;
 
 GRANT SELECT ON pinpoint.stat_listeners, pinpoint.stat_queue, pinpoint.stat_notify TO PUBLIC;
 GRANT SELECT ON pinpoint.listening TO pg_read_all_stats;
+
+-- VOLATILE, as each call has another answer. Not STRICT: a position that is NULL means
+-- that all channels have changed.
+CREATE FUNCTION pinpoint.position()
+RETURNS text
+AS 'MODULE_PATHNAME', 'pinpoint_position'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.position() IS
+'get the present position; what is notified later can be asked for with pinpoint.changed_since()';
+
+CREATE FUNCTION pinpoint.changed_since(
+	"position" text,
+	VARIADIC channels text[],
+	OUT changed text[],
+	OUT "position" text)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pinpoint_changed_since'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.changed_since(text, text[]) IS
+'get those of the channels that were notified in this database since a position, and the position for the next call';
+
+GRANT EXECUTE ON FUNCTION
+	pinpoint.position(),
+	pinpoint.changed_since(text, text[])
+TO PUBLIC;

@@ -173,6 +173,33 @@ SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.sharing_groups,
 COMMENT ON VIEW pinpoint.stat_channels IS
 'one row per channel that somebody listens on, with the number of its listeners, of those among them who share it, and of the transactions that notified it since the first of them came';
 
+-- VOLATILE, as each call has another answer. Not STRICT: a position that is NULL means
+-- that all channels have changed.
+CREATE FUNCTION pinpoint.position()
+RETURNS text
+AS 'MODULE_PATHNAME', 'pinpoint_position'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.position() IS
+'get the present position; what is notified later can be asked for with pinpoint.changed_since()';
+
+CREATE FUNCTION pinpoint.changed_since(
+	"position" text,
+	VARIADIC channels text[],
+	OUT changed text[],
+	OUT "position" text)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pinpoint_changed_since'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.changed_since(text, text[]) IS
+'get those of the channels that were notified in this database since a position, and the position for the next call';
+
+GRANT EXECUTE ON FUNCTION
+	pinpoint.position(),
+	pinpoint.changed_since(text, text[])
+TO PUBLIC;
+
 -- Functions are for everybody unless default privileges say otherwise; these have
 -- to be: a call of pg_notify() is replaced only if nobody can notice.
 GRANT EXECUTE ON FUNCTION

@@ -35,6 +35,7 @@ char	   *pinpoint_shared_channels = NULL;
 int			pinpoint_share_limit = 2;
 bool		pinpoint_fold = false;
 bool		pinpoint_replicate_notifications = false;
+int			pinpoint_heartbeat_interval = 10 * 1000;
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
 /* Are all settings known?  Then one can be checked against another. */
@@ -50,6 +51,9 @@ static const struct config_enum_entry fault_options[] = {
 	{"none", PINPOINT_FAULT_NONE, false},
 	{"arrival_order", PINPOINT_FAULT_ARRIVAL_ORDER, false},
 	{"drop_signals", PINPOINT_FAULT_DROP_SIGNALS, false},
+	{"counter_first", PINPOINT_FAULT_COUNTER_FIRST, false},
+	{"missing_place", PINPOINT_FAULT_MISSING_PLACE, false},
+	{"count_late", PINPOINT_FAULT_COUNT_LATE, false},
 	{NULL, 0, false}
 };
 
@@ -196,6 +200,17 @@ pinpoint_settings_define(void)
 							 PGC_POSTMASTER,
 							 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.heartbeat_interval",
+							"Sets the time between notifications on the channel pinpoint_heartbeat.",
+							"Sessions that listen on it learn that their connection works. Zero sends none.",
+							&pinpoint_heartbeat_interval,
+							10 * 1000,
+							0,
+							60 * 60 * 1000,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("pinpoint.debug_fault",
 							 "Plants a fault, to see that the tests catch it.",

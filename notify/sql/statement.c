@@ -38,6 +38,7 @@
 #include "base/compat.h"
 #include "base/settings.h"
 #include "base/transaction.h"
+#include "commit/heartbeat.h"
 #include "listener/delivery.h"
 #include "listener/listening.h"
 #include "sql/pending.h"
@@ -65,15 +66,28 @@ static bool listens_in_recovery(void);
 static void listen_in_recovery(const char *channel);
 static void record_action(PinpointActionKind kind, const char *channel);
 static bool takes_over(void);
+static void check_reserved(const char *channel);
 static void check_own_payload(const char *payload);
 static void queue_notification(const char *channel, const char *payload);
 static void check_privilege(FmgrInfo *flinfo);
 
 PG_FUNCTION_INFO_V1(pinpoint_notify);
 
+/*
+ * Install the hooks. Called once, while the server preloads its libraries.
+ *
+ * The hook that is installed last is called first, and ours does not pass NOTIFY on. So a
+ * library that is loaded before us sees no NOTIFY statement, which matters if it
+ * audits or counts them.
+ */
 void
 pinpoint_statement_init(void)
 {
+	if (ProcessUtility_hook != NULL)
+		ereport(WARNING,
+				(errmsg("a library that is loaded before pg_pinpoint does not see NOTIFY statements"),
+				 errhint("Name pg_pinpoint first in \"shared_preload_libraries\".")));
+
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	prev_ExecutorStart = ExecutorStart_hook;
@@ -111,6 +125,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 		NotifyStmt *notify = (NotifyStmt *) pstmt->utilityStmt;
 		const char *payload = notify->payload ? notify->payload : "";
 
+		check_reserved(notify->conditionname);
 		if (takes_over())
 		{
 			/* allowed in a read-only transaction, but not here */
@@ -239,7 +254,16 @@ record_action(PinpointActionKind kind, const char *channel)
 		!pinpoint_listening_used() && !pinpoint_pending_exists())
 		return;
 
-	if (kind == PINPOINT_LISTEN && pinpoint_shares_channel(channel))
+	if (pinpoint_is_heartbeat_channel(channel))
+	{
+		/*
+		 * Where the extension is not there, notifications are not counted, and
+		 * a heartbeat would say what is not so.
+		 */
+		if (kind == PINPOINT_LISTEN && !pinpoint_replacement_exists())
+			return;
+	}
+	else if (kind == PINPOINT_LISTEN && pinpoint_shares_channel(channel))
 		share_limit = pinpoint_share_limit;
 	pinpoint_pending_action(kind, channel, share_limit);
 }
@@ -290,6 +314,22 @@ queue_notification(const char *channel, const char *payload)
 }
 
 /*
+ * Only the server notifies on the channel of the heartbeat.
+ *
+ * Errors: ERRCODE_RESERVED_NAME, if it is that one and the extension is there.
+ */
+static void
+check_reserved(const char *channel)
+{
+	if (pinpoint_is_heartbeat_channel(channel) && hooks_installed &&
+		pinpoint_replacement_exists())
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("channel name \"%s\" is reserved", channel),
+				 errdetail("The server itself notifies on this channel.")));
+}
+
+/*
  * A notification goes PostgreSQL's own way.  PostgreSQL will refuse a long payload;
  * where we would not, say why.
  *
@@ -326,6 +366,7 @@ pinpoint_notify(PG_FUNCTION_ARGS)
 
 	check_privilege(fcinfo->flinfo);
 	PreventCommandDuringRecovery("NOTIFY");
+	check_reserved(channel);
 	if (takes_over())
 		queue_notification(channel, payload);
 	else

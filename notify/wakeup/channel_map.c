@@ -225,6 +225,15 @@ control_size(void)
 }
 
 /*
+ * Hash of a channel of a database.  hash: pinpoint_channel_hash().
+ */
+uint32
+pinpoint_channel_map_hash(Oid dboid, uint32 hash)
+{
+	return combined_hash(dboid, hash);
+}
+
+/*
  * Items for which there is room, beside the buckets.
  */
 static Size
