@@ -331,3 +331,56 @@ func TestStopsWithNothingLeft(t *testing.T) {
 	// Nor does it hold up the server's shutdown.
 	p.stop(t, "fast")
 }
+
+// How fast the bridge works off a backlog, beside pg_recvlogical, which throws away what it
+// reads. Only measured when asked for: BRIDGE_TEST_BACKLOG is the number of notifications.
+// A transaction with many is one message for pg_recvlogical, and JetStream stores each.
+func TestThroughput(t *testing.T) {
+	total := setting(t, "BRIDGE_TEST_BACKLOG", 0)
+	if total == 0 {
+		t.Skip("BRIDGE_TEST_BACKLOG is not set")
+	}
+	p, n := startPostgres(t), startNATS(t, "")
+	p.exec(t, "CREATE PUBLICATION pinpoint_nats")
+	for _, size := range []int{1, 20} {
+		p.exec(t, "SELECT pg_create_logical_replication_slot('start', 'pgoutput')")
+		p.exec(t, fmt.Sprintf(`DO $$ BEGIN FOR i IN 1..%d LOOP
+			PERFORM pg_notify('channel' || i %% 100, 'payload ' || i); IF i %% %d = 0 THEN COMMIT; END IF; END LOOP; END $$`, total, size))
+		end := p.value(t, "SELECT pg_logical_emit_message(true, 'end', '')::text")
+		var ratios []float64
+		for run := range 3 {
+			p.exec(t, `SELECT pg_copy_logical_replication_slot('start', 'pinpoint_nats'), pg_copy_logical_replication_slot('start', 'recvlogical')`)
+			recvlogical := func() float64 {
+				started := time.Now()
+				check(t, program(t, "pg_recvlogical", "-d", p.url(), "--slot", "recvlogical", "--start", "--no-loop", "--endpos", end, "-f", "/dev/null",
+					"-o", "proto_version=1", "-o", "messages=on", "-o", "publication_names=pinpoint_nats"))
+				return float64(total) / time.Since(started).Seconds()
+			}
+			bridged := func() float64 {
+				started := time.Now()
+				b := startBridge(t, p.url(), n)
+				waitUntil(t, "all messages are in the stream", func() bool { return n.last(streamName) == uint64(total) })
+				rate := float64(total) / time.Since(started).Seconds()
+				check(t, b.command.Process.Signal(syscall.SIGTERM))
+				check(t, b.command.Wait())
+				t.Logf("bridge: %.1f s of processor time", (b.command.ProcessState.UserTime() + b.command.ProcessState.SystemTime()).Seconds())
+				check(t, n.js.DeleteStream(context.Background(), streamName))
+				return rate
+			}
+			var read, published float64
+			if run%2 == 0 {
+				read, published = recvlogical(), bridged()
+			} else {
+				published, read = bridged(), recvlogical()
+			}
+			ratios = append(ratios, published/read)
+			t.Logf("%d per transaction: pg_recvlogical %.0f, bridge %.0f notifications per second, ratio %.2f", size, read, published, published/read)
+			p.exec(t, "SELECT pg_drop_replication_slot('pinpoint_nats'), pg_drop_replication_slot('recvlogical')")
+		}
+		p.exec(t, "SELECT pg_drop_replication_slot('start')")
+		slices.Sort(ratios)
+		if median := ratios[1]; size == 1 && median < 0.5 {
+			t.Errorf("%d per transaction: the bridge has %.2f of the throughput of pg_recvlogical", size, median)
+		}
+	}
+}

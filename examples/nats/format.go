@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 )
 
 var errMalformed = errors.New("malformed message")
 var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n")
-var reserved = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
 // transaction reads the messages of one transaction. docs/standby.md has their form.
 type transaction struct {
@@ -22,14 +20,14 @@ type transaction struct {
 // read calls publish for each notification of one message. Any user can write a message
 // with this prefix (pg_logical_emit_message), so nothing in it is trusted.
 func (t *transaction) read(content []byte, publish func(channel, payload string) error) error {
-	var version, pid, channels, notifications, size, before int
 	line, rest, _ := bytes.Cut(content, []byte{'\n'})
-	n, _ := fmt.Sscanf(string(line), "%d %d %d %d %d %d", &version, &pid, &channels, &notifications, &size, &before)
-	if n != 6 || version != 1 {
+	head := strings.Fields(string(line))
+	if len(head) != 6 || head[0] != "1" {
 		return fmt.Errorf("%w: first line %.40q", errMalformed, line)
 	}
-	if before == 0 {
-		*t = transaction{nchannels: channels}
+	if head[5] == "0" { // nothing of this batch came before
+		t.channels = nil
+		t.nchannels, _ = strconv.Atoi(head[2])
 	}
 	for len(rest) > 0 {
 		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
@@ -55,10 +53,13 @@ func (t *transaction) read(content []byte, publish func(channel, payload string)
 // token makes any name a token of a NATS subject. Each byte but ASCII letters, digits, "-"
 // and "_" becomes "%" and two hexadecimal digits, as in a URL.
 func token(name string) string {
-	return reserved.ReplaceAllStringFunc(name, func(char string) (code string) {
-		for _, b := range []byte(char) {
-			code += fmt.Sprintf("%%%02X", b)
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
 		}
-		return code
-	})
+	}
+	return b.String()
 }

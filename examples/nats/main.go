@@ -36,8 +36,6 @@ var (
 	slot        = text("slot", "PINPOINT_SLOT", "pinpoint_nats", "replication slot, created if missing")
 	publication = text("publication", "PINPOINT_PUBLICATION", "pinpoint_nats", "publication, created without tables if missing")
 	servers     = text("server", "NATS_URL", nats.DefaultURL, "NATS servers, separated by commas")
-	user        = text("user", "NATS_USER", "", "user name")
-	password    = text("password", "NATS_PASSWORD", "", "password")
 	creds       = text("creds", "NATS_CREDS", "", "credentials file")
 	nkey        = text("nkey", "NATS_NKEY", "", "file with the seed of an NKEY")
 	ca          = text("tlsca", "NATS_CA", "", "file with certificates of authorities")
@@ -97,11 +95,14 @@ type session struct {
 	sql      *pgx.Conn
 	conn     *pgconn.PgConn // for replication
 	server   pglogrepl.IdentifySystemResult
+	nc       *nats.Conn
 	js       jetstream.JetStream
 	stream   string
-	last, at position // of the last notification in the stream, and of the present one
-	in       *transaction
-	sent     uint64 // sequence number in the stream that the last message gets
+	subject  string       // without the channel
+	sent     uint64       // sequence number in the stream that the last message gets
+	last, at position     // of the last notification that the stream had, and of the present one
+	id       string       // Nats-Msg-Id of the present one, without its number
+	in       *transaction // of the present one; nil between transactions
 
 	mu        sync.Mutex // for what follows
 	stored    uint64     // JetStream has stored all up to this one
@@ -142,17 +143,17 @@ func run(parent context.Context) error {
 		return err
 	}
 	defer s.conn.Close(context.Background())
-	if err := s.openSlot(ctx); err != nil {
-		return fmt.Errorf("PostgreSQL: %w", err)
+	if err = s.openSlot(ctx); err != nil {
+		return err
 	}
-	if err := s.openStream(ctx, fail); err != nil {
-		return fmt.Errorf("NATS: %w", err)
+	defer func() { s.nc.Close() }()
+	if err = s.openStream(ctx, fail); err != nil {
+		return err
 	}
-	defer s.js.Conn().Close()
 	err = pglogrepl.StartReplication(ctx, s.conn, *slot, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'", "messages 'on'", "publication_names '" + pgx.Identifier{*publication}.Sanitize() + "'"}})
 	if err != nil {
-		return fmt.Errorf("PostgreSQL: %w", err)
+		return err
 	}
 	slog.Info("connected", "slot", *slot, "stream", s.stream, "sequence", s.sent, "commit", s.last.commit)
 
@@ -160,8 +161,8 @@ func run(parent context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = s.conn.Conn().SetReadDeadline(time.Now()) })()
 	done := make(chan struct{})
 	go func() { fail(s.confirm(ctx)); close(done) }()
-	for err = nil; err == nil; {
-		err = s.receive(ctx)
+	for err == nil {
+		err = s.receive()
 	}
 	fail(err)
 	<-done
@@ -171,8 +172,7 @@ func run(parent context.Context) error {
 		case <-time.After(ackTimeout):
 		}
 	}
-	_ = s.sendConfirmation()
-	return context.Cause(ctx)
+	return errors.Join(context.Cause(ctx), s.sendConfirmation())
 }
 
 // openSlot creates the publication and the slot if they are missing. The publication comes
@@ -203,31 +203,30 @@ func (s *session) openSlot(ctx context.Context) (err error) {
 }
 
 // openStream connects to NATS, creates the stream if it is missing, and reads its end.
-func (s *session) openStream(ctx context.Context, fail context.CancelCauseFunc) error {
+func (s *session) openStream(ctx context.Context, fail context.CancelCauseFunc) (err error) {
 	// nats.go could connect again by itself, but what was lost on its way has to be read again.
 	options := []nats.Option{nats.Name("pg_pinpoint bridge"), nats.NoReconnect(),
-		nats.ClosedHandler(func(*nats.Conn) { fail(errors.New("NATS: connection lost")) })}
-	for set, option := range map[*string]nats.Option{user: nats.UserInfo(*user, *password), ca: nats.RootCAs(*ca),
+		nats.ClosedHandler(func(*nats.Conn) { fail(nats.ErrDisconnected) })}
+	for set, option := range map[*string]nats.Option{ca: nats.RootCAs(*ca),
 		cert: nats.ClientCert(*cert, *key), creds: nats.UserCredentials(*creds), nkey: nkeyOption} {
 		if *set != "" {
 			options = append(options, option)
 		}
 	}
-	nc, err := nats.Connect(*servers, options...)
-	if err != nil {
+	if s.nc, err = nats.Connect(*servers, options...); err != nil {
 		return err
 	}
-	s.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(*window), jetstream.WithPublishAsyncTimeout(ackTimeout),
+	s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(*window), jetstream.WithPublishAsyncTimeout(ackTimeout),
 		jetstream.WithPublishAsyncAckHandler(s.acknowledged), jetstream.WithPublishAsyncErrHandler(
-			func(_ jetstream.JetStream, _ *nats.Msg, err error) { fail(fmt.Errorf("NATS: %w", err)) }))
+			func(_ jetstream.JetStream, _ *nats.Msg, err error) { fail(err) }))
 	if err != nil {
 		return err
 	}
-	subject := "pg." + token(s.server.DBName) + ".*"
+	s.subject = "pg." + token(s.server.DBName) + "."
 	s.stream = cmp.Or(*stream, "pg_"+token(s.server.DBName))
 	st, err := s.js.Stream(ctx, s.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		st, err = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: s.stream, Subjects: []string{subject}, Replicas: *replicas})
+		st, err = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: s.stream, Subjects: []string{s.subject + "*"}, Replicas: *replicas})
 	}
 	if err != nil {
 		return err
@@ -237,11 +236,11 @@ func (s *session) openStream(ctx context.Context, fail context.CancelCauseFunc) 
 	if s.sent == 0 {
 		return nil
 	}
-	leader, err := nc.JetStream() // this interface asks the leader, even if the stream has allow_direct
+	leader, err := s.nc.JetStream() // this interface asks the leader, even if the stream has allow_direct
 	if err != nil {
 		return err
 	}
-	message, err := leader.GetMsg(s.stream, s.sent, nats.Context(ctx))
+	message, err := leader.GetMsg(s.stream, s.sent)
 	if err == nil {
 		s.last, err = s.positionOf(ctx, message.Header.Get(jetstream.MsgIDHeader))
 	} else if !errors.Is(err, nats.ErrMsgNotFound) {
@@ -285,41 +284,36 @@ func (s *session) positionOf(ctx context.Context, id string) (p position, err er
 }
 
 // receive handles one message of PostgreSQL.
-func (s *session) receive(ctx context.Context) error {
+func (s *session) receive() error {
 	raw, err := s.conn.ReceiveMessage(context.Background())
 	if err != nil {
-		return fmt.Errorf("PostgreSQL: %w", err)
+		return err
 	}
 	copied, ok := raw.(*pgproto3.CopyData)
 	if !ok {
-		return fmt.Errorf("PostgreSQL: replication ended: %+v", raw)
+		return fmt.Errorf("replication ended: %+v", raw)
 	}
 	if copied.Data[0] == pglogrepl.PrimaryKeepaliveMessageByteID {
 		keepalive, err := pglogrepl.ParsePrimaryKeepaliveMessage(copied.Data[1:])
-		if err != nil {
-			return err
-		}
-		if s.in == nil {
+		if err == nil && s.in == nil {
 			s.addPoint(keepalive.ServerWALEnd)
 		}
-		return s.sendConfirmation()
+		return errors.Join(err, s.sendConfirmation())
 	}
 	data, err := pglogrepl.ParseXLogData(copied.Data[1:])
 	if err != nil {
 		return err
 	}
 	message, err := pglogrepl.Parse(data.WALData)
-	if err != nil {
-		return err
-	}
 	switch m := message.(type) {
 	case *pglogrepl.BeginMessage:
 		s.in, s.at = &transaction{}, position{m.FinalLSN, -1}
+		s.id = fmt.Sprintf("%s-%d-%s-", s.server.SystemID, s.server.Timeline, m.FinalLSN)
 	case *pglogrepl.LogicalDecodingMessage:
 		if !m.Transactional || m.Prefix != "pg_pinpoint" {
 			return nil
 		}
-		err = s.in.read(m.Content, func(channel, payload string) error { return s.publish(ctx, channel, payload) })
+		err = s.in.read(m.Content, s.publish)
 		if errors.Is(err, errMalformed) {
 			malformed.Inc()
 			slog.Error("left out", "reason", err, "commit", s.at.commit)
@@ -332,19 +326,16 @@ func (s *session) receive(ctx context.Context) error {
 	return err
 }
 
-func (s *session) publish(ctx context.Context, channel, payload string) error {
+func (s *session) publish(channel, payload string) error {
 	s.at.number++
 	if s.at.commit < s.last.commit || s.at.commit == s.last.commit && s.at.number <= s.last.number {
 		skipped.Inc()
 		return nil
-	} else if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	// JetStream stores a message only as the next of the stream. So if one is lost on its way,
 	// those after it are not stored; and of two bridges only one can go on.
-	id := s.server.SystemID + "-" + strconv.Itoa(int(s.server.Timeline)) + "-" + s.at.commit.String() + "-" + strconv.Itoa(s.at.number)
-	_, err := s.js.PublishAsync("pg."+token(s.server.DBName)+"."+token(channel), []byte(payload),
-		jetstream.WithMsgID(id), jetstream.WithExpectLastSequence(s.sent), jetstream.WithStallWait(ackTimeout))
+	_, err := s.js.PublishAsync(s.subject+token(channel), []byte(payload), jetstream.WithMsgID(s.id+strconv.Itoa(s.at.number)),
+		jetstream.WithExpectLastSequence(s.sent), jetstream.WithStallWait(ackTimeout))
 	s.sent++
 	return err
 }
@@ -380,11 +371,11 @@ func (s *session) confirm(ctx context.Context) error {
 		if err := s.sql.QueryRow(ctx, `SELECT pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
 			ELSE pg_current_wal_flush_lsn() END, confirmed_flush_lsn)::float8 FROM pg_replication_slots
 			WHERE slot_name = $1`, *slot).Scan(&bytes); err != nil {
-			return fmt.Errorf("PostgreSQL: %w", err)
+			return err
 		}
 		lag.Set(bytes)
 		if err := s.sendConfirmation(); err != nil {
-			return fmt.Errorf("PostgreSQL: %w", err)
+			return err
 		}
 	}
 }
