@@ -143,7 +143,6 @@ func (p *postgres) configure(t testing.TB, settings ...string) {
 
 // run starts the server, and stops it at the end of the test.
 func (p *postgres) run(t testing.TB) {
-	p.start(t)
 	t.Cleanup(func() {
 		_ = program(t, "pg_ctl", "-D", p.dir, "-m", "immediate", "-w", "stop")
 		if t.Failed() {
@@ -151,6 +150,7 @@ func (p *postgres) run(t testing.TB) {
 			t.Logf("PostgreSQL: %s", log[max(0, len(log)-3000):])
 		}
 	})
+	p.start(t)
 }
 
 func (p *postgres) start(t testing.TB) {
