@@ -71,8 +71,8 @@ func TestMessagesAreRead(t *testing.T) {
 		{"channel that is not there", []string{"1 1 1 1 9 0\na\n1\tx\n"}, nil, true},
 		{"channel before the first", []string{"1 1 1 1 9 0\na\n-1\tx\n"}, nil, true},
 		{"channel without a name", []string{"1 1 1 1 9 0\n\n0\tx\n"}, nil, true},
-		{"channel with a long name", []string{"1 1 1 1 9 0\n" + strings.Repeat("a", 127) + "\n0\tx\n"}, nil, true},
-		{"long payload", []string{"1 1 1 1 9 0\na\n0\t" + strings.Repeat("x", 16001) + "\n"}, nil, true},
+		{"channel with a long name", []string{"1 1 1 1 9 0\n" + strings.Repeat("a", 256) + "\n0\tx\n"}, nil, true},
+		{"long payload", []string{"1 1 1 1 9 0\na\n0\t" + strings.Repeat("x", 1<<16+1) + "\n"}, nil, true},
 		{"negative number of channels", []string{"1 1 -1 1 9 0\na\n0\tx\n"}, nil, true},
 	} {
 		var in transaction
@@ -383,4 +383,57 @@ func TestThroughput(t *testing.T) {
 			t.Errorf("%d per transaction: the bridge has %.2f of the throughput of pg_recvlogical", size, median)
 		}
 	}
+}
+
+// On 17 and later the slot is on the standby too. What was published of commits that the
+// failover has lost does not hide what is committed afterwards.
+func TestGoesOnAfterAFailover(t *testing.T) {
+	p, n := startPostgres(t), startNATS(t, "")
+	if version, _ := strconv.Atoi(p.value(t, "SHOW server_version_num")); version < 170000 {
+		t.Skip("failover slots are there from 17 on")
+	}
+	p.exec(t, "SELECT pg_create_physical_replication_slot('standby', true)")
+	standby := &postgres{dir: folder(t) + "/data", port: freePort(t)}
+	connection := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres", p.port)
+	check(t, program(t, "pg_basebackup", "-d", connection, "-D", standby.dir, "-X", "stream", "-c", "fast", "-S", "standby"))
+	check(t, os.WriteFile(standby.dir+"/standby.signal", nil, 0o644))
+	standby.configure(t, "primary_conninfo = '"+connection+"'", "primary_slot_name = 'standby'", "hot_standby_feedback = on",
+		"sync_replication_slots = on", "wal_receiver_status_interval = '100ms'")
+	standby.run(t)
+	b := startBridge(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write",
+		p.port, standby.port), n)
+	waitUntil(t, "the bridge is connected", func() bool { return strings.Contains(b.log.String(), "connected") })
+
+	// The slot of the standby is ready when it has what the bridge has confirmed.
+	p.exec(t, "NOTIFY jobs, 'before'")
+	waitUntil(t, "the slot is on the standby", func() bool {
+		p.exec(t, "SELECT pg_log_standby_snapshot()")
+		return standby.value(t, "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 'pinpoint_nats' AND synced AND NOT temporary") == "1"
+	})
+
+	// The standby does not get the next commits, and is promoted without them.
+	standby.exec(t, "ALTER SYSTEM SET primary_conninfo = ''")
+	standby.exec(t, "SELECT pg_reload_conf()")
+	waitUntil(t, "the standby receives nothing", func() bool {
+		return standby.value(t, "SELECT count(*)::text FROM pg_stat_wal_receiver") == "0"
+	})
+	for i := range 5 {
+		p.exec(t, "SELECT pg_notify('jobs', $1)", fmt.Sprintf("lost %d", i))
+	}
+	waitUntil(t, "all are in the stream", func() bool { return n.last(streamName) == 6 })
+	p.stop(t, "immediate")
+	standby.exec(t, "SELECT pg_promote()")
+	standby.exec(t, "NOTIFY jobs, 'after'")
+	waitUntil(t, "the new primary's is in the stream", func() bool { return n.last(streamName) >= 7 })
+
+	// Nor does the bridge publish anything twice when it is started anew.
+	b.kill()
+	b.start(t)
+	standby.exec(t, "NOTIFY jobs, 'last'")
+	waitUntil(t, "the last is in the stream", func() bool { return n.last(streamName) >= 8 })
+	var expected []message
+	for _, payload := range []string{"before", "lost 0", "lost 1", "lost 2", "lost 3", "lost 4", "after", "last"} {
+		expected = append(expected, message{"pg.postgres.jobs", payload})
+	}
+	compare(t, n.messages(t, streamName), expected)
 }

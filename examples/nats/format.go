@@ -32,7 +32,7 @@ func (t *transaction) read(content []byte, publish func(channel, payload string)
 	for len(rest) > 0 {
 		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
 		if len(t.channels) < t.nchannels {
-			if len(line) == 0 || len(line) > 2*63 { // a name has 63 bytes, escaped at most twice as many
+			if len(line) == 0 || len(line) > 255 { // a name has 63 bytes, and a server may be built for more
 				return fmt.Errorf("%w: channel %.40q", errMalformed, line)
 			}
 			t.channels = append(t.channels, unescape.Replace(string(line)))
@@ -40,7 +40,7 @@ func (t *transaction) read(content []byte, publish func(channel, payload string)
 		}
 		number, payload, _ := bytes.Cut(line, []byte{'\t'})
 		i, err := strconv.Atoi(string(number))
-		if err != nil || i < 0 || i >= len(t.channels) || len(payload) > 2*8000 {
+		if err != nil || i < 0 || i >= len(t.channels) || len(payload) > 1<<16 { // with any block size it is less
 			return fmt.Errorf("%w: notification %.40q", errMalformed, line)
 		}
 		if err := publish(t.channels[i], unescape.Replace(string(payload))); err != nil {
