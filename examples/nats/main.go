@@ -189,10 +189,7 @@ func (s *session) openSlot(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	failover := ""
-	if s.conn.ParameterStatus("server_version") >= "17" {
-		failover = ", failover => true"
-	}
+	failover := map[bool]string{true: ", failover => true"}[s.conn.ParameterStatus("server_version") >= "17"]
 	created, err := s.sql.Exec(ctx, "SELECT pg_create_logical_replication_slot($1, 'pgoutput'"+failover+
 		") WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", *slot)
 	if created.RowsAffected() > 0 {
