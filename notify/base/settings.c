@@ -102,7 +102,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
 							"Sets the shared memory for the channels that sessions listen on.",
-							"About 135 bytes for each channel, and 13 for each listener of a channel that has more than two. One role can have half of it at most. A session whose channel does not fit is woken for every notification in its database. -1 chooses by the number of possible sessions.",
+							"About 135 bytes for each channel, and 13 for each listener of a channel that has more than two. One role can have about half of it at most. A session whose channel does not fit is woken for every notification in its database. -1 chooses by the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
 							-1,
@@ -242,8 +242,7 @@ pinpoint_settings_check(void)
 }
 
 /*
- * The memory allocator hands out 64 kB at a time for each size that it is asked
- * for, so there has to be some more than a few channels take.
+ * It has to have room for the buckets of the channel map, and for some channels.
  */
 static bool
 check_channel_memory(int *newval, void **extra, GucSource source)
