@@ -153,7 +153,7 @@ build_extension() {
 	extdir=$("$PG_CONFIG" --sharedir)/extension
 
 	mkdir "$WORK/build"
-	cp -R "$ROOT/Makefile" "${PARTS[@]/#/$ROOT/}" "$WORK/build"
+	cp -R "$ROOT/Makefile" "$ROOT/VERSION" "${PARTS[@]/#/$ROOT/}" "$WORK/build"
 	supervise make -s -C "$WORK/build" clean
 	run make -s -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
 

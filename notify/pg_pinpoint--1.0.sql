@@ -1,4 +1,4 @@
-/* notify/pg_pinpoint--0.2.0.sql */
+/* notify/pg_pinpoint--1.0.sql */
 
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION pg_pinpoint" to load this file. \quit
