@@ -209,11 +209,16 @@ pinpoint_eviction_wait(int *waited)
 /*
  * Evict all that listen in a database, or in any database if dboid is InvalidOid.
  * Returns how many there are.
+ *
+ * with_lock: NULL, or what is to be done in the same hold of PinpointOrderLock.
  */
 int
-pinpoint_evict_database(Oid dboid, PinpointEviction reason)
+pinpoint_evict_database(Oid dboid, PinpointEviction reason,
+						void (*with_lock) (void))
 {
 	begin();
+	if (with_lock != NULL)
+		with_lock();
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];

@@ -279,13 +279,18 @@ set_status(const char *status, Size size)
 
 	if (size == strlen(PINPOINT_STATUS_ON) &&
 		memcmp(status, PINPOINT_STATUS_ON, size) == 0)
+	{
 		primary_status = STATUS_REPLICATES;
+		pinpoint_positions_set_primary(true);
+	}
 	else if (size == strlen(PINPOINT_STATUS_OFF) &&
 			 memcmp(status, PINPOINT_STATUS_OFF, size) == 0 &&
 			 primary_status != STATUS_DOES_NOT)
 	{
 		primary_status = STATUS_DOES_NOT;
-		n = pinpoint_evict_database(InvalidOid, PINPOINT_EVICTED_REPLICATE_OFF);
+		pinpoint_positions_set_primary(false);
+		n = pinpoint_evict_database(InvalidOid, PINPOINT_EVICTED_REPLICATE_OFF,
+									NULL);
 		if (n > 0)
 			ereport(LOG,
 					(errmsg("the primary does not replicate notifications any more"),
@@ -694,9 +699,14 @@ try_reserve(Size size)
 static void
 disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 {
-	int			n = pinpoint_evict_database(dboid, reason);
+	/*
+	 * Both in one hold of the lock.  A session that begins to listen after it
+	 * finds the floor raised, and no heartbeat from above the floor goes to one
+	 * that is disconnected.
+	 */
+	int			n = pinpoint_evict_database(dboid, reason,
+											pinpoint_positions_raise_floor_locked);
 
-	pinpoint_positions_raise_floor();
 	if (n == 0)
 		return;
 	ereport(LOG,
