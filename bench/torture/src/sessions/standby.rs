@@ -8,8 +8,8 @@ use pinpoint_servers::cluster::{Cluster, Shutdown};
 use rand::RngExt;
 use tokio::sync::Mutex;
 
-use crate::finding::Finding;
-use crate::shared::{STEPS_TO_PROMOTION, Shared, Standby, within};
+use crate::checker::finding::Finding;
+use crate::sessions::run_state::{STEPS_TO_PROMOTION, Shared, Standby, within};
 use crate::workload::random_for;
 
 const WHO: &str = "standby control";

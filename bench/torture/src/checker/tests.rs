@@ -1,15 +1,15 @@
 //! The comparison, with differences planted one by one.
 
-mod story;
+mod run_builder;
 
 use std::collections::HashMap;
 
-use self::story::*;
+use self::run_builder::*;
 use crate::checker::Checker;
-use crate::difference::What;
-use crate::identity::{Channel, Introduction, Key, Lsn};
-use crate::record::{Decoded, Entry, Event, Fate, Moment, Received, Record};
+use crate::checker::difference::What;
+use crate::checker::record::{Decoded, Entry, Event, Fate, Moment, Received, Record};
 use crate::workload::Planned;
+use crate::workload::identity::{Channel, Introduction, Key, Lsn};
 
 #[test]
 fn what_was_committed_is_what_is_received() {

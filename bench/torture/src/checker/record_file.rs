@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use crate::record::{Header, Record};
+use crate::checker::record::{Header, Record};
 
 /// Of the records that this program writes and reads.
 pub const FORMAT: u32 = 1;
@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::record::{Event, Moment};
+    use crate::checker::record::{Event, Moment};
     use crate::workload::Workload;
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::identity::{Channel, Key, Lsn, TransactionId};
+use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
 
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use crate::identity::{Channel, Introduction, Key, Lsn, TransactionId};
-use crate::record::Entry;
-use crate::schema::MARKER;
+use crate::checker::record::Entry;
+use crate::sessions::schema::MARKER;
+use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
 
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("cannot make sense of a line of the decoded stream: {0}")]

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::identity::{TransactionId, payload};
-use crate::schema::{
+use crate::sessions::schema::{
     AWAIT_NEWCOMER, BREAK_CONSTRAINT, CONSTRAINT_BROKEN, DEFERRED_CONSTRAINT_BROKEN, READ_ACCOUNTS,
     SEE_NEWCOMERS, break_deferred_constraint, insert_and_notify,
 };
-use crate::unit::{
+use crate::workload::identity::{TransactionId, payload};
+use crate::workload::unit_of_work::{
     End, Form, Greeting, Notification, SavepointEnd, Series, Statement, Step, Transaction, Unit,
 };
 

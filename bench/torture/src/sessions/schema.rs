@@ -1,6 +1,6 @@
 //! The tables, triggers and procedures that the torture works on.
 
-use crate::identity::{FENCE_BASE, FILLER, Introduction};
+use crate::workload::identity::{FENCE_BASE, FILLER, Introduction};
 
 /// The replication slot that tells the true order of commits.
 pub const SLOT: &str = "pinpoint_torture";

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::checker::Checker;
-use crate::difference::{Difference, What};
-use crate::identity::{Channel, Introduction, Key, Lsn, TransactionId};
-use crate::observer::Counts;
-use crate::record::{
+use crate::checker::difference::{Difference, What};
+use crate::checker::observer::Counts;
+use crate::checker::record::{
     Decoded, Entry, Event, Fate, Moment, Outcome, Received, Record, Returned, WriterSession,
 };
-use crate::unit::Notification;
+use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
+use crate::workload::unit_of_work::Notification;
 use crate::workload::{Planned, Plans};
 
 pub const LENGTH: u32 = 20;

@@ -9,7 +9,7 @@ use pinpoint_servers::arguments::ClusterArgs;
 use pinpoint_servers::options::positive_duration;
 use pinpoint_servers::target::{Setting, Target};
 
-use crate::identity::FENCE_BASE;
+use crate::workload::identity::FENCE_BASE;
 
 /// The library that faults can be planted in.
 const ENGINE: &str = "pg_pinpoint";

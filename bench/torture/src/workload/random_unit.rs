@@ -4,8 +4,8 @@ use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
 
-use crate::identity::{Channel, MAX_PAYLOAD, TransactionId, min_length};
-use crate::unit::{
+use crate::workload::identity::{Channel, MAX_PAYLOAD, TransactionId, min_length};
+use crate::workload::unit_of_work::{
     Disturbance, DisturbanceKind, End, Form, Greeting, Notification, SavepointEnd, Series,
     Statement, Step, Transaction, Unit,
 };

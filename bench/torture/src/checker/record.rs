@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::identity::{Channel, Introduction, Key, Lsn, TransactionId};
-use crate::unit::Notification;
 use crate::workload::Workload;
+use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
+use crate::workload::unit_of_work::Notification;
 
 /// A time, in microseconds since the beginning of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]

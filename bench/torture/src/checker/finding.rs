@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::difference::Difference;
+use crate::checker::difference::Difference;
 
 /// Why the server under torture did not pass.
 #[derive(Debug, Error)]

@@ -12,11 +12,11 @@ use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, SimpleQueryMessage, Socket};
 
-use crate::finding::{Finding, error_text};
-use crate::identity::Introduction;
-use crate::record::{Clock, Fate, Moment, Outcome, WriterSession};
-use crate::unit::Transaction;
+use crate::checker::finding::{Finding, error_text};
+use crate::checker::record::{Clock, Fate, Moment, Outcome, WriterSession};
 use crate::workload::Workload;
+use crate::workload::identity::Introduction;
+use crate::workload::unit_of_work::Transaction;
 
 /// Between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);

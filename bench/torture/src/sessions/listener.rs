@@ -11,12 +11,14 @@ use rand::seq::{IteratorRandom, SliceRandom};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::Client;
 
-use crate::finding::Finding;
-use crate::identity::{Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length};
-use crate::listening::{End, Listening, PROMOTED};
-use crate::record::Event;
-use crate::schema::{insert_and_notify, introduce};
-use crate::shared::{STEPS_TO_PROMOTION, Shared, Standby, is_accepted, within};
+use crate::checker::finding::Finding;
+use crate::checker::record::Event;
+use crate::sessions::listener_session::{End, Listening, PROMOTED};
+use crate::sessions::run_state::{STEPS_TO_PROMOTION, Shared, Standby, is_accepted, within};
+use crate::sessions::schema::{insert_and_notify, introduce};
+use crate::workload::identity::{
+    Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length,
+};
 use crate::workload::random_for;
 
 /// Between two looks for the row of what has just arrived.

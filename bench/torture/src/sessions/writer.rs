@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::finding::{Finding, error_text, shorten};
-use crate::identity::Introduction;
-use crate::record::{Fate, Moment, WriterSession};
-use crate::script;
-use crate::shared::{Connected, Shared, is_accepted, is_lost, within};
-use crate::unit::{Disturbance, DisturbanceKind, End, Form, Unit};
+use crate::checker::finding::{Finding, error_text, shorten};
+use crate::checker::record::{Fate, Moment, WriterSession};
+use crate::sessions::run_state::{Connected, Shared, is_accepted, is_lost, within};
+use crate::sessions::writer_sql;
+use crate::workload::identity::Introduction;
+use crate::workload::unit_of_work::{Disturbance, DisturbanceKind, End, Form, Unit};
 
 /// Works until told to stop.
 pub async fn run(shared: Arc<Shared>, writer: u32) -> Result<(), Finding> {
@@ -49,7 +49,7 @@ async fn play(
     unit: &Unit,
 ) -> Result<bool, Finding> {
     let started = shared.clock.now();
-    let messages = script::messages(unit);
+    let messages = writer_sql::messages(unit);
     let last = messages.len() - 1;
     let mut fates: Vec<Option<Fate>> = vec![None; unit.transactions.len()];
     let mut failure = None;

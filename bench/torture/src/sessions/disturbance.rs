@@ -7,9 +7,9 @@ use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 use tokio_postgres::Client;
 
-use crate::finding::Finding;
-use crate::replication::{Confirmations, STANDBY};
-use crate::shared::{Shared, within};
+use crate::checker::finding::Finding;
+use crate::sessions::replication::{Confirmations, STANDBY};
+use crate::sessions::run_state::{Shared, within};
 use crate::workload::random_for;
 
 /// Number of the random sequence of each, beside those of the listeners.

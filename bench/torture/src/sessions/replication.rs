@@ -16,9 +16,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::identity::Lsn;
-use crate::oracle::{Decoder, Decoding, OracleError};
-use crate::schema::SLOT;
+use crate::sessions::decoded_commits::{Decoder, Decoding, OracleError};
+use crate::sessions::schema::SLOT;
+use crate::workload::identity::Lsn;
 
 /// Name of this standby, for `synchronous_standby_names`.
 pub const STANDBY: &str = "pinpoint_torture";

@@ -23,11 +23,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use crate::difference::{Difference, Line, What, Witness};
-use crate::history::{History, Rowless};
-use crate::identity::{Channel, Introduction, Key, Lsn};
-use crate::record::{Entry, Event, Fate, Moment, Received, Returned};
+use crate::checker::difference::{Difference, Line, What, Witness};
+use crate::checker::history::{History, Rowless};
+use crate::checker::record::{Entry, Event, Fate, Moment, Received, Returned};
 use crate::workload::Plans;
+use crate::workload::identity::{Channel, Introduction, Key, Lsn};
 
 /// Lines to show before and after a difference.
 const CONTEXT: usize = 4;

@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use crate::difference::What;
-use crate::history::History;
-use crate::identity::Key;
-use crate::observer::{Counts, Observer};
-use crate::record::Moment;
+use crate::checker::difference::What;
+use crate::checker::history::History;
+use crate::checker::observer::{Counts, Observer};
+use crate::checker::record::Moment;
+use crate::workload::identity::Key;
 
 #[derive(Debug, Default)]
 pub struct Giving {

@@ -13,10 +13,10 @@ use tokio_postgres::{
     AsyncMessage, Client, Connection, NoTls, Notification, SimpleQueryMessage, Socket,
 };
 
-use crate::finding::{Finding, error_text, shorten};
-use crate::identity::{Channel, Introduction, Key, Lsn, parse_payload};
-use crate::record::{Event, Received, Returned};
-use crate::shared::{Shared, Standby, is_lost, within};
+use crate::checker::finding::{Finding, error_text, shorten};
+use crate::checker::record::{Event, Received, Returned};
+use crate::sessions::run_state::{Shared, Standby, is_lost, within};
+use crate::workload::identity::{Channel, Introduction, Key, Lsn, parse_payload};
 
 /// Why a session cannot go on.
 #[derive(Debug)]

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::identity::{Introduction, Key, Lsn, TransactionId};
-use crate::record::{Entry, Fate, Moment};
-use crate::unit::Notification;
+use crate::checker::record::{Entry, Fate, Moment};
+use crate::workload::identity::{Introduction, Key, Lsn, TransactionId};
+use crate::workload::unit_of_work::Notification;
 
 /// A transaction without rows, which the decoded stream does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,7 +149,7 @@ fn after(time: Moment) -> (Moment, TransactionId) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Channel;
+    use crate::workload::identity::Channel;
 
     fn entry(writer: u32, number: u32, index: u32) -> Entry {
         Entry {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::identity::{Channel, Key, TransactionId};
+use crate::workload::identity::{Channel, Key, TransactionId};
 
 /// What a writer sends to the server between two looks at its orders.
 #[derive(Debug, Clone, PartialEq, Eq)]

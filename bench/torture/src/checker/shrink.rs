@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::mem::discriminant;
 
 use crate::checker::Checker;
-use crate::difference::Difference;
-use crate::identity::TransactionId;
-use crate::observer::Counts;
-use crate::record::{Event, Header, Record};
+use crate::checker::difference::Difference;
+use crate::checker::observer::Counts;
+use crate::checker::record::{Event, Header, Record};
+use crate::workload::identity::TransactionId;
 
 /// Applies all records. What was missing at first and comes later is out of order.
 pub fn check(header: &Header, records: &[Record]) -> (Counts, Option<Box<Difference>>) {
@@ -131,16 +131,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::difference::What;
-    use crate::identity::{Channel, Key, Lsn, TransactionId};
-    use crate::record::{Decoded, Entry, Moment, Received, Returned};
+    use crate::checker::difference::What;
+    use crate::checker::record::{Decoded, Entry, Moment, Received, Returned};
     use crate::workload::Workload;
+    use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
 
     /// What no plan is made for: a notification that a listener sends by itself.
     fn key(number: u32) -> Key {
         Key {
             transaction: TransactionId {
-                writer: crate::identity::FENCE_BASE,
+                writer: crate::workload::identity::FENCE_BASE,
                 number,
             },
             index: 0,
@@ -203,7 +203,7 @@ mod tests {
 
     fn header() -> Header {
         Header {
-            format: crate::file::FORMAT,
+            format: crate::checker::record_file::FORMAT,
             workload: Workload {
                 seed: 1,
                 channels: 8,
