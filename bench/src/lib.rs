@@ -12,3 +12,4 @@ pub mod cli;
 mod clients;
 mod report;
 mod runner;
+mod workload;

@@ -158,7 +158,14 @@ fn no_module_uses_itself_by_way_of_others() {
 
 #[test]
 fn folders_use_only_those_below() {
-    let layers = ["cli", "benchmarks", "clients", "runner", "report"];
+    let layers = [
+        "cli",
+        "benchmarks",
+        "runner",
+        "workload",
+        "clients",
+        "report",
+    ];
     let below = |layer: &str| layers.iter().position(|known| *known == layer).unwrap();
     for (folder, uses) in folders(&graph(&src("src"))) {
         for used in uses {

@@ -1,8 +1,10 @@
 //! Tells when there are too few runs, or when they lie so far apart that their
 //! figures are doubtful.
 
+use std::time::Duration;
+
 use super::number;
-use super::results::{Axis, Figure, Kind, Point, Summary};
+use super::results::{Axis, BACKLOG_USEC, Figure, Kind, Point, Summary};
 use super::verdict::LEAST_PAIRS;
 
 /// Runs that lie further apart than this, as a fraction of their median, are
@@ -70,9 +72,39 @@ fn spread(axis: &Axis, figures: &[Figure], points: &[Point]) -> Option<String> {
     })
 }
 
+/// A warning if a listener was still reading for longer than `limit` after a load.
+pub fn backlog(axis: &Axis, points: &[Point], limit: Duration) -> Option<String> {
+    let mut behind = Vec::new();
+    for point in points {
+        for series in &point.series {
+            let Some(backlog) = series.summary.get(BACKLOG_USEC) else {
+                continue;
+            };
+            let backlog = Duration::from_micros(backlog.max as u64);
+            if backlog > limit {
+                behind.push(format!(
+                    "{} with {} {}, {:.1} s",
+                    series.target,
+                    number::whole(point.x as f64),
+                    axis.label,
+                    backlog.as_secs_f64()
+                ));
+            }
+        }
+    }
+    (!behind.is_empty()).then(|| {
+        format!(
+            "a listener could not keep up, and was still reading after the load ({}): \
+             the latencies are those of a growing backlog",
+            behind.join("; ")
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::results::{Scale, Series, Values};
     use crate::report::samples;
 
     #[test]
@@ -94,5 +126,25 @@ mod tests {
         let mut few = quiet;
         few[0].series[0].runs.truncate(5);
         assert!(of(&few)[0].starts_with("5 runs are too few"));
+    }
+
+    #[test]
+    fn a_backlog_gets_a_warning() {
+        let axis = Axis::new("senders", "senders", Scale::Logarithmic);
+        let warning = |backlog| {
+            let run = Values::from([(BACKLOG_USEC.to_owned(), backlog)]);
+            let point = Point {
+                workload: String::new(),
+                x: 64,
+                series: vec![Series::of("stock".to_owned(), vec![run], None)],
+            };
+            super::backlog(&axis, &[point], Duration::from_millis(100))
+        };
+        assert_eq!(
+            warning(125_000.0).unwrap(),
+            "a listener could not keep up, and was still reading after the load (stock with \
+             64 senders, 0.1 s): the latencies are those of a growing backlog"
+        );
+        assert_eq!(warning(99_000.0), None);
     }
 }

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// Goes up when a field changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 2;
 
+/// The figure that tells how long a listener was behind.
+pub const BACKLOG_USEC: &str = "backlog_usec";
+
 /// All that one invocation of one subcommand has measured, and on what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {

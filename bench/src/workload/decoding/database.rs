@@ -8,8 +8,8 @@ use pinpoint_servers::within::within;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Error, NoTls};
 
-use super::workload::Workload;
-use crate::clients::cpu;
+use super::statements::Grouping;
+use crate::clients::processor_time;
 
 /// Decodes all that a slot keeps up to an LSN, and counts the changed rows in what
 /// test_decoding prints.
@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What it took to decode all that a slot keeps.
 #[derive(Debug, Clone, Copy)]
-pub struct Decoding {
+pub struct Decoded {
     pub time: Duration,
     /// Processor time of who decodes, where that can be told.
     pub cpu: Option<Duration>,
@@ -56,8 +56,8 @@ pub struct Database {
 
 impl Database {
     /// Makes a database with so many tables, and writes to them.
-    pub async fn create(server: &Server, workload: Workload, tables: u64) -> anyhow::Result<Self> {
-        let name = format!("{workload}_{tables}");
+    pub async fn create(server: &Server, grouping: Grouping, tables: u64) -> anyhow::Result<Self> {
+        let name = format!("{}_{tables}", grouping.name());
         server
             .connect()
             .await?
@@ -68,10 +68,10 @@ impl Database {
 
         let writer = connect(&config).await?;
         writer
-            .batch_execute(&Workload::create_tables(tables))
+            .batch_execute(&Grouping::create_tables(tables))
             .await?;
-        let dml = Slot::keep(&writer, "dml", &workload.dml(tables), tables).await?;
-        let total = Slot::keep(&writer, "total", &workload.dml_and_ddl(tables), tables).await?;
+        let dml = Slot::keep(&writer, "dml", &grouping.dml(tables), tables).await?;
+        let total = Slot::keep(&writer, "total", &grouping.dml_and_ddl(tables), tables).await?;
         // The writer knows all the tables, and would be told of changes.
         let session = connect(&config).await?;
         let pid = session
@@ -99,15 +99,15 @@ impl Database {
     }
 
     /// Decodes a slot in the session of this database.
-    pub async fn peek(&self, slot: &Slot, timeout: Duration) -> anyhow::Result<Decoding> {
-        let cpu_before = cpu::time_of_process(self.pid);
+    pub async fn peek(&self, slot: &Slot, timeout: Duration) -> anyhow::Result<Decoded> {
+        let cpu_before = processor_time::of_process(self.pid);
         let start = Instant::now();
         let decode = async || self.session.query_one(PEEK, &[&slot.name, &slot.end]).await;
         let row = within(timeout, "pg_logical_slot_peek_changes()", decode()).await??;
         let time = start.elapsed();
-        let cpu = cpu::time_of_process(self.pid);
+        let cpu = processor_time::of_process(self.pid);
         let changes: i64 = row.try_get(0)?;
-        Ok(Decoding {
+        Ok(Decoded {
             time,
             cpu: cpu.zip(cpu_before).map(|(after, before)| after - before),
             changes: u64::try_from(changes)?,

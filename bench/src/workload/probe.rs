@@ -6,35 +6,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use pinpoint_servers::within::within;
-use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::form::{Form, Kind, fence};
-
-/// More than one in a millisecond would be a load of its own.
-const MAX_PROBES: i64 = 1000;
+use super::load::{Statement, render};
+use crate::clients::load_listeners::{fence, probe_payload};
 
 /// The timer of the event loop is no finer.
 const TIMER: Duration = Duration::from_millis(1);
 
-#[derive(Debug, clap::Args, Serialize)]
-pub struct ProbeArgs {
-    /// Notifications per second whose time of arrival is measured
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 50,
-        value_parser = clap::value_parser!(u32).range(1..=MAX_PROBES),
-    )]
-    pub probes: u32,
-}
-
-impl ProbeArgs {
-    /// From one probe to the next.
-    pub fn period(&self) -> Duration {
-        Duration::from_secs(1) / self.probes
-    }
-}
+/// In the rows of the probe, where those of the load have the number of their session.
+pub const PROBER: &str = "-1";
 
 /// A probe that was sent.
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +31,8 @@ pub struct Sent {
 pub struct Probe<'a> {
     pub client: &'a Client,
     pub channel: &'a str,
-    pub form: Form,
-    pub kind: Kind,
+    /// Its transaction.
+    pub statements: &'a [Statement],
     pub period: Duration,
     pub timeout: Duration,
 }
@@ -78,8 +59,9 @@ impl Probe<'_> {
                 break;
             }
             on_send(number);
-            self.execute(&self.form.probe(self.kind, self.channel, number))
-                .await?;
+            let payload = probe_payload(number);
+            let statements = render(self.statements, self.channel, PROBER, &payload);
+            self.execute(&statements.join(" ")).await?;
             probes.push(Sent {
                 due,
                 committed: Instant::now(),

@@ -1,64 +1,47 @@
-//! A primary and its standby.
+//! The streaming standby of a server.
 
 use std::time::Duration;
 
 use anyhow::{Context, Error, anyhow};
 use pinpoint_servers::cluster::Cluster;
 use pinpoint_servers::server::Server;
-use pinpoint_servers::target::Setting;
 use tokio_postgres::{Client, Config};
 
-use super::lookout;
-use crate::benchmarks::load::form::Form;
+use super::row_visibility;
 
 /// The setting by which notifications travel.
-const REPLICATE: &str = "pinpoint.replicate";
+pub const REPLICATE: &str = "pinpoint.replicate";
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// `pinpoint.replicate` with a value.
-pub fn replicate(value: &str) -> Setting {
-    Setting {
-        name: REPLICATE.to_owned(),
-        value: value.to_owned(),
-    }
-}
-
-/// What is kept of a server between its runs: its standby, and a session on each.
+/// A standby, and a session on both servers.
 #[derive(Debug)]
-pub struct Pair {
+pub struct Standby {
     /// Whether notifications reach the standby.
     pub replicates: bool,
     primary: Client,
     on_standby: Client,
-    standby: Cluster,
+    cluster: Cluster,
 }
 
-impl Pair {
-    /// Makes the tables and the standby.
-    pub async fn set_up(server: &Server) -> anyhow::Result<Self> {
+impl Standby {
+    /// Makes the standby of a server, which has the table of the probe.
+    pub async fn start(server: &Server) -> anyhow::Result<Self> {
         let primary = server.connect().await?;
         let replicates = replicates(&primary).await?;
-        let mut statements = Form::Statement.set_up();
-        statements.push(lookout::index());
-        primary.batch_execute(&statements.join("; ")).await?;
-        let standby = server.start_standby().await?;
+        primary.batch_execute(&row_visibility::index()).await?;
+        let cluster = server.start_standby().await?;
         Ok(Self {
             replicates,
             primary,
-            on_standby: standby.connect().await?,
-            standby,
+            on_standby: cluster.connect().await?,
+            cluster,
         })
     }
 
-    /// How to connect to the standby.
-    pub fn standby_config(&self) -> Config {
-        self.standby.config()
-    }
-
-    /// Executes statements on the primary.
-    pub async fn execute(&self, statements: &str) -> anyhow::Result<()> {
-        Ok(self.primary.batch_execute(statements).await?)
+    /// How to connect to it.
+    pub fn config(&self) -> Config {
+        self.cluster.config()
     }
 
     /// How many bytes of WAL there have been on the primary since it was made.
@@ -78,7 +61,7 @@ impl Pair {
     /// The error to report when something failed with `error`: the end of the standby,
     /// if that is what has happened.
     pub async fn explain(&mut self, error: Error) -> Error {
-        match self.standby.end().await {
+        match self.cluster.end().await {
             Some(end) => anyhow!(end),
             None => error,
         }

@@ -13,7 +13,7 @@ use pinpoint_servers::server::Server;
 use pinpoint_servers::within::within;
 use tokio::io::AsyncReadExt;
 
-use super::database::Decoding;
+use super::database::Decoded;
 
 pub const PROGRAM: &str = "pg_recvlogical";
 
@@ -39,7 +39,7 @@ impl<'a> Receiver<'a> {
 
     /// Receives what a slot has up to `end`, an LSN. The time is that from the start of
     /// the program to its end.
-    pub async fn receive(&self, slot: &str, end: &str) -> anyhow::Result<Decoding> {
+    pub async fn receive(&self, slot: &str, end: &str) -> anyhow::Result<Decoded> {
         let output = self.server.folder().join(OUTPUT);
         let in_folder = || {
             format!(
@@ -78,7 +78,7 @@ impl<'a> Receiver<'a> {
         );
         let decoded = fs::read_to_string(&output).with_context(in_folder)?;
         remove(&output).with_context(in_folder)?;
-        Ok(Decoding {
+        Ok(Decoded {
             time,
             cpu: None,
             changes: count_inserts(&decoded),

@@ -15,43 +15,32 @@ use pinpoint_servers::within::within;
 use tokio::sync::Notify;
 use tokio_postgres::Config;
 
-use super::cpu;
+use super::processor_time;
 use super::reader::ReaderThread;
 use super::session::CONNECTING_AT_ONCE;
 
 /// The sessions. They end when this is dropped.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct CommitListeners {
     size: usize,
     shared: Arc<Shared>,
     thread: ReaderThread,
 }
 
-impl Crowd {
-    /// Nobody yet.
-    pub fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            size: 0,
-            shared: Arc::default(),
-            thread: ReaderThread::start()?,
-        })
-    }
-
-    /// Connects more sessions, until there are `size`. Each executes `statements`,
-    /// which make it listen.
-    pub async fn grow(
-        &mut self,
+impl CommitListeners {
+    /// Connects `size` sessions, each of which executes `statements` to listen.
+    pub async fn connect(
         size: usize,
         config: &Config,
         statements: &str,
         timeout: Duration,
-    ) -> anyhow::Result<()> {
-        self.shared.lock().received.resize(size.max(self.size), 0);
+    ) -> anyhow::Result<Self> {
+        let listeners = Self::new(size)?;
         let statements: Arc<str> = statements.into();
-        let thread = &self.thread;
-        stream::iter(self.size..size)
+        stream::iter(0..size)
             .map(|number| {
-                let shared = self.shared.clone();
+                let shared = listeners.shared.clone();
+                let thread = &listeners.thread;
                 let listening = thread.listen(config.clone(), statements.clone(), move |arrival| {
                     match arrival {
                         Ok(_) => shared.received(number, Instant::now()),
@@ -64,8 +53,18 @@ impl Crowd {
             .try_collect::<()>()
             .await
             .context("a listener could not connect")?;
-        self.size = size.max(self.size);
-        Ok(())
+        Ok(listeners)
+    }
+
+    /// Without connections.
+    fn new(size: usize) -> anyhow::Result<Self> {
+        let shared = Shared::default();
+        shared.lock().received.resize(size, 0);
+        Ok(Self {
+            size,
+            shared: Arc::new(shared),
+            thread: ReaderThread::start()?,
+        })
     }
 
     /// From now on each session is to receive `count` notifications.
@@ -109,7 +108,7 @@ impl Crowd {
 
     /// The processor time that the thread of the sessions has used.
     pub async fn processor_time(&self) -> anyhow::Result<Duration> {
-        self.thread.run(cpu::time_of_this_thread).await?
+        self.thread.run(processor_time::of_this_thread).await?
     }
 }
 
@@ -181,38 +180,34 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(1);
 
-    /// A crowd of which nobody is connected.
-    fn crowd(size: usize) -> Crowd {
-        let mut crowd = Crowd::new().unwrap();
-        crowd.size = size;
-        crowd.shared.lock().received.resize(size, 0);
-        crowd
+    fn listeners(size: usize) -> CommitListeners {
+        CommitListeners::new(size).unwrap()
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_session_has_arrived_with_its_last_notification() {
-        let crowd = crowd(2);
-        crowd.expect(2).unwrap();
+        let listeners = listeners(2);
+        listeners.expect(2).unwrap();
         let start = Instant::now();
         let times = [0, 1, 2, 3].map(|n| start + n * SHORT);
         for (session, time) in [1, 0, 0, 1].into_iter().zip(times) {
-            crowd.shared.received(session, time);
+            listeners.shared.received(session, time);
         }
-        assert_eq!(crowd.arrivals(SHORT).await.unwrap(), times[2..]);
+        assert_eq!(listeners.arrivals(SHORT).await.unwrap(), times[2..]);
         // Nobody has nothing to wait for.
-        let nobody = self::crowd(0);
+        let nobody = self::listeners(0);
         nobody.expect(5).unwrap();
         assert_eq!(nobody.arrivals(SHORT).await.unwrap(), []);
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn what_is_missing_is_counted() {
-        let crowd = crowd(3);
-        crowd.expect(2).unwrap();
+        let listeners = listeners(3);
+        listeners.expect(2).unwrap();
         for session in [0, 0, 2] {
-            crowd.shared.received(session, Instant::now());
+            listeners.shared.received(session, Instant::now());
         }
-        let error = crowd.arrivals(SHORT).await.unwrap_err();
+        let error = listeners.arrivals(SHORT).await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "only 3 of 6 notifications had arrived at 3 listeners after 1ms: \
@@ -222,31 +217,34 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn more_than_was_sent_is_an_error_of_the_next_round_at_the_latest() {
-        let crowd = crowd(1);
-        crowd.expect(1).unwrap();
-        crowd.shared.received(0, Instant::now());
-        crowd.arrivals(SHORT).await.unwrap();
-        crowd.shared.received(0, Instant::now());
-        let error = crowd.expect(1).unwrap_err();
+        let listeners = listeners(1);
+        listeners.expect(1).unwrap();
+        listeners.shared.received(0, Instant::now());
+        listeners.arrivals(SHORT).await.unwrap();
+        listeners.shared.received(0, Instant::now());
+        let error = listeners.expect(1).unwrap_err();
         assert!(error.to_string().contains("received 2 notifications"));
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_session_that_fails_ends_the_waiting() {
-        let crowd = crowd(1);
-        crowd.expect(1).unwrap();
-        let shared = crowd.shared.clone();
+        let listeners = listeners(1);
+        listeners.expect(1).unwrap();
+        let shared = listeners.shared.clone();
         let failing = move || shared.fail(anyhow!("gone"));
-        crowd.thread.run(failing).await.unwrap();
-        let error = crowd.arrivals(Duration::from_secs(60)).await.unwrap_err();
+        listeners.thread.run(failing).await.unwrap();
+        let error = listeners
+            .arrivals(Duration::from_secs(60))
+            .await
+            .unwrap_err();
         assert_eq!(error.to_string(), "gone");
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn the_thread_tells_its_own_processor_time() {
-        let crowd = crowd(0);
-        let first = crowd.processor_time().await.unwrap();
-        let second = crowd.processor_time().await.unwrap();
+        let listeners = listeners(0);
+        let first = listeners.processor_time().await.unwrap();
+        let second = listeners.processor_time().await.unwrap();
         assert!(second > first, "{first:?} {second:?}");
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use nix::time::ClockId;
 
 /// What the calling thread has used since it began.
-pub fn time_of_this_thread() -> anyhow::Result<Duration> {
+pub fn of_this_thread() -> anyhow::Result<Duration> {
     let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now();
     Ok(time
         .context("could not read this program's processor time")?
@@ -15,7 +15,7 @@ pub fn time_of_this_thread() -> anyhow::Result<Duration> {
 }
 
 /// What a process of this machine has used since it began, if the system tells.
-pub fn time_of_process(pid: i32) -> Option<Duration> {
+pub fn of_process(pid: i32) -> Option<Duration> {
     let statistics = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     let nanoseconds = statistics.split_whitespace().next()?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))
@@ -30,16 +30,16 @@ mod tests {
 
     #[test]
     fn work_counts_and_that_of_other_threads_does_not() {
-        let before = time_of_this_thread().unwrap();
+        let before = of_this_thread().unwrap();
         let other = thread::spawn(|| {
-            while time_of_this_thread().unwrap() < Duration::from_millis(20) {
+            while of_this_thread().unwrap() < Duration::from_millis(20) {
                 black_box(0);
             }
         });
         other.join().unwrap();
-        let meanwhile = time_of_this_thread().unwrap() - before;
+        let meanwhile = of_this_thread().unwrap() - before;
         assert!(meanwhile < Duration::from_millis(20), "{meanwhile:?}");
-        while time_of_this_thread().unwrap() < before + Duration::from_millis(1) {
+        while of_this_thread().unwrap() < before + Duration::from_millis(1) {
             black_box(0);
         }
     }

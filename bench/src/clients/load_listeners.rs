@@ -1,4 +1,5 @@
-//! Listeners that read everything, as fast as it comes.
+//! Listeners that read everything, as fast as it comes, and tell by its payload what a
+//! notification is part of: the load, the probe, or the fence, which is the last one.
 
 use std::pin::pin;
 use std::thread;
@@ -11,15 +12,55 @@ use pinpoint_servers::within::within;
 use tokio::sync::mpsc;
 use tokio_postgres::{Config, Notification};
 
-use super::form::Origin;
-use crate::clients::cpu;
-use crate::clients::reader::ReaderThread;
-use crate::clients::session::CONNECTING_AT_ONCE;
+use super::processor_time;
+use super::reader::ReaderThread;
+use super::session::CONNECTING_AT_ONCE;
+
+/// What the payloads of the probe begin with, before their number.
+const PROBE: &str = "probe ";
+
+/// The payload that comes after all others.
+const FENCE: &str = "fence";
+
+/// In the row and in the notification of a probe.
+pub fn probe_payload(number: u32) -> String {
+    format!("{PROBE}{number}")
+}
+
+/// What marks the end of a load to the listeners, all of them: on a channel that is
+/// not shared.
+pub fn fence(channel: &str) -> String {
+    format!("NOTIFY {channel}_{FENCE}, '{FENCE}'")
+}
+
+/// What a listener executes so that it receives the fence.
+pub fn listen_to_fence(channel: &str) -> String {
+    format!("LISTEN {channel}_{FENCE}")
+}
+
+/// What a notification is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Load,
+    /// The probe of this number, from 0.
+    Probe(u32),
+    Fence,
+}
+
+impl Origin {
+    fn of(payload: &str) -> Self {
+        match payload.strip_prefix(PROBE).map(str::parse) {
+            Some(Ok(number)) => Self::Probe(number),
+            _ if payload == FENCE => Self::Fence,
+            _ => Self::Load,
+        }
+    }
+}
 
 /// Sessions that listen. They are read by as many threads as the machine has cores,
 /// if there are as many of them, and end when this is dropped.
 #[derive(Debug)]
-pub struct Listeners {
+pub struct LoadListeners {
     arrivals: Vec<mpsc::UnboundedReceiver<Result<Arrival, Error>>>,
     threads: Vec<ReaderThread>,
 }
@@ -43,7 +84,7 @@ pub struct Received {
     pub load: u64,
 }
 
-impl Listeners {
+impl LoadListeners {
     /// Connects `count` sessions, which execute `statements` to listen.
     pub async fn start(count: u32, config: &Config, statements: &str) -> anyhow::Result<Self> {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -67,7 +108,7 @@ impl Listeners {
     pub async fn processor_time(&self) -> anyhow::Result<Duration> {
         let mut sum = Duration::ZERO;
         for thread in &self.threads {
-            sum += thread.run(cpu::time_of_this_thread).await??;
+            sum += thread.run(processor_time::of_this_thread).await??;
         }
         Ok(sum)
     }
@@ -166,6 +207,16 @@ mod tests {
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn payloads_tell_where_they_are_from() {
+        assert_eq!(Origin::of(&probe_payload(0)), Origin::Probe(0));
+        assert_eq!(Origin::of("probe 1234567"), Origin::Probe(1_234_567));
+        assert_eq!(Origin::of("fence"), Origin::Fence);
+        for payload in ["", "0123456789", "probe", "probe ", "probe x", "fence 1"] {
+            assert_eq!(Origin::of(payload), Origin::Load, "{payload}");
+        }
+    }
 
     #[tokio::test(flavor = "current_thread")]
     async fn whichever_is_ready_first_both_are_waited_for() {
