@@ -232,7 +232,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::workload::load::Delivery;
+    use crate::workload::listeners::Delivery;
     use crate::workload::{Activity, Workload};
 
     #[derive(Parser)]

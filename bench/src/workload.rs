@@ -13,20 +13,23 @@
 pub mod commits;
 pub mod decoding;
 mod idle;
+pub mod listeners;
 pub mod load;
+mod load_figures;
 pub mod probe;
 pub mod round_trips;
 mod row_visibility;
 pub mod standby;
+pub mod transaction;
 
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use pinpoint_servers::connection::within;
 use pinpoint_servers::options::Numbers;
 use pinpoint_servers::server::Server;
 use pinpoint_servers::target::{Setting, Target};
-use pinpoint_servers::within::within;
 
 use self::commits::Commits;
 use self::decoding::{Decoder, Decoding};

@@ -14,7 +14,7 @@ fn modules(src: &Path) -> Vec<(String, String)> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let stem = path.file_stem().unwrap().to_str().unwrap();
-            let is_test = stem == "tests" || stem.ends_with("_tests") || stem == "samples";
+            let is_test = stem == "tests" || stem.ends_with("_tests") || stem == "sample_reports";
             let name = match stem {
                 "lib" | "main" => continue,
                 _ if is_test => continue,

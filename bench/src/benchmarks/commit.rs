@@ -13,7 +13,9 @@ use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notificat
 use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
 use crate::report::results::{Axis, BACKLOG_USEC, Figure, Kind, Scale};
-use crate::workload::load::{Delivery, Listeners, Load, Transaction};
+use crate::workload::listeners::{Delivery, Listeners};
+use crate::workload::load::Load;
+use crate::workload::transaction::Transaction;
 use crate::workload::{Activity, Benchmark, Setup, Workload, points};
 
 /// A backlog of more than this fraction of a load is worth a warning.

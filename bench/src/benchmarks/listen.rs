@@ -14,7 +14,8 @@ use serde::Serialize;
 use super::options::{TimeArgs, named};
 use crate::clients::pgbench::{self, Protocol};
 use crate::report::results::{Axis, Figure, Kind, Scale};
-use crate::workload::load::{Load, Statement, Transaction};
+use crate::workload::load::Load;
+use crate::workload::transaction::{Statement, Transaction};
 use crate::workload::{Activity, Benchmark, Setup, Workload, points};
 
 /// Rows of pgbench_accounts for each unit of the scale.
@@ -242,7 +243,7 @@ impl ListenArgs {
 mod tests {
     use super::super::options::name;
     use super::*;
-    use crate::workload::load::render;
+    use crate::workload::transaction::render;
 
     #[test]
     fn scripts() {

@@ -13,8 +13,10 @@ use super::transaction::{CHANNEL, Form};
 use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
 use crate::report::results::{Axis, Figure, Kind, Scale};
-use crate::workload::load::{Delivery, Listeners, Load, Transaction};
+use crate::workload::listeners::{Delivery, Listeners};
+use crate::workload::load::Load;
 use crate::workload::standby::REPLICATE;
+use crate::workload::transaction::Transaction;
 use crate::workload::{Activity, Benchmark, PointId, Setup, Workload};
 
 /// The transaction of the writers and of the probe.

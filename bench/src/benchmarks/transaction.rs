@@ -16,7 +16,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::workload::load::{Statement, Transaction};
+use crate::workload::transaction::{Statement, Transaction};
 
 /// Stands for `{channel}` on a server of its own.
 pub const CHANNEL: &str = "pinpoint_bench";
@@ -154,7 +154,7 @@ fn trigger_function(call: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::load::render;
+    use crate::workload::transaction::render;
 
     const FORMS: [Form; 3] = [Form::Statement, Form::Function, Form::Trigger];
 

@@ -11,7 +11,7 @@ use pinpoint_servers::arguments::ServerArgs;
 
 use super::job;
 use crate::benchmarks::BenchmarkCommand;
-use crate::report::folder;
+use crate::report::results_folder;
 use crate::runner::interrupt::Interrupts;
 use crate::runner::measure::{Context, End};
 use crate::runner::progress::{Progress, in_words};
@@ -224,7 +224,7 @@ pub async fn run(
     drop(progress);
 
     // What is there is shown, however this ends.
-    let page = folder::run(&args.output, &[]);
+    let page = results_folder::run(&args.output, &[]);
     if let Some(interrupt) = interrupt {
         return Ok(End::Interrupted(interrupt));
     }

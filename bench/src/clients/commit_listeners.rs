@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, anyhow, bail};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use pinpoint_servers::within::within;
+use pinpoint_servers::connection::within;
 use tokio::sync::Notify;
 use tokio_postgres::Config;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, ensure};
 use futures_util::future::{Either, select, try_join_all};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use pinpoint_servers::within::within;
+use pinpoint_servers::connection::within;
 use tokio::sync::mpsc;
 use tokio_postgres::{Config, Notification};
 

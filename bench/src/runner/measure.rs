@@ -13,10 +13,10 @@ use super::interrupt::{Interrupt, Interrupts};
 use super::options::CommonArgs;
 use super::order::{self, Contestant, Recording, Step};
 use super::progress::{Progress, in_words};
-use crate::report::noise;
-use crate::report::number;
+use crate::report::number_format;
 use crate::report::output::Outputs;
 use crate::report::results::{Machine, Report, SCHEMA_VERSION, Values};
+use crate::report::warnings;
 use crate::workload::{Benchmark, Measurement, PointId, Workload};
 
 /// About how long it takes to make a cluster, to start its server and to stop it.
@@ -73,7 +73,7 @@ impl Job<'_> {
     pub fn plan(&self) -> anyhow::Result<String> {
         let plural = |count: u32, what: &str| match count {
             1 => format!("1 {what}"),
-            _ => format!("{} {what}s", number::whole(count.into())),
+            _ => format!("{} {what}s", number_format::whole(count.into())),
         };
         Ok(format!(
             "{}: {} on {}, {} each: about {}",
@@ -174,9 +174,9 @@ impl Job<'_> {
                     .to_owned(),
             );
         }
-        warnings.extend(noise::warnings(&axis, &figures, &points));
+        warnings.extend(warnings::warnings(&axis, &figures, &points));
         if let Some(limit) = benchmark.backlog_limit {
-            warnings.extend(noise::backlog(&axis, &points, limit));
+            warnings.extend(warnings::backlog(&axis, &points, limit));
         }
         let report = Report {
             schema_version: SCHEMA_VERSION,

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use pinpoint_servers::connection::within;
 use pinpoint_servers::server::Server;
-use pinpoint_servers::within::within;
 
 use crate::clients::commit_listeners::CommitListeners;
 use crate::clients::processor_time;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use pinpoint_servers::connection::within;
 use pinpoint_servers::server::Server;
-use pinpoint_servers::within::within;
 
 use crate::clients::session::{CONNECTING_AT_ONCE, Session};
 

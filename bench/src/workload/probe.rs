@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use pinpoint_servers::within::within;
+use pinpoint_servers::connection::within;
 use tokio_postgres::Client;
 
-use super::load::{Statement, render};
+use super::transaction::{Statement, render};
 use crate::clients::load_listeners::{fence, probe_payload};
 
 /// The timer of the event loop is no finer.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use futures_util::future::try_join_all;
+use pinpoint_servers::connection::within;
 use pinpoint_servers::server::Server;
-use pinpoint_servers::within::within;
 
 use crate::clients::latency::Latencies;
 use crate::clients::session::Session;

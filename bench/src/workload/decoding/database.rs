@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use pinpoint_servers::connection::{connect, within};
 use pinpoint_servers::server::Server;
-use pinpoint_servers::within::within;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, Error, NoTls};
+use tokio_postgres::{Client, Error};
 
 use super::statements::Grouping;
 use crate::clients::processor_time;
@@ -195,11 +195,4 @@ impl Slot {
         );
         Ok(())
     }
-}
-
-async fn connect(config: &Config) -> Result<Client, Error> {
-    let (client, connection) = config.connect(NoTls).await?;
-    // Ends with the client; what goes wrong is reported to the client, too.
-    tokio::spawn(connection);
-    Ok(client)
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use nix::sys::signal::Signal;
+use pinpoint_servers::connection::within;
 use pinpoint_servers::process::first_lines;
 use pinpoint_servers::server::Server;
-use pinpoint_servers::within::within;
 use tokio::io::AsyncReadExt;
 
 use super::database::Decoded;

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::assert::Condition;
-use super::chart::Chart;
+use super::chart;
+use super::conditions::Condition;
 use super::page::{self, Entry};
 use super::results::{Report, SCHEMA_VERSION};
-use super::words;
+use super::sentences;
 
 /// Show results as one HTML page
 ///
@@ -52,7 +52,7 @@ pub fn run(folder: &Path, conditions: &[Condition]) -> anyhow::Result<bool> {
     }
     let page = contents.write(folder)?;
     for Entry { report, .. } in &contents.entries {
-        for sentence in words::closing(report) {
+        for sentence in sentences::closing(report) {
             println!("{}: {sentence}", report.benchmark);
         }
     }
@@ -143,16 +143,11 @@ impl Contents {
     /// Writes `index.html`, and an SVG and a PNG file for each chart. Returns the page's path.
     fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         for Entry { name, report } in &self.entries {
-            for workload in report.workloads() {
-                for figure in report.figures.iter().filter(|figure| figure.chart) {
-                    let Some(chart) = Chart::of(report, figure, workload) else {
-                        continue;
-                    };
-                    let file = chart_name(name, workload, &figure.name);
-                    write_file(&folder.join(format!("{file}.svg")), &chart.svg()?)?;
-                    let png = folder.join(format!("{file}.png"));
-                    chart.write_png(&png).with_context(|| cannot_write(&png))?;
-                }
+            for chart in chart::of_report(report) {
+                let file = chart_name(name, chart.workload, &chart.figure.name);
+                write_file(&folder.join(format!("{file}.svg")), &chart.svg()?)?;
+                let png = folder.join(format!("{file}.png"));
+                chart.write_png(&png).with_context(|| cannot_write(&png))?;
             }
         }
         let page = folder.join("index.html");
@@ -225,7 +220,7 @@ fn write_file(path: &Path, content: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::samples;
+    use crate::report::sample_reports;
 
     fn folder_with(reports: &[(&str, &Report)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -242,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_is_no_report_is_told() {
-        let mut newer = samples::pingpong();
+        let mut newer = sample_reports::pingpong();
         newer.schema_version += 1;
         let newer = serde_json::to_string(&newer).unwrap();
         let damaged = r#"{"schema_version": 2, "benchmark": "pingpong"}"#;
@@ -253,9 +248,12 @@ mod tests {
 
     #[test]
     fn the_page_and_the_charts_are_written_beside_the_results() {
-        let mut early = samples::drift();
+        let mut early = sample_reports::drift();
         early.date = "2025-01-01T00:00:00Z".to_owned();
-        let folder = folder_with(&[("later.json", &samples::pingpong()), ("now.json", &early)]);
+        let folder = folder_with(&[
+            ("later.json", &sample_reports::pingpong()),
+            ("now.json", &early),
+        ]);
         let path = |name: &str| folder.path().join(name);
         fs::write(path("other.json"), "{}").unwrap();
 
@@ -290,13 +288,13 @@ mod tests {
 
     #[test]
     fn a_condition_is_for_all_reports_of_its_benchmark() {
-        let mut slow = samples::pingpong();
+        let mut slow = sample_reports::pingpong();
         for point in &mut slow.points {
             for ratio in point.series[1].ratio.values_mut() {
                 ratio.median = 1.0;
             }
         }
-        let folder = folder_with(&[("a.json", &samples::pingpong()), ("b.json", &slow)]);
+        let folder = folder_with(&[("a.json", &sample_reports::pingpong()), ("b.json", &slow)]);
         let contents = Contents::read(folder.path()).unwrap();
         let passed = |text| -> Vec<bool> {
             let verdicts = contents.judge(&condition(text)).unwrap();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail, ensure};
 
-use super::number;
+use super::number_format;
 use super::results::Report;
 
 const FORM: &str = "write a condition as \
@@ -219,7 +219,7 @@ impl fmt::Display for Verdict {
         f.write_str(if self.passed { "pass  " } else { "FAIL  " })?;
         match self.value {
             Some(value) => {
-                let shown = number::significant(value);
+                let shown = number_format::significant(value);
                 // Rounded, unless it would then look as if it had gone the other way.
                 let rounded = shown.replace(',', "").parse().unwrap_or(value);
                 if holds(rounded, *bound) == self.passed {
@@ -237,7 +237,7 @@ impl fmt::Display for Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::samples;
+    use crate::report::sample_reports;
 
     fn judge(text: &str, report: &Report) -> String {
         let condition: Condition = text.parse().unwrap();
@@ -249,9 +249,12 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        let (pingpong, commit, decode) =
-            (samples::pingpong(), samples::commit(), samples::decode());
-        let mut stopped = samples::pingpong();
+        let (pingpong, commit, decode) = (
+            sample_reports::pingpong(),
+            sample_reports::commit(),
+            sample_reports::decode(),
+        );
+        let mut stopped = sample_reports::pingpong();
         stopped.complete = false;
         stopped.points.truncate(1);
         let lines = [
@@ -266,7 +269,7 @@ mod tests {
             judge("pingpong.ratio@500>=100", &pingpong),
             judge("pingpong.ratio:other@1000>=100", &pingpong),
             judge("pingpong.ratio:stock@1000>=100", &pingpong),
-            judge("pingpong.ratio@1000>=100", &samples::alone()),
+            judge("pingpong.ratio@1000>=100", &sample_reports::alone()),
             judge("pingpong/one.ratio@1000>=100", &pingpong),
             judge("decode.ratio@1000<1", &decode),
         ];

@@ -1,22 +1,22 @@
 //! Comparisons in words.
 
-use super::number;
+use super::number_format;
 use super::results::{Figure, Kind, Point, Ratio, Report, Series};
 use super::verdict::{Place, Verdict, best_and_worst};
 
 /// `180 times faster`, `1.03 times slower`; of shares, `3.4 times`.
 pub fn times(figure: &Figure, ratio: f64) -> String {
     if ratio <= 0.0 {
-        return format!("{} times", number::ratio(ratio));
+        return format!("{} times", number_format::ratio(ratio));
     }
     let (multiple, word) = match figure.kind {
-        Kind::Share | Kind::Count => return format!("{} times", number::ratio(ratio)),
+        Kind::Share | Kind::Count => return format!("{} times", number_format::ratio(ratio)),
         Kind::Rate if ratio < 1.0 => (1.0 / ratio, "slower"),
         Kind::Rate => (ratio, "faster"),
         Kind::Time if ratio > 1.0 => (ratio, "slower"),
         Kind::Time => (1.0 / ratio, "faster"),
     };
-    format!("{} times {word}", number::ratio(multiple))
+    format!("{} times {word}", number_format::ratio(multiple))
 }
 
 /// From the least to the greatest pair: `146 to 324 times in 7 pairs`.
@@ -34,12 +34,12 @@ pub fn ends(figure: &Figure, ratio: &Ratio) -> [String; 2] {
     } else {
         [min, max]
     };
-    ends.map(number::ratio)
+    ends.map(number_format::ratio)
 }
 
 /// Where that is: `1,000 idle listeners`.
 pub fn place(report: &Report, point: &Point) -> String {
-    let count = number::whole(point.x as f64);
+    let count = number_format::whole(point.x as f64);
     let mut label = report.axis.label.clone();
     if point.x == 1 {
         // The first plural is that of the noun.
@@ -101,7 +101,7 @@ fn sentence(
             let ratio = &place.series.ratio[&figure.name];
             let value = |series: &Series| {
                 let median = series.summary[&figure.name].median;
-                number::of_figure(figure, median)
+                number_format::of_figure(figure, median)
             };
             format!(
                 "{with}, {target} is {} than {baseline}: {} against {} {} ({}).",
@@ -129,7 +129,7 @@ fn sentence(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::samples;
+    use crate::report::sample_reports;
 
     #[test]
     fn faster_and_slower() {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn closing_sentences() {
         let mut all = Vec::new();
-        for report in samples::all() {
+        for report in sample_reports::all() {
             all.extend(closing(&report));
         }
         insta::assert_snapshot!(all.join("\n"));

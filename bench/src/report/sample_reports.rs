@@ -9,23 +9,23 @@ pub fn all() -> Vec<Report> {
 
 /// Seven runs, of which some lie far apart.
 pub fn pingpong() -> Report {
-    read(include_str!("samples/pingpong.json"))
+    read(include_str!("sample_reports/pingpong.json"))
 }
 
 /// Six runs, and three figures that are drawn.
 pub fn commit() -> Report {
-    read(include_str!("samples/commit.json"))
+    read(include_str!("sample_reports/commit.json"))
 }
 
 /// Two workloads, a negative difference, a baseline of which there is no ratio;
 /// stopped before its end.
 pub fn decode() -> Report {
-    read(include_str!("samples/decode.json"))
+    read(include_str!("sample_reports/decode.json"))
 }
 
 /// A server against itself and a third one, in two runs.
 pub fn drift() -> Report {
-    read(include_str!("samples/drift.json"))
+    read(include_str!("sample_reports/drift.json"))
 }
 
 /// One target and one run.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::number;
+use super::number_format;
 use super::results::{Axis, BACKLOG_USEC, Figure, Kind, Point, Summary};
 use super::verdict::LEAST_PAIRS;
 
@@ -49,10 +49,10 @@ fn spread(axis: &Axis, figures: &[Figure], points: &[Point]) -> Option<String> {
                     noisy.push(format!(
                         "{} with {} {}, {} to {} {}",
                         series.target,
-                        number::whole(point.x as f64),
+                        number_format::whole(point.x as f64),
                         axis.label,
-                        number::of_figure(figure, min),
-                        number::of_figure(figure, max),
+                        number_format::of_figure(figure, min),
+                        number_format::of_figure(figure, max),
                         figure.label
                     ));
                 }
@@ -85,7 +85,7 @@ pub fn backlog(axis: &Axis, points: &[Point], limit: Duration) -> Option<String>
                 behind.push(format!(
                     "{} with {} {}, {:.1} s",
                     series.target,
-                    number::whole(point.x as f64),
+                    number_format::whole(point.x as f64),
                     axis.label,
                     backlog.as_secs_f64()
                 ));
@@ -105,11 +105,11 @@ pub fn backlog(axis: &Axis, points: &[Point], limit: Duration) -> Option<String>
 mod tests {
     use super::*;
     use crate::report::results::{Scale, Series, Values};
-    use crate::report::samples;
+    use crate::report::sample_reports;
 
     #[test]
     fn what_makes_figures_doubtful() {
-        let report = samples::pingpong();
+        let report = sample_reports::pingpong();
         let of = |points: &[Point]| warnings(&report.axis, &report.figures, points);
         let [noisy] = &of(&report.points)[..] else {
             panic!("{:?}", of(&report.points));

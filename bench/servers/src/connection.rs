@@ -1,9 +1,18 @@
-//! One deadline for everything, and one error when it has passed.
+//! Connecting to a server, and the deadline for what is done there.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use tokio_postgres::{Client, Config, Error, NoTls};
+
+/// Connects. The session ends with the client.
+pub async fn connect(config: &Config) -> Result<Client, Error> {
+    let (client, connection) = config.connect(NoTls).await?;
+    // What goes wrong is reported to the client, too.
+    tokio::spawn(connection);
+    Ok(client)
+}
 
 /// Waits for the future, but no longer than `limit`. `what` is the subject of the
 /// error: "a connection".
