@@ -1,29 +1,22 @@
 //! The command line, and what is done for each of its subcommands.
 
-mod aliases;
 mod all;
 mod documents;
 
 use std::cell::Cell;
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Parser, Subcommand};
+use pinpoint_servers::arguments::ServerArgs;
 use pinpoint_servers::running::RunningTarget;
 use pinpoint_torture::{TortureArgs, TortureCommand};
 
-use self::aliases::without_aliases;
 use self::all::AllArgs;
-use crate::benchmarks::channels::ChannelsArgs;
-use crate::benchmarks::decode::DecodeArgs;
-use crate::benchmarks::listen::ListenArgs;
-use crate::benchmarks::load::CommitArgs;
-use crate::benchmarks::pingpong::PingpongArgs;
-use crate::benchmarks::standby::StandbyArgs;
-use crate::report::folder::{self, ReportArgs};
+use crate::benchmarks::BenchmarkCommand;
+use crate::report::results_folder::{self, ReportArgs};
 use crate::runner::interrupt::Interrupts;
-use crate::runner::job::{Context, End, Job};
+use crate::runner::measure::{Context, End, Job};
 use crate::runner::progress::Progress;
 
 /// For a measurement that could not be made; clap uses it for the command line, too.
@@ -38,11 +31,11 @@ const DIFFERENCE: u8 = 1;
 /// turn, and removes them. No other server is touched, unless --url names it.
 /// Started as root, the servers run as the user `postgres`.
 ///
-/// Start here: pinpoint-bench pingpong --idle 0,1000
+/// Start here: pinpoint-bench pingpong --idle-listeners 0,1000
 ///
 /// Then everything, with a page of charts: pinpoint-bench all --quick --output results
 #[derive(Debug, Parser)]
-#[command(version, after_help = aliases::HELP)]
+#[command(version)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -59,43 +52,7 @@ enum Command {
     Documents(documents::Args),
 }
 
-/// The subcommands that measure.
-#[derive(Debug, Subcommand)]
-enum BenchmarkCommand {
-    Pingpong(PingpongArgs),
-    Commit(CommitArgs),
-    Channels(ChannelsArgs),
-    Listen(ListenArgs),
-    Decode(DecodeArgs),
-    Standby(StandbyArgs),
-}
-
-impl BenchmarkCommand {
-    fn into_job(self) -> Box<dyn Job> {
-        match self {
-            Self::Pingpong(args) => Box::new(args),
-            Self::Commit(args) => Box::new(args),
-            Self::Channels(args) => Box::new(args),
-            Self::Listen(args) => Box::new(args),
-            Self::Decode(args) => Box::new(args),
-            Self::Standby(args) => Box::new(args),
-        }
-    }
-}
-
 impl Cli {
-    /// Of the arguments of the program. What is wrong with them ends it.
-    pub fn of_program() -> Self {
-        Self::of(std::env::args_os().collect()).unwrap_or_else(|error| error.exit())
-    }
-
-    fn of(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
-        let mut command = aliases::explained(Self::command(), &arguments);
-        let arguments = without_aliases(arguments.into_iter());
-        let mut matches = command.try_get_matches_from_mut(arguments)?;
-        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
-    }
-
     /// Does what the command line asks for, and says on standard error what went wrong.
     ///
     /// A signal to stop ends the measurement where it is. What it has started and
@@ -132,17 +89,17 @@ impl Command {
         let met = |met| if met { End::Complete } else { End::Unmet };
         match self {
             Self::Benchmark(command) => {
-                let job = command.into_job();
-                let (plan, time) = job.plan(None)?;
-                eprintln!("{plan}");
+                let common = command.common();
+                let job = job(&command, &common.servers)?;
+                eprintln!("{}", job.plan()?);
                 let context = Context {
                     command_line: command_line(),
-                    progress: &Progress::new(time),
+                    progress: &Progress::new(job.time()?),
                     interrupts,
                 };
-                job.run(None, context).await
+                job.run(context).await
             }
-            Self::Report(args) => folder::run(&args.folder, &args.conditions).map(met),
+            Self::Report(args) => results_folder::run(&args.folder, &args.conditions).map(met),
             Self::All(args) => all::run(&args, &command_line(), interrupts).await,
             Self::Documents(args) => args.run().map(|()| End::Complete),
             Self::Torture(args) => tokio::select! {
@@ -152,6 +109,16 @@ impl Command {
             },
         }
     }
+}
+
+/// A benchmark as its command line has it, on these servers.
+fn job<'a>(command: &'a BenchmarkCommand, servers: &'a ServerArgs) -> anyhow::Result<Job<'a>> {
+    Ok(Job {
+        benchmark: command.benchmark()?,
+        common: command.common(),
+        servers,
+        parameters: command.parameters(),
+    })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
@@ -198,6 +165,8 @@ fn without_passwords(arguments: impl Iterator<Item = String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]

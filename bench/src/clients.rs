@@ -1,9 +1,9 @@
-//! Clients of the servers: sessions that send and listen, one or many of them, and
-//! pgbench.
+//! Sessions and programs that work on a server.
 
-pub mod cpu;
-pub mod crowd;
+pub mod commit_listeners;
 pub mod latency;
+pub mod load_listeners;
 pub mod pgbench;
+pub mod processor_time;
 pub mod reader;
 pub mod session;

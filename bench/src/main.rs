@@ -1,7 +1,8 @@
 use std::process::ExitCode;
 
+use clap::Parser;
 use pinpoint_bench::cli::Cli;
 
 fn main() -> ExitCode {
-    Cli::of_program().run()
+    Cli::parse().run()
 }

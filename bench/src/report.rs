@@ -1,25 +1,23 @@
 //! What was measured, and everything that shows it.
 //!
 //! ```text
-//! folder ──► assert, page ──► chart, words ──► verdict ──► results
-//! output ──► table, export ──────┘                           ▲
-//!                                noise, stats, lookup ───────┘
+//! results_folder ──► conditions, page ──► chart, sentences ──► verdict ──► results
+//! output ──► table, export ─────────────────┘                               ▲
+//!                                       warnings, stats ────────────────────┘
 //! ```
 
-pub mod assert;
 pub mod chart;
+pub mod conditions;
 pub mod export;
-pub mod folder;
-pub mod lookup;
-pub mod machine;
-pub mod noise;
-pub mod number;
+pub mod number_format;
 pub mod output;
 pub mod page;
 pub mod results;
+pub mod results_folder;
 #[cfg(test)]
-pub mod samples;
+pub mod sample_reports;
+pub mod sentences;
 pub mod stats;
 pub mod table;
 pub mod verdict;
-pub mod words;
+pub mod warnings;

@@ -1,13 +1,12 @@
 //! Takes the measurements of a benchmark, whichever it is.
 //!
 //! ```text
-//! job ──► order ──► benchmark
-//!   └───► options, progress, interrupt
+//! measure ──► order
+//!   └───────► options, progress, interrupt
 //! ```
 
-pub mod benchmark;
 pub mod interrupt;
-pub mod job;
+pub mod measure;
 pub mod options;
 pub mod order;
 pub mod progress;

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use nix::sys::signal::Signal;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config};
 
+use crate::connection::connect;
 use crate::installation::Installation;
 use crate::process::{Account, Process};
 use crate::target::{Target, quoted};
@@ -35,8 +36,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The program that copies a cluster for its standby.
 pub const BASE_BACKUP: &str = "pg_basebackup";
 
-const INITDB_LOG: &str = "initdb.log";
-const BASE_BACKUP_LOG: &str = "basebackup.log";
 const SERVER_LOG: &str = "server.log";
 
 /// With which the primary keeps what its standby has not got yet.
@@ -75,21 +74,23 @@ impl Cluster {
         connections: u32,
     ) -> anyhow::Result<Self> {
         let account = Account::for_servers()?;
-        let folder = workspace.create_folder(&target.name)?;
-        let in_folder = || cannot_write(&folder);
-        account.give(&folder).with_context(in_folder)?;
-
-        initdb(&target, &installation, &folder, account).await?;
-        let configuration = configuration(&target, &folder, connections + SPARE_CONNECTIONS);
-        append(&data(&folder).join("postgresql.conf"), &configuration).with_context(in_folder)?;
-
-        let server = start_server(&installation, &folder, account)?;
+        let folder = new_folder(workspace, &target, account)?;
+        let mut initdb = Command::new(&installation.initdb);
+        initdb.arg("-D").arg(data(&folder)).args([
+            "--username=postgres",
+            // The folder of the socket is closed to all other users.
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-locale",
+        ]);
+        run("initdb", initdb, &target, &folder, account).await?;
+        let settings = configuration(&target, &folder, connections + SPARE_CONNECTIONS);
         let mut cluster = Self {
+            server: configure_and_start(&installation, &folder, account, &settings)?,
             target,
             installation,
             folder,
             account,
-            server,
             workspace: workspace.clone(),
         };
         let client = cluster.wait_until_ready().await?;
@@ -103,52 +104,33 @@ impl Cluster {
             name: format!("{}-standby", self.target.name),
             ..self.target.clone()
         };
-        let folder = self.workspace.create_folder(&target.name)?;
-        let in_folder = || cannot_write(&folder);
-        self.account.give(&folder).with_context(in_folder)?;
-
-        let mut command = Command::new(self.installation.program(BASE_BACKUP)?);
-        command
+        let account = self.account;
+        let folder = new_folder(&self.workspace, &target, account)?;
+        let mut backup = Command::new(self.installation.program(BASE_BACKUP)?);
+        backup
             .arg("--pgdata")
             .arg(data(&folder))
             .arg("--host")
             .arg(&self.folder)
             .args(["--port", &PORT.to_string(), "--username=postgres"])
             .args(["--checkpoint=fast", "--wal-method=stream"])
-            .args([
-                "--write-recovery-conf",
-                "--create-slot",
-                "--slot",
-                STANDBY_SLOT,
-            ]);
-        let log = folder.join(BASE_BACKUP_LOG);
-        log_to(&mut command, &log).with_context(in_folder)?;
-        let mut process = Process::start(command, &folder, self.account, Signal::SIGTERM)?;
-        let status = process.wait().await.with_context(in_folder)?;
-        if !status.success() {
-            bail!(
-                "pg_basebackup failed for target \"{}\" ({status}); mend what it complains \
-                 of:\n{}",
-                target.name,
-                end_of_log(&log)
-            );
-        }
+            .args(["--write-recovery-conf", "--create-slot", "--slot"])
+            .arg(STANDBY_SLOT);
+        run(BASE_BACKUP, backup, &target, &folder, account).await?;
         let settings = [
             socket_setting(&folder),
-            // Replay waits for whoever reads, and does not end its session.
+            // Replay waits for a session that reads, and does not end it.
             "max_standby_streaming_delay = -1".to_owned(),
             "hot_standby_feedback = on\n".to_owned(),
         ];
-        append(&data(&folder).join("postgresql.conf"), &settings.join("\n"))
-            .with_context(in_folder)?;
         let installation = self.installation.clone();
-        let server = start_server(&installation, &folder, self.account)?;
+        let settings = settings.join("\n");
         let mut standby = Self {
+            server: configure_and_start(&installation, &folder, account, &settings)?,
             target,
             installation,
             folder,
-            account: self.account,
-            server,
+            account,
             workspace: self.workspace.clone(),
         };
         standby.wait_until_ready().await?;
@@ -272,10 +254,7 @@ impl Cluster {
 
     /// A session of its superuser.
     pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
-        let (client, connection) = self.config().connect(NoTls).await?;
-        // Ends with the client; what goes wrong is reported to the client, too.
-        tokio::spawn(connection);
-        Ok(client)
+        connect(&self.config()).await
     }
 
     async fn create_extensions(&self, client: &Client) -> anyhow::Result<()> {
@@ -295,6 +274,50 @@ impl Cluster {
     }
 }
 
+/// A folder in the workspace that belongs to the account of the server.
+fn new_folder(workspace: &Workspace, target: &Target, account: Account) -> anyhow::Result<PathBuf> {
+    let folder = workspace.create_folder(&target.name)?;
+    account
+        .give(&folder)
+        .with_context(|| cannot_write(&folder))?;
+    Ok(folder)
+}
+
+/// Runs a program that makes a cluster to its end.
+async fn run(
+    program: &str,
+    mut command: Command,
+    target: &Target,
+    folder: &Path,
+    account: Account,
+) -> anyhow::Result<()> {
+    let in_folder = || cannot_write(folder);
+    let log = folder.join(format!("{program}.log"));
+    log_to(&mut command, &log).with_context(in_folder)?;
+    let mut process = Process::start(command, folder, account, Signal::SIGTERM)?;
+    let status = process.wait().await.with_context(in_folder)?;
+    if !status.success() {
+        bail!(
+            "{program} failed for target \"{}\" ({status}); mend what it complains of:\n{}",
+            target.name,
+            end_of_log(&log)
+        );
+    }
+    Ok(())
+}
+
+/// Adds settings to postgresql.conf, and starts the server.
+fn configure_and_start(
+    installation: &Installation,
+    folder: &Path,
+    account: Account,
+    settings: &str,
+) -> anyhow::Result<Process> {
+    append(&data(folder).join("postgresql.conf"), settings)
+        .with_context(|| cannot_write(folder))?;
+    start_server(installation, folder, account)
+}
+
 fn start_server(
     installation: &Installation,
     folder: &Path,
@@ -305,34 +328,6 @@ fn start_server(
     log_to(&mut command, &folder.join(SERVER_LOG)).with_context(|| cannot_write(folder))?;
     // Immediate shutdown: the data is thrown away in any case.
     Process::start(command, folder, account, Signal::SIGQUIT)
-}
-
-async fn initdb(
-    target: &Target,
-    installation: &Installation,
-    folder: &Path,
-    account: Account,
-) -> anyhow::Result<()> {
-    let in_folder = || cannot_write(folder);
-    let mut command = Command::new(&installation.initdb);
-    command.arg("-D").arg(data(folder)).args([
-        "--username=postgres",
-        // The folder of the socket is closed to all other users.
-        "--auth=trust",
-        "--encoding=UTF8",
-        "--no-locale",
-    ]);
-    log_to(&mut command, &folder.join(INITDB_LOG)).with_context(in_folder)?;
-    let mut process = Process::start(command, folder, account, Signal::SIGTERM)?;
-    let status = process.wait().await.with_context(in_folder)?;
-    if !status.success() {
-        bail!(
-            "initdb failed for target \"{}\" ({status}); mend what it complains of:\n{}",
-            target.name,
-            end_of_log(&folder.join(INITDB_LOG))
-        );
-    }
-    Ok(())
 }
 
 fn cannot_write(folder: &Path) -> String {

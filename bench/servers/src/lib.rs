@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! arguments ──► server ──► cluster ──► installation, workspace ──► process
-//!                  └─────► running ──────► target, options, within
+//!                  └─────► running ──────► target, options, connection
 //! ```
 
 pub mod arguments;
 pub mod cluster;
+pub mod connection;
 pub mod installation;
 pub mod limits;
 pub mod options;
@@ -15,5 +16,4 @@ pub mod process;
 pub mod running;
 pub mod server;
 pub mod target;
-pub mod within;
 pub mod workspace;

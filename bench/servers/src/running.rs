@@ -15,8 +15,9 @@ use nix::unistd::{Uid, User};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config};
 
+use crate::connection::connect;
 use crate::installation::Installation;
 use crate::target::check_name;
 
@@ -241,10 +242,7 @@ impl Running {
     }
 
     pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
-        let (client, connection) = self.config.connect(NoTls).await?;
-        // Ends with the client; what goes wrong is reported to the client, too.
-        tokio::spawn(connection);
-        Ok(client)
+        connect(&self.config).await
     }
 
     /// A channel that other sessions of the same database do not happen to use.

@@ -1,55 +1,58 @@
-//! How fast sessions LISTEN, UNLISTEN and NOTIFY themselves, side by side
-//! (`listen`), and what a server loses that does something else (`overhead`). pgbench
-//! does it, by a script for each workload.
+//! `listen`: how fast sessions LISTEN, UNLISTEN and NOTIFY themselves, side by side.
+//! `overhead`: what a server loses that does something else. Each workload is a script of
+//! pgbench.
 //!
 //! The method of `listen` is that of the discussion of PostgreSQL's own
 //! optimisation ("Optimize LISTEN/NOTIFY", pgsql-hackers, July 2025), where it was to
 //! show that a map of channels does not make LISTEN a bottleneck.
 
-use std::time::Duration;
-
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, ValueEnum};
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
-use pinpoint_servers::server::Server;
 use serde::Serialize;
 
-use crate::clients::pgbench::{self, Pgbench, Protocol};
-use crate::report::results::{Axis, Figure, Kind, Scale, Values};
-use crate::runner::benchmark::{Benchmark, Description, PointId};
-use crate::runner::options::{CommonArgs, TimeArgs};
+use super::options::{TimeArgs, named};
+use crate::clients::pgbench::{self, Protocol};
+use crate::report::results::{Axis, Figure, Kind, Scale};
+use crate::workload::load::Load;
+use crate::workload::transaction::{Statement, Transaction};
+use crate::workload::{Activity, Benchmark, Setup, Workload, points};
 
 /// Rows of pgbench_accounts for each unit of the scale.
 const ACCOUNTS: u32 = 100_000;
 
-/// For the time that is left to be told: what a connection adds to a run.
-const CONNECTION_TIME: Duration = Duration::from_millis(6);
-
 const TPS: &str = "transactions_per_sec";
 
-/// Transactions per second that LISTEN, UNLISTEN and NOTIFY, or look up a row
-///
-/// pgbench executes LISTEN, LISTEN and UNLISTEN, or LISTEN and NOTIFY, again and again. Each
-/// session does so either on a channel of its own (unique), or all on the same one (common). The
-/// workloads whose names begin with select look up one row by its key, as pgbench -S does.
-///
-/// Example: pinpoint-bench listen --workload listen_notify_unique --connections 8,64
+/// The workloads of `listen`.
+pub const LISTEN: [Script; 6] = [
+    Script::ListenUnique,
+    Script::ListenCommon,
+    Script::ListenUnlistenUnique,
+    Script::ListenUnlistenCommon,
+    Script::ListenNotifyUnique,
+    Script::ListenNotifyCommon,
+];
+
+/// Those of `overhead`.
+pub const OVERHEAD: [Script; 2] = [Script::SelectOnly, Script::SelectOnlyListening];
+
 #[derive(Debug, clap::Args, Serialize)]
-#[command(args_override_self = true)]
 pub struct ListenArgs {
-    /// What the sessions do
+    /// Workloads to measure: what the sessions do
     #[arg(
         long,
+        action = ArgAction::Set,
         value_name = "NAME,NAME,...",
+        value_delimiter = ',',
         default_value = "listen_unique,listen_common,listen_unlisten_unique,\
             listen_unlisten_common,listen_notify_unique,listen_notify_common",
-        value_parser = workloads,
+        value_enum,
     )]
-    workload: Workloads,
+    workload: Vec<Script>,
 
     /// Numbers of connections to measure with
     #[arg(
         long,
-        alias = "clients",
         value_name = "N,N,...",
         default_value = "1,2,4,8,16,32,1000",
         value_parser = numbers(1..=MAX_CONNECTIONS),
@@ -64,7 +67,7 @@ pub struct ListenArgs {
     )]
     jobs: Option<u32>,
 
-    /// How pgbench looks up rows (a channel cannot be a parameter)
+    /// How pgbench sends its statements
     #[arg(long, value_enum, default_value_t = Protocol::Simple)]
     protocol: Protocol,
 
@@ -80,42 +83,13 @@ pub struct ListenArgs {
     #[command(flatten)]
     #[serde(flatten)]
     time: TimeArgs,
-
-    #[command(flatten)]
-    #[serde(flatten)]
-    common: CommonArgs,
-}
-
-/// In the order in which they are measured, each once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-struct Workloads(Vec<Workload>);
-
-fn workloads(text: &str) -> Result<Workloads, String> {
-    let parse = |name: &str| {
-        Workload::from_str(name, false).map_err(|_| {
-            let known = Workload::value_variants().iter().map(|w| w.name());
-            let known: Vec<&str> = known.collect();
-            format!(
-                "there is no workload \"{name}\": name some of {}",
-                known.join(", ")
-            )
-        })
-    };
-    let mut workloads = text
-        .split(',')
-        .map(|name| parse(name.trim()))
-        .collect::<Result<Vec<Workload>, _>>()?;
-    workloads.sort_unstable();
-    workloads.dedup();
-    Ok(Workloads(workloads))
 }
 
 /// What a transaction does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-enum Workload {
+pub enum Script {
     /// LISTEN, each session on a channel of its own
     ListenUnique,
     /// LISTEN, all sessions on one channel
@@ -134,41 +108,29 @@ enum Workload {
     SelectOnlyListening,
 }
 
-impl Workload {
-    fn name(self) -> &'static str {
-        match self {
-            Self::ListenUnique => "listen_unique",
-            Self::ListenCommon => "listen_common",
-            Self::ListenUnlistenUnique => "listen_unlisten_unique",
-            Self::ListenUnlistenCommon => "listen_unlisten_common",
-            Self::ListenNotifyUnique => "listen_notify_unique",
-            Self::ListenNotifyCommon => "listen_notify_common",
-            Self::SelectOnly => "select_only",
-            Self::SelectOnlyListening => "select_only_listening",
-        }
-    }
+/// Takes some of the scripts.
+pub fn script_parser(scripts: &[Script]) -> impl TypedValueParser<Value = Script> + use<> {
+    let values = scripts.iter().filter_map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(values)
+        .map(|name| Script::from_str(&name, false).expect("it is one of the possible values"))
+}
 
-    fn selects(self) -> bool {
-        matches!(self, Self::SelectOnly | Self::SelectOnlyListening)
-    }
-
-    /// As a script of pgbench. What the channel is called begins with `prefix`. The
-    /// variable `listening` is 0 at the beginning, in each session.
-    fn script(self, prefix: &str, scale: u32) -> String {
-        let unique = format!("{prefix}:client_id");
-        let common = format!("{prefix}common");
+impl Script {
+    /// The variable `listening` is 0 at the beginning, in each session.
+    fn text(self, scale: u32) -> String {
         let rows = u64::from(ACCOUNTS) * u64::from(scale);
         let select = format!(
             "\\set aid random(1, {rows})\n\
-             SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
+             SELECT abalance FROM pgbench_accounts WHERE aid = :aid;"
         );
+        let (unique, common) = ("{channel}{client}", "{channel}common");
         match self {
-            Self::ListenUnique => format!("LISTEN {unique};\n"),
-            Self::ListenCommon => format!("LISTEN {common};\n"),
-            Self::ListenUnlistenUnique => format!("LISTEN {unique};\nUNLISTEN {unique};\n"),
-            Self::ListenUnlistenCommon => format!("LISTEN {common};\nUNLISTEN {common};\n"),
-            Self::ListenNotifyUnique => format!("LISTEN {unique};\nNOTIFY {unique};\n"),
-            Self::ListenNotifyCommon => format!("LISTEN {common};\nNOTIFY {common};\n"),
+            Self::ListenUnique => format!("LISTEN {unique};"),
+            Self::ListenCommon => format!("LISTEN {common};"),
+            Self::ListenUnlistenUnique => format!("LISTEN {unique};\nUNLISTEN {unique};"),
+            Self::ListenUnlistenCommon => format!("LISTEN {common};\nUNLISTEN {common};"),
+            Self::ListenNotifyUnique => format!("LISTEN {unique};\nNOTIFY {unique};"),
+            Self::ListenNotifyCommon => format!("LISTEN {common};\nNOTIFY {common};"),
             Self::SelectOnly => select,
             Self::SelectOnlyListening => format!(
                 "\\if :listening = 0\n\
@@ -181,15 +143,11 @@ impl Workload {
     }
 }
 
-impl Benchmark for ListenArgs {
-    type State = ();
-
-    fn describe(&self) -> anyhow::Result<Description> {
-        let workloads = &self.workload.0;
-        let is_overhead = workloads.iter().all(|workload| workload.selects());
-        let mut method = Vec::new();
-        if workloads.iter().any(|workload| !workload.selects()) {
-            method.push(
+impl ListenArgs {
+    pub fn listen(&self) -> Benchmark {
+        let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
+        Benchmark {
+            method: self.method(
                 "pgbench executes a script of one or two statements, each a transaction of its \
                  own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
                  LISTEN and UNLISTEN; LISTEN and NOTIFY. unique: each session on a channel of its \
@@ -199,111 +157,102 @@ impl Benchmark for ListenArgs {
                  pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the notifications that \
                  its sessions get, and does not count them."
                     .to_owned(),
-            );
+            ),
+            figures: vec![tps.drawn()],
+            ..self.benchmark(
+                "listen",
+                "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
+                 themselves?",
+            )
         }
-        if workloads.iter().any(|workload| workload.selects()) {
-            method.push(format!(
+    }
+
+    pub fn overhead(&self) -> Benchmark {
+        let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
+        Benchmark {
+            method: self.method(format!(
                 "pgbench looks up one row by its key in each transaction, as its own script \
                  select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
                  do not listen. select_only_listening: each has executed LISTEN once. Nothing is \
                  notified, so the ratio should be 1.",
                 u64::from(ACCOUNTS) * u64::from(self.scale)
-            ));
-        }
-        method.push(format!(
-            "A run takes {} s after {} s that are not measured, in the same sessions. Transactions \
-             per second are those that pgbench reports, without the time that it takes to \
-             connect. A transaction that fails is an error.",
-            self.time.duration.as_secs_f64(),
-            self.time.warmup.as_secs_f64()
-        ));
-        let connections = &self.connections;
-        let average = connections.iter().sum::<u32>() / connections.iter().count() as u32;
-        let points = workloads.iter().flat_map(|workload| {
-            let at = |count| PointId::of_workload(workload.name(), count);
-            connections.iter().map(at)
-        });
-        Ok(Description {
-            name: if is_overhead { "overhead" } else { "listen" },
-            question: if is_overhead {
-                "What does the library cost a server that does something else?"
-            } else {
-                "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
-                 themselves?"
+            )),
+            figures: vec![tps.on_scale(Scale::Linear).drawn()],
+            setup: Setup {
+                pgbench_scale: Some(self.scale),
+                ..Setup::default()
             },
-            method,
-            axis: Axis::new("connections", "connections", Scale::Logarithmic),
-            figures: vec![
-                Figure::new(TPS, "transactions per second", Kind::Rate)
-                    .on_scale(if is_overhead {
-                        Scale::Linear
-                    } else {
-                        Scale::Logarithmic
-                    })
-                    .drawn(),
-            ],
-            points: points.collect(),
-            run_time: self.time.warmup + self.time.duration + CONNECTION_TIME * average,
-            sessions: connections.last(),
-            programs: &[pgbench::PROGRAM],
-            settings: Vec::new(),
-            needs_own_cluster: None,
-        })
-    }
-
-    fn common(&self) -> &CommonArgs {
-        &self.common
-    }
-
-    async fn set_up(&self, server: &Server) -> anyhow::Result<()> {
-        if self.workload.0.iter().any(|workload| workload.selects()) {
-            pgbench::initialise(server, self.scale, self.common.runs.timeout).await?;
+            ..self.benchmark(
+                "overhead",
+                "What does the library cost a server that does something else?",
+            )
         }
-        Ok(())
     }
 
-    async fn measure(
-        &self,
-        server: &Server,
-        (): &mut (),
-        point: &PointId,
-        _run: u32,
-    ) -> anyhow::Result<Values> {
-        let mut workloads = self.workload.0.iter();
-        let workload = workloads
-            .find(|workload| workload.name() == point.workload)
-            .expect("every point is of a workload of the plan");
-        let pgbench = Pgbench {
-            script: &workload.script(&server.channel("listen_"), self.scale),
+    fn method(&self, workloads: String) -> Vec<String> {
+        vec![
+            workloads,
+            format!(
+                "A run takes {} s after {} s that are not measured, in the same sessions. \
+                 Transactions per second are those that pgbench reports, without the time that it \
+                 takes to connect. A transaction that fails is an error.",
+                self.time.duration.as_secs_f64(),
+                self.time.warmup.as_secs_f64()
+            ),
+        ]
+    }
+
+    fn benchmark(&self, subcommand: &'static str, question: &'static str) -> Benchmark {
+        let workload = |script, clients| self.workload(script, clients);
+        Benchmark {
+            points: points(&self.connections, &named(&self.workload), workload),
+            programs: vec![pgbench::PROGRAM],
+            ..Benchmark::new(
+                subcommand,
+                question,
+                Axis::new("connections", "connections", Scale::Logarithmic),
+            )
+        }
+    }
+
+    fn workload(&self, script: Script, clients: u32) -> Workload {
+        Workload::from(Activity::Load(Load {
+            channel: "listen_",
+            clients,
+            jobs: self.jobs,
+            protocol: self.protocol,
             variables: &[("listening", "0")],
-            clients: point.x,
-            jobs: self
-                .jobs
-                .map_or(pgbench::jobs(point.x), |jobs| jobs.min(point.x)),
-            protocol: if workload.selects() {
-                self.protocol
-            } else {
-                Protocol::Simple
-            },
             warmup: self.time.warmup,
             duration: self.time.duration,
-            timeout: self.common.runs.timeout,
-        };
-        let load = pgbench.run(server, || ()).await?;
-        Ok([(TPS.to_owned(), load.transactions_per_sec)].into())
+            transactions: vec![Transaction {
+                name: "pgbench",
+                rate: TPS,
+                prepare: Vec::new(),
+                script: vec![Statement::Plain(script.text(self.scale))],
+                probe: Vec::new(),
+                notifies: false,
+            }],
+            listeners: Vec::new(),
+            probe_period: None,
+            has_standby: false,
+        }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::name;
     use super::*;
+    use crate::workload::transaction::render;
 
     #[test]
     fn scripts() {
-        let scripts: String = Workload::value_variants()
-            .iter()
-            .map(|workload| format!("{}:\n{}", workload.name(), workload.script("c_", 3)))
-            .collect();
+        let text = |script: &Script| {
+            let statement = Statement::Plain(script.text(3));
+            let rendered = render(&[statement], "c_", ":client_id", "");
+            format!("{}:\n{}\n", name(script), rendered[0])
+        };
+        let scripts: String = Script::value_variants().iter().map(text).collect();
         insta::assert_snapshot!(scripts, @r"
         listen_unique:
         LISTEN c_:client_id;
@@ -332,19 +281,5 @@ mod tests {
         \set aid random(1, 300000)
         SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
         ");
-    }
-
-    #[test]
-    fn workloads_have_one_order() {
-        let parsed = workloads("select_only, listen_unique,select_only").unwrap();
-        assert_eq!(parsed.0, [Workload::ListenUnique, Workload::SelectOnly]);
-        assert!(
-            workloads("listen_twice")
-                .unwrap_err()
-                .contains("listen_unique")
-        );
-        for workload in Workload::value_variants() {
-            assert_eq!(workloads(workload.name()).unwrap().0, [*workload]);
-        }
     }
 }

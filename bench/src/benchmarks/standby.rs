@@ -1,53 +1,36 @@
-//! The benchmark `standby`: how long a notification takes to a listener on a streaming
-//! standby, and what it costs the sender that it travels there (`pinpoint.replicate`).
-//!
-//! ```text
-//! pgbench ──┐              ┌──► reader, which reads all
-//!           ├──► primary ──┴──► listener ────────────────────┐
-//! probe ────┘       │ WAL                                    ├──► measure ──► results
-//!                   └──► standby ──► listener, lookout ──────┘
-//! ```
-//!
-//! Load, probe and listeners are those of `load`. The lookout asks for the row of a
-//! probe again and again, until it is visible.
-
-mod lookout;
-mod measure;
-mod pair;
-mod results;
+//! `standby`: how long a notification takes to a listener on a streaming standby, and
+//! what it costs the sender that it travels there (`pinpoint.replicate`).
 
 use std::path::Path;
 
 use pinpoint_servers::cluster;
 use pinpoint_servers::options::{Numbers, numbers};
-use pinpoint_servers::server::Server;
-use pinpoint_servers::target::Target;
+use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use self::pair::Pair;
-use crate::benchmarks::load::probe::ProbeArgs;
-use crate::clients::pgbench::{self, MAX_CLIENTS};
-use crate::report::results::{Axis, Scale, Values};
-use crate::runner::benchmark::{Benchmark, Description, PointId};
-use crate::runner::options::{CommonArgs, TimeArgs};
+use super::options::{ProbeArgs, TimeArgs};
+use super::transaction::{CHANNEL, Form};
+use crate::clients::latency::STATISTICS;
+use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
+use crate::report::results::{Axis, Figure, Kind, Scale};
+use crate::workload::listeners::{Delivery, Listeners};
+use crate::workload::load::Load;
+use crate::workload::standby::REPLICATE;
+use crate::workload::transaction::Transaction;
+use crate::workload::{Activity, Benchmark, PointId, Setup, Workload};
 
-/// Those of the program beside the writers, on both servers: two that control, one that
-/// looks at all others, the probe, three that listen, and the lookout.
-const MORE_SESSIONS: u32 = 8;
+/// The transaction of the writers and of the probe.
+const FORM: Form = Form::Statement;
 
-/// How long a notification takes to a listener on a standby, and what that costs
-///
-/// Two servers that both have a streaming standby are compared: the same server with
-/// pinpoint.replicate off and on. pgbench inserts rows and notifies, in so many
-/// sessions. Meanwhile one more session does the same at fixed times: measured is when
-/// its notification arrives at a listener on the primary and at one on the standby, and
-/// when its row becomes visible on the standby, which is PostgreSQL's own time.
-///
-/// Example: pinpoint-bench standby --writers 0,16 --duration 10s
+const PROBE_CHANNEL: &str = "{channel}_probe";
+const LISTEN_TO_PROBE: &str = "LISTEN {channel}_probe";
+const LISTEN_TO_ALL: &str = "LISTEN {channel}; LISTEN {channel}_probe";
+
+const TPS: &str = "transactions_per_sec";
+
 #[derive(Debug, clap::Args, Serialize)]
-#[command(args_override_self = true)]
 pub struct StandbyArgs {
-    /// Numbers of other sessions that write and notify to measure with
+    /// Sessions beside the probe that write and notify
     #[arg(
         long,
         value_name = "N,N,...",
@@ -63,20 +46,12 @@ pub struct StandbyArgs {
     #[command(flatten)]
     #[serde(flatten)]
     time: TimeArgs,
-
-    #[command(flatten)]
-    #[serde(flatten)]
-    common: CommonArgs,
 }
 
-impl Benchmark for StandbyArgs {
-    type State = Pair;
-
-    fn describe(&self) -> anyhow::Result<Description> {
-        Ok(Description {
-            name: "standby",
-            question: "How long does a notification take to a listener on a standby, and what \
-                       does it cost the sender?",
+impl StandbyArgs {
+    pub fn benchmark(&self) -> Benchmark {
+        let at = |writers| (PointId::at(writers), self.workload(writers));
+        Benchmark {
             method: vec![
                 "Each server has a streaming standby, on the same machine. Unless targets were \
                  named, the two differ by pinpoint.replicate alone: with it off nothing of a \
@@ -92,8 +67,8 @@ impl Benchmark for StandbyArgs {
                     self.time.duration.as_secs_f64()
                 ),
                 format!(
-                    "Meanwhile one more session, the probe, sends the same transaction {} times \
-                     per second, at fixed times, on a channel of its own. A session on the \
+                    "After the warm-up one more session, the probe, sends the same transaction {} \
+                     times per second, at fixed times, on a channel of its own. A session on the \
                      primary and, with pinpoint.replicate, one on the standby listen to it, and \
                      each must get every notification. From when the probe is sent until its row \
                      is there, another session on the standby asks for the row without a pause. \
@@ -102,112 +77,121 @@ impl Benchmark for StandbyArgs {
                     self.probe.probes
                 ),
             ],
-            axis: Axis::new("writers", "writers", Scale::Logarithmic),
-            figures: results::figures(),
-            points: self.writers.iter().map(PointId::at).collect(),
-            run_time: self.time.warmup + self.time.duration,
-            sessions: self.writers.last() + MORE_SESSIONS,
-            programs: &[pgbench::PROGRAM, cluster::BASE_BACKUP],
-            settings: Vec::new(),
+            figures: figures(),
+            points: self.writers.iter().map(at).collect(),
+            setup: Setup {
+                statements: FORM.set_up(),
+                standby: true,
+                ..Setup::default()
+            },
+            programs: vec![pgbench::PROGRAM, cluster::BASE_BACKUP],
+            default_targets,
             needs_own_cluster: Some("it makes a standby"),
-        })
-    }
-
-    fn common(&self) -> &CommonArgs {
-        &self.common
-    }
-
-    fn default_targets(&self, pg_config: &Path) -> Vec<Target> {
-        ["off", "on"]
-            .map(|value| Target {
-                name: format!("replicate-{value}"),
-                settings: vec![pair::replicate(value)],
-                ..Target::pinpoint(pg_config)
-            })
-            .into()
-    }
-
-    fn objection(&self, target: &Target) -> Option<(&'static str, &'static str)> {
-        (!target.has_engine()).then_some((
-            "without pg_pinpoint nobody can LISTEN on a standby",
-            "add preload=pg_pinpoint,extension=pg_pinpoint to it",
-        ))
-    }
-
-    async fn set_up(&self, server: &Server) -> anyhow::Result<Pair> {
-        Pair::set_up(server).await
-    }
-
-    async fn measure(
-        &self,
-        server: &Server,
-        pair: &mut Pair,
-        point: &PointId,
-        _run: u32,
-    ) -> anyhow::Result<Values> {
-        match measure::measure(self, server, pair, point.x).await {
-            Ok(run) => Ok(results::values(&run)),
-            Err(error) => Err(pair.explain(error).await),
+            objection: |target| {
+                (!target.has_engine()).then_some((
+                    "without pg_pinpoint nobody can LISTEN on a standby",
+                    "add preload=pg_pinpoint,extension=pg_pinpoint to it",
+                ))
+            },
+            ..Benchmark::new(
+                "standby",
+                "How long does a notification take to a listener on a standby, and what does it \
+                 cost the sender?",
+                Axis::new("writers", "writers", Scale::Logarithmic),
+            )
         }
+    }
+
+    fn workload(&self, writers: u32) -> Workload {
+        let listeners = |figures, on_standby| Listeners {
+            figures,
+            count: 1,
+            on_standby,
+            listen: LISTEN_TO_PROBE,
+            gets_load: false,
+            delivery: Delivery::Broadcast,
+        };
+        Workload::from(Activity::Load(Load {
+            channel: CHANNEL,
+            clients: writers,
+            jobs: None,
+            protocol: Protocol::Simple,
+            variables: &[],
+            warmup: self.time.warmup,
+            duration: self.time.duration,
+            transactions: vec![Transaction {
+                rate: TPS,
+                ..FORM.notifying(PROBE_CHANNEL)
+            }],
+            listeners: vec![
+                Listeners {
+                    listen: LISTEN_TO_ALL,
+                    gets_load: true,
+                    ..listeners("reader", false)
+                },
+                listeners("primary", false),
+                listeners("standby", true),
+            ],
+            probe_period: Some(self.probe.period()),
+            has_standby: true,
+        }))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
+/// The same server with the setting off and on.
+fn default_targets(pg_config: &Path) -> Vec<Target> {
+    ["off", "on"]
+        .map(|value| Target {
+            name: format!("replicate-{value}"),
+            settings: vec![Setting {
+                name: REPLICATE.to_owned(),
+                value: value.to_owned(),
+            }],
+            ..Target::pinpoint(pg_config)
+        })
+        .into()
+}
 
-    use super::*;
-
-    #[derive(Parser)]
-    struct Standby {
-        #[command(flatten)]
-        args: StandbyArgs,
-    }
-
-    fn parse(arguments: &[&str]) -> StandbyArgs {
-        Standby::parse_from(["standby"].iter().chain(arguments)).args
-    }
-
-    #[test]
-    fn the_default_targets_differ_by_the_setting_alone() {
-        let targets = parse(&[]).default_targets(Path::new("pg_config"));
-        let [off, on] = &targets[..] else {
-            panic!("{targets:?}");
-        };
-        assert_eq!(
-            (&off.name[..], &on.name[..]),
-            ("replicate-off", "replicate-on")
-        );
-        assert_eq!(off.settings[0].to_string(), "pinpoint.replicate = 'off'");
-        assert_eq!(on.settings[0].to_string(), "pinpoint.replicate = 'on'");
-        let renamed = Target {
-            name: on.name.clone(),
-            settings: on.settings.clone(),
-            ..off.clone()
-        };
-        assert_eq!(renamed, *on);
-    }
-
-    #[test]
-    fn every_target_needs_the_library_and_the_extension() {
-        let args = parse(&[]);
-        for (target, is_refused) in [
-            ("a=pg_config", true),
-            ("a=pg_config,preload=pg_pinpoint", true),
-            (
-                "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint",
-                false,
-            ),
-        ] {
-            let target: Target = target.parse().unwrap();
-            assert_eq!(args.objection(&target).is_some(), is_refused, "{target:?}");
+fn figures() -> Vec<Figure> {
+    let label = "transactions per second, each an INSERT and a NOTIFY";
+    let mut figures = vec![Figure::new(TPS, label, Kind::Rate).drawn()];
+    for (start, what) in [
+        (
+            "standby",
+            "until a listener on the standby has the notification",
+        ),
+        ("row_visible", "until the row is visible on the standby"),
+        (
+            "primary",
+            "until a listener on the primary has the notification",
+        ),
+    ] {
+        for (end, which) in STATISTICS {
+            let label = format!("{what}, {which} (µs)");
+            let figure = Figure::new(&format!("{start}_{end}"), &label, Kind::Time);
+            let is_median = end == STATISTICS[0].0;
+            figures.push(if is_median { figure.drawn() } else { figure });
         }
     }
-
-    #[test]
-    fn nobody_else_need_write() {
-        let description = parse(&["--writers=16,0"]).describe().unwrap();
-        assert_eq!(description.points, [0, 16].map(PointId::at));
-        assert_eq!(description.sessions, 16 + MORE_SESSIONS);
-    }
+    let share = "the notification's time on the standby divided by the row's";
+    let share = |name, which| {
+        Figure::new(name, &format!("{share}, {which}"), Kind::Time).on_scale(Scale::Linear)
+    };
+    let count = |name, label| Figure::new(name, label, Kind::Count);
+    figures.extend([
+        share("standby_to_row_visible", "median").drawn(),
+        share("standby_to_row_visible_p99", "99th percentile"),
+        count(
+            "wal_bytes_per_transaction",
+            "bytes of WAL for each transaction",
+        )
+        .drawn(),
+        count("probes", "transactions that the times are of"),
+        // This is the measure of another figure, and not of a server.
+        count(
+            "question_p50_usec",
+            "how long it takes to ask on the standby whether the row is there, median (µs)",
+        ),
+    ]);
+    figures
 }

@@ -9,21 +9,29 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Parser};
 use pinpoint_servers::arguments::ServerArgs;
 
-use super::BenchmarkCommand;
-use super::aliases::without_aliases;
-use crate::report::folder;
+use super::job;
+use crate::benchmarks::BenchmarkCommand;
+use crate::report::results_folder;
 use crate::runner::interrupt::Interrupts;
-use crate::runner::job::{Context, End, Job};
+use crate::runner::measure::{Context, End};
 use crate::runner::progress::{Progress, in_words};
 
 /// All names, and the options that `--quick` gives them.
 const BENCHMARKS: &[(&str, &[&str])] = &[
     (
         "pingpong",
-        &["--idle=0,100,1000", "--duration=0.5", "--warmup=0.2"],
+        &[
+            "--idle-listeners=0,100,1000",
+            "--duration=0.5",
+            "--warmup=0.2",
+        ],
+    ),
+    (
+        "multicast",
+        &["--group=1,4,16", "--duration=0.5", "--warmup=0.2"],
     ),
     ("commit", &["--writers=1,16", "--duration=1", "--warmup=1"]),
-    ("notify", &["--writers=32", "--duration=1", "--warmup=1"]),
+    ("notify", &["--senders=32", "--duration=1", "--warmup=1"]),
     (
         "queue",
         &[
@@ -35,20 +43,35 @@ const BENCHMARKS: &[(&str, &[&str])] = &[
     ),
     (
         "channels",
-        &["--channels=1,1000,10000", "--transactions=5", "--warmup=1"],
+        &[
+            "--channels=1,1000,10000",
+            "--transactions=5",
+            "--warmup-transactions=1",
+        ],
     ),
     (
         "listeners",
-        &["--listeners=1,100", "--transactions=3", "--warmup=1"],
+        &[
+            "--listeners=1,100",
+            "--transactions=3",
+            "--warmup-transactions=1",
+        ],
     ),
-    ("idle", &["--idle=0,500", "--transactions=5", "--warmup=1"]),
+    (
+        "idle",
+        &[
+            "--idle-sessions=0,500",
+            "--transactions=5",
+            "--warmup-transactions=1",
+        ],
+    ),
     (
         "hub",
-        &["--listeners=1,100,1000", "--transactions=10", "--warmup=2"],
-    ),
-    (
-        "multicast",
-        &["--group=1,4,16", "--duration=0.5", "--warmup=0.2"],
+        &[
+            "--listeners=1,100,1000",
+            "--transactions=10",
+            "--warmup-transactions=2",
+        ],
     ),
     (
         "listen",
@@ -99,8 +122,7 @@ struct Benchmark {
 struct Planned {
     name: &'static str,
     command_line: Vec<String>,
-    job: Box<dyn Job>,
-    time: Duration,
+    command: BenchmarkCommand,
 }
 
 impl AllArgs {
@@ -114,14 +136,10 @@ impl AllArgs {
                 .map(OsString::from)
                 .chain(["--json".into(), file("json").into_os_string()])
                 .chain(["--csv".into(), file("csv").into_os_string()]);
-            let benchmark = Benchmark::try_parse_from(without_aliases(arguments))?;
-            let job = benchmark.command.into_job();
-            let (_, time) = job.plan(Some(&self.servers))?;
             Ok(Planned {
                 name,
                 command_line: alone(command_line, name, options),
-                job,
-                time,
+                command: Benchmark::try_parse_from(arguments)?.command,
             })
         };
         BENCHMARKS.iter().map(plan).collect()
@@ -155,11 +173,22 @@ pub async fn run(
     command_line: &[String],
     interrupts: &mut Interrupts,
 ) -> anyhow::Result<End> {
-    let mut plan = Vec::new();
-    for planned in args.plan(command_line)? {
-        match planned.job.refusal(Some(&args.servers))? {
+    let planned = args.plan(command_line)?;
+    let mut jobs = Vec::new();
+    let mut time = Duration::ZERO;
+    for Planned {
+        name,
+        command_line,
+        command,
+    } in &planned
+    {
+        let job = job(command, &args.servers)?;
+        match job.refusal()? {
             Some(refusal) => eprintln!("left out: {}", refusal.reason),
-            None => plan.push(planned),
+            None => {
+                time += job.time()?;
+                jobs.push((name, command_line, job));
+            }
         }
     }
     fs::create_dir_all(&args.output).with_context(|| {
@@ -168,35 +197,34 @@ pub async fn run(
             args.output.display()
         )
     })?;
-    let count = plan.len();
-    let time = plan.iter().map(|planned| planned.time).sum();
+    let count = jobs.len();
     eprintln!("{count} benchmarks: about {}", in_words(time));
     let progress = Progress::new(time);
     let mut failed = Vec::new();
     let mut interrupt = None;
-    for (position, planned) in plan.into_iter().enumerate() {
-        progress.begin(format!("{} of {count}, ", position + 1), planned.time);
+    for (position, (name, command_line, job)) in jobs.into_iter().enumerate() {
+        progress.begin(format!("{} of {count}, ", position + 1), job.time()?);
         let context = Context {
-            command_line: planned.command_line,
+            command_line: command_line.clone(),
             progress: &progress,
             interrupts,
         };
-        match planned.job.run(Some(&args.servers), context).await {
+        match job.run(context).await {
             Ok(End::Complete | End::Unmet) => {}
             Ok(End::Interrupted(signal)) => {
                 interrupt = Some(signal);
                 break;
             }
             Ok(End::Failed(error)) | Err(error) => {
-                progress.suspend(|| eprintln!("error: {}: {error:#}", planned.name));
-                failed.push(planned.name);
+                progress.suspend(|| eprintln!("error: {name}: {error:#}"));
+                failed.push(*name);
             }
         }
     }
     drop(progress);
 
     // What is there is shown, however this ends.
-    let page = folder::run(&args.output, &[]);
+    let page = results_folder::run(&args.output, &[]);
     if let Some(interrupt) = interrupt {
         return Ok(End::Interrupted(interrupt));
     }
@@ -211,8 +239,9 @@ pub async fn run(
 
 #[cfg(test)]
 mod tests {
+    use clap::Subcommand;
+
     use super::*;
-    use crate::cli::aliases::ALIASES;
 
     #[derive(Parser)]
     struct All {
@@ -231,17 +260,29 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_measured() {
+    fn every_benchmark_is_measured_and_called_as_its_subcommand() {
         let names: Vec<_> = BENCHMARKS.iter().map(|(name, _)| *name).collect();
-        assert!(ALIASES.iter().all(|(alias, ..)| names.contains(alias)));
-        assert_eq!(plan(&["--output=x"]).len(), names.len());
+        let command = BenchmarkCommand::augment_subcommands(clap::Command::new("all"));
+        let subcommands: Vec<_> = command.get_subcommands().map(|c| c.get_name()).collect();
+        assert_eq!(names, subcommands);
+        for quick in [&["--output=x"][..], &["--output=x", "--quick"]] {
+            for Planned { name, command, .. } in plan(quick) {
+                assert_eq!(command.benchmark().unwrap().name, name);
+            }
+        }
     }
 
     #[test]
     fn quick_is_less_than_ten_minutes_and_draws_verdicts() {
+        let args = All::parse_from(["all", "--output=x"]).args;
         let time: Duration = plan(&["--output=x", "--quick"])
             .iter()
-            .map(|planned| planned.time)
+            .map(|planned| {
+                job(&planned.command, &args.servers)
+                    .unwrap()
+                    .time()
+                    .unwrap()
+            })
             .sum();
         // The rest is for what is not counted: sessions that connect, slow machines.
         assert!(time < Duration::from_secs(520), "{time:?}");
@@ -265,7 +306,7 @@ mod tests {
             [
                 "pinpoint-bench",
                 "pingpong",
-                "--idle=0,100,1000",
+                "--idle-listeners=0,100,1000",
                 "--duration=0.5",
                 "--warmup=0.2",
                 "--target=a=pg_config",

@@ -13,9 +13,9 @@ use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use futures_util::future::try_join;
 use nix::sys::signal::Signal;
+use pinpoint_servers::connection::within;
 use pinpoint_servers::process::first_lines;
 use pinpoint_servers::server::Server;
-use pinpoint_servers::within::within;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 

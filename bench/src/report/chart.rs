@@ -1,4 +1,5 @@
-//! Charts: one figure against the axis of its benchmark, a curve for each target.
+//! Charts: one figure against the axis of its benchmark, a curve for each target, or a bar
+//! if there is only one point.
 
 mod direction;
 mod draw;
@@ -27,6 +28,9 @@ const PNG_PIXELS: u32 = 3;
 /// What there is to draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart<'a> {
+    pub figure: &'a Figure,
+    /// Empty if the benchmark has one workload.
+    pub workload: &'a str,
     /// The benchmark, and the workload if it has several.
     title: String,
     /// The figure.
@@ -36,6 +40,8 @@ pub struct Chart<'a> {
     y_scale: Scale,
     /// A share or a multiple: 1 is to be seen.
     is_ratio: bool,
+    /// Then there are bars.
+    is_single_point: bool,
     curves: Vec<Curve<'a>>,
 }
 
@@ -48,9 +54,20 @@ struct Curve<'a> {
     points: Vec<(f64, Summary)>,
 }
 
+/// All charts of a report: one for each figure that is drawn, for each workload with which
+/// it was measured.
+pub fn of_report(report: &Report) -> Vec<Chart<'_>> {
+    let workloads = report.workloads();
+    let charts = workloads.iter().flat_map(|workload| {
+        let drawn = report.figures.iter().filter(|figure| figure.chart);
+        drawn.filter_map(|figure| Chart::of(report, figure, workload))
+    });
+    charts.collect()
+}
+
 impl<'a> Chart<'a> {
     /// `None` if nothing was measured.
-    pub fn of(report: &'a Report, figure: &Figure, workload: &str) -> Option<Self> {
+    fn of(report: &'a Report, figure: &'a Figure, workload: &'a str) -> Option<Self> {
         let curves: Vec<Curve> = report
             .targets
             .iter()
@@ -70,10 +87,13 @@ impl<'a> Chart<'a> {
             })
             .filter(|curve| !curve.points.is_empty())
             .collect();
-        if curves.is_empty() {
-            return None;
-        }
+        let mut places = curves.iter().flat_map(|curve| &curve.points);
+        let (first, _) = places.next()?;
+        let is_single_point = places.all(|(x, _)| x == first);
         Some(Self {
+            figure,
+            workload,
+            is_single_point,
             title: if workload.is_empty() {
                 report.benchmark.clone()
             } else {
@@ -85,7 +105,12 @@ impl<'a> Chart<'a> {
             },
             x_label: &report.axis.label,
             x_scale: report.axis.scale,
-            y_scale: figure.scale,
+            // The length of a bar says something only if it begins at 0.
+            y_scale: if is_single_point {
+                Scale::Linear
+            } else {
+                figure.scale
+            },
             is_ratio: figure.kind == Kind::Share,
             curves,
         })

@@ -131,7 +131,7 @@ pub fn write_json(report: &Report, mut out: impl Write) -> serde_json::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::samples;
+    use crate::report::sample_reports;
 
     fn written<E: std::fmt::Debug>(write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> String {
         let mut out = Vec::new();
@@ -141,7 +141,7 @@ mod tests {
 
     /// With a point of two targets, and little else.
     fn report() -> Report {
-        let mut report = samples::pingpong();
+        let mut report = sample_reports::pingpong();
         report.points.drain(..3);
         for series in &mut report.points[0].series {
             series.runs.truncate(1);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn json_can_be_read_back() {
-        for report in samples::all() {
+        for report in sample_reports::all() {
             let json = written(|out| write_json(&report, out));
             assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
         }

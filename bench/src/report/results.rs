@@ -6,9 +6,13 @@ use std::collections::BTreeMap;
 
 pub use pinpoint_servers::server::ServerRecord;
 use serde::{Deserialize, Serialize};
+use sysinfo::{CpuRefreshKind, System};
 
 /// Goes up when a field changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 2;
+
+/// The figure that tells how long a listener was behind.
+pub const BACKLOG_USEC: &str = "backlog_usec";
 
 /// All that one invocation of one subcommand has measured, and on what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -167,6 +171,72 @@ pub struct Machine {
     pub cpu_count: usize,
     pub os: String,
     pub kernel: String,
+}
+
+// Finding one's way in a report. One that was interrupted, or edited, may lack what it
+// announces, so everything may be missing.
+
+impl Report {
+    /// In the order in which they were measured.
+    pub fn workloads(&self) -> Vec<&str> {
+        let mut workloads: Vec<&str> = Vec::new();
+        for point in &self.points {
+            if !workloads.contains(&point.workload.as_str()) {
+                workloads.push(&point.workload);
+            }
+        }
+        workloads
+    }
+
+    pub fn points_of<'a>(&'a self, workload: &'a str) -> impl Iterator<Item = &'a Point> {
+        self.points
+            .iter()
+            .filter(move |point| point.workload == workload)
+    }
+
+    /// The names of those that are compared with the first one.
+    pub fn compared(&self) -> impl Iterator<Item = &str> {
+        self.targets
+            .iter()
+            .skip(1)
+            .map(|target| target.name.as_str())
+    }
+
+    pub fn baseline(&self) -> Option<&str> {
+        self.targets.first().map(|target| target.name.as_str())
+    }
+
+    /// Was the figure measured with this workload?
+    pub fn has(&self, figure: &Figure, workload: &str) -> bool {
+        self.points_of(workload)
+            .flat_map(|point| &point.series)
+            .any(|series| series.summary.contains_key(&figure.name))
+    }
+}
+
+impl Point {
+    pub fn of_target(&self, target: &str) -> Option<&Series> {
+        self.series.iter().find(|series| series.target == target)
+    }
+}
+
+impl Machine {
+    pub fn detect() -> Self {
+        let mut system = System::new();
+        system.refresh_cpu_list(CpuRefreshKind::nothing());
+        let unknown = || "unknown".to_owned();
+        Self {
+            cpu_model: system
+                .cpus()
+                .first()
+                .map(|cpu| cpu.brand().trim().to_owned())
+                .filter(|brand| !brand.is_empty())
+                .unwrap_or_else(unknown),
+            cpu_count: system.cpus().len(),
+            os: System::long_os_version().unwrap_or_else(unknown),
+            kernel: System::kernel_version().unwrap_or_else(unknown),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-use super::number;
+use super::number_format;
 use super::results::{Figure, Point, Ratio, Report, ServerRecord, Summary};
-use super::words;
+use super::sentences;
 
 /// Where there is no terminal that says how wide it is.
 const WIDTH: u16 = 80;
@@ -31,7 +31,7 @@ pub fn table(report: &Report, width: Option<u16>, details: bool) -> String {
         }
     }
     parts.extend(
-        words::closing(report)
+        sentences::closing(report)
             .iter()
             .map(|text| wrapped(text, width)),
     );
@@ -59,7 +59,7 @@ fn figure_table(
     table.set_header(header);
     for point in report.points_of(workload) {
         let mut row = vec![
-            number::whole(point.x as f64),
+            number_format::whole(point.x as f64),
             value(figure, point, baseline),
         ];
         if let Some(target) = compared {
@@ -82,7 +82,7 @@ fn value(figure: &Figure, point: &Point, target: &str) -> String {
     let series = point.of_target(target);
     match series.and_then(|series| series.summary.get(&figure.name)) {
         Some(&Summary { median, min, max }) => {
-            with_range([median, min, max], |v| number::of_figure(figure, v))
+            with_range([median, min, max], |v| number_format::of_figure(figure, v))
         }
         None => "-".to_owned(),
     }
@@ -93,7 +93,7 @@ fn ratio(figure: &Figure, point: &Point, target: &str) -> String {
     match series.map(|series| series.ratio.get(&figure.name)) {
         Some(Some(&Ratio {
             median, min, max, ..
-        })) => with_range([median, min, max], number::ratio),
+        })) => with_range([median, min, max], number_format::ratio),
         Some(None) => "no ratio".to_owned(),
         None => "-".to_owned(),
     }
@@ -160,11 +160,14 @@ pub fn who(target: &ServerRecord) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::samples;
+    use crate::report::sample_reports;
 
     #[test]
     fn all_samples_fit_a_terminal() {
-        for (report, details) in samples::all().iter().zip([false, true, false, false]) {
+        for (report, details) in sample_reports::all()
+            .iter()
+            .zip([false, true, false, false])
+        {
             let text = table(report, None, details);
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{line}");
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn of_one_target_and_one_run() {
-        let report = samples::alone();
+        let report = sample_reports::alone();
         insta::assert_snapshot!(table(&report, None, false));
     }
 }

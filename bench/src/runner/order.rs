@@ -7,16 +7,16 @@
 
 use anyhow::Error;
 
-use super::benchmark::PointId;
 use crate::report::results::{Point, Series, Values};
+use crate::workload::{PointId, Workload};
 
 /// A server that takes its turns.
 pub trait Contestant {
     fn name(&self) -> &str;
 
-    async fn prepare(&mut self, point: &PointId) -> anyhow::Result<()>;
+    async fn prepare(&mut self, point: &(PointId, Workload)) -> anyhow::Result<()>;
 
-    async fn measure(&mut self, point: &PointId, run: u32) -> anyhow::Result<Values>;
+    async fn measure(&mut self, point: &(PointId, Workload), run: u32) -> anyhow::Result<Values>;
 
     /// The error to report when one of these has failed.
     async fn explain(&mut self, error: Error) -> Error;
@@ -33,15 +33,16 @@ pub enum Step<'a> {
 /// Makes all runs. What is recorded stays if this fails or is dropped.
 pub async fn measure<C: Contestant>(
     contestants: &mut [C],
-    points: &[PointId],
+    points: &[(PointId, Workload)],
     runs: u32,
     recording: &mut Recording,
     tell: impl Fn(Step),
 ) -> anyhow::Result<()> {
     for point in points {
-        recording.begin(point.clone(), contestants.len());
+        let (id, _) = point;
+        recording.begin(id.clone(), contestants.len());
         for contestant in contestants.iter_mut() {
-            tell(Step::Preparing(contestant.name(), point));
+            tell(Step::Preparing(contestant.name(), id));
             if let Err(error) = contestant.prepare(point).await {
                 return Err(contestant.explain(error).await);
             }
@@ -53,7 +54,7 @@ pub async fn measure<C: Contestant>(
             }
             for position in order {
                 let contestant = &mut contestants[position];
-                tell(Step::Measuring(contestant.name(), point, run));
+                tell(Step::Measuring(contestant.name(), id, run));
                 match contestant.measure(point, run).await {
                     Ok(values) => recording.add(position, values),
                     Err(error) => return Err(contestant.explain(error).await),
@@ -113,6 +114,8 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
+    use crate::workload::Activity;
+    use crate::workload::commits::Commits;
 
     /// A server that only notes what is done to it.
     struct Mock<'a> {
@@ -127,14 +130,18 @@ mod tests {
             self.name
         }
 
-        async fn prepare(&mut self, point: &PointId) -> anyhow::Result<()> {
+        async fn prepare(&mut self, (point, _): &(PointId, Workload)) -> anyhow::Result<()> {
             let note = format!("{} prepares {}", self.name, point.x);
             self.log.borrow_mut().push(note);
             Ok(())
         }
 
         /// The machine gets faster with every run.
-        async fn measure(&mut self, point: &PointId, run: u32) -> anyhow::Result<Values> {
+        async fn measure(
+            &mut self,
+            (point, _): &(PointId, Workload),
+            run: u32,
+        ) -> anyhow::Result<Values> {
             if run == self.fails_with {
                 return Err(anyhow!("no"));
             }
@@ -160,7 +167,15 @@ mod tests {
             fails_with,
         };
         let mut contestants = [mock("A", 0), mock("B", fails_with)];
-        let points: Vec<PointId> = points.iter().copied().map(PointId::at).collect();
+        let commits = Workload::from(Activity::Commits(Commits {
+            channels: 1,
+            sender_listens: true,
+            listeners: 0,
+            transactions: 1,
+            warmup: 0,
+        }));
+        let points = points.iter().map(|&x| (PointId::at(x), commits.clone()));
+        let points: Vec<_> = points.collect();
         let mut recording = Recording::default();
         let ended = measure(&mut contestants, &points, runs, &mut recording, |_| ()).await;
         let measured = recording.finish(&["A".to_owned(), "B".to_owned()]);

@@ -34,8 +34,8 @@ fn an_unknown_subcommand() {
 #[test]
 fn nonsense_on_the_command_line() {
     refuses(
-        &["--idle", "many"],
-        "invalid value 'many' for '--idle <N,N,...>'",
+        &["--idle-listeners", "many"],
+        "invalid value 'many' for '--idle-listeners <N,N,...>'",
     );
     refuses(
         &["--round-trips", "5", "--duration", "5"],
@@ -54,7 +54,7 @@ fn nonsense_on_the_command_line() {
 #[test]
 fn what_nobody_waits_for() {
     for (subcommand, arguments) in [
-        ("hub", ["--notifications", "4294967295"]),
+        ("hub", ["--warmup-transactions", "4294967295"]),
         ("channels", ["--transactions", "4294967295"]),
         ("pingpong", ["--warmup", "1.8e19"]),
         ("pingpong", ["--duration", "2d"]),
@@ -157,7 +157,7 @@ fn a_setting_that_the_server_refuses() {
 #[test]
 fn more_idle_listeners_than_descriptors() {
     let bench = Bench::new();
-    let program = bench.command(&["--idle", "500"]);
+    let program = bench.command(&["--idle-listeners", "500"]);
     let mut limited = Command::new("sh");
     limited
         .args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"])
@@ -165,8 +165,8 @@ fn more_idle_listeners_than_descriptors() {
         .args(program.get_args());
     bench.assert_failed(
         &limited.output().unwrap(),
-        "1004 connections need 1068 file descriptors, but the hard limit is 256: \
-         raise it (ulimit -Hn 1068, as root) or ask for fewer sessions",
+        "1006 connections need 1070 file descriptors, but the hard limit is 256: \
+         raise it (ulimit -Hn 1070, as root) or ask for fewer sessions",
     );
 }
 
@@ -215,7 +215,7 @@ fn a_full_disk_under_standard_output() {
         .command(&[
             "--target",
             "a=pg_config",
-            "--idle",
+            "--idle-listeners",
             "0",
             "--round-trips",
             "1",
@@ -239,7 +239,7 @@ fn a_full_disk_under_one_file_leaves_the_other_results() {
     let json = bench.result("json");
     let output = bench.run(&[
         "--target=a=pg_config",
-        "--idle=0",
+        "--idle-listeners=0",
         "--round-trips=1",
         "--warmup=0",
         "--runs=1",

@@ -13,7 +13,7 @@ const ENDLESS: [&str; 8] = [
     "a=pg_config",
     "--target",
     "b=pg_config",
-    "--idle",
+    "--idle-listeners",
     "3",
     "--duration",
     "1000",
@@ -76,7 +76,7 @@ fn what_a_killed_run_left_is_removed_by_the_next() {
     let output = bench.run(&[
         "--target",
         "a=pg_config",
-        "--idle",
+        "--idle-listeners",
         "0",
         "--round-trips",
         "1",
@@ -182,7 +182,7 @@ fn an_idle_listener_that_is_disconnected() {
     let (status, stderr) = running.wait();
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(
-        stderr.contains("1 idle listeners lost their connection"),
+        stderr.contains("1 of 3 idle sessions lost their connection"),
         "{stderr}"
     );
     bench.assert_nothing_left();
@@ -194,7 +194,7 @@ const MANY_RUNS: [&str; 10] = [
     "a=pg_config",
     "--target",
     "b=pg_config",
-    "--idle",
+    "--idle-listeners",
     "0,1",
     "--round-trips",
     "50",

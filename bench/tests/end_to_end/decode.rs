@@ -59,8 +59,8 @@ fn decode_compares_stock_and_pinpoint_with_both_workloads() {
         places,
         [
             ("single_transaction", 10),
-            ("single_transaction", 50),
             ("transaction_per_table", 10),
+            ("single_transaction", 50),
             ("transaction_per_table", 50),
         ]
     );

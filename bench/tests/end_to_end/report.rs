@@ -30,7 +30,7 @@ fn a_measurement_and_its_page_with_conditions() {
         "a=pg_config",
         "--target",
         "b=pg_config",
-        "--idle",
+        "--idle-listeners",
         "0,2",
         "--round-trips",
         "20",

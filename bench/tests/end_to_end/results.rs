@@ -24,7 +24,7 @@ fn two_targets_side_by_side() {
         "b=pg_config",
         "--setting",
         "synchronous_commit=off",
-        "--idle",
+        "--idle-listeners",
         "3,0",
         "--round-trips",
         "20",
@@ -120,7 +120,7 @@ fn stock_against_pinpoint() {
     let bench = Bench::new();
     let json_file = bench.result("json");
     let output = bench.run(&[
-        "--idle",
+        "--idle-listeners",
         "0..4/4",
         "--duration",
         "200ms",
@@ -173,7 +173,7 @@ fn idle_listeners_have_a_channel_each_on_every_target() {
         "a=pg_config",
         "--target",
         "b=pg_config",
-        "--idle",
+        "--idle-listeners",
         "5",
         "--duration",
         "1000",
@@ -216,7 +216,7 @@ fn a_server_can_be_measured_against_itself() {
     let json_file = bench.result("json");
     let output = bench.run(&[
         "--aa",
-        "--idle=0",
+        "--idle-listeners=0",
         "--round-trips=5",
         "--warmup=0",
         "--json",

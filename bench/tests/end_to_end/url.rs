@@ -23,7 +23,12 @@ struct RunningServer {
 impl RunningServer {
     fn start() -> Self {
         let bench = Bench::new();
-        let owner = bench.start(&["--target", "a=pg_config", "--idle=0", "--duration=1000"]);
+        let owner = bench.start(&[
+            "--target",
+            "a=pg_config",
+            "--idle-listeners=0",
+            "--duration=1000",
+        ]);
         bench.wait_for_pingpong("a");
         Self { bench, owner }
     }
@@ -141,7 +146,7 @@ fn two_urls_are_compared() {
         &format!("one={}", server.url()),
         "--url",
         &format!("two={}?options=-c%20work_mem%3D7MB", server.url()),
-        "--idle=0,3",
+        "--idle-listeners=0,3",
         "--round-trips=20",
         "--warmup=0",
         "--runs=1",
@@ -193,7 +198,12 @@ fn ctrl_c_removes_the_schema() {
 fn an_error_removes_the_schema() {
     let server = RunningServer::start();
     let bench = Bench::new();
-    let running = bench.start(&["--url", &server.url(), "--idle=3", "--duration=1000"]);
+    let running = bench.start(&[
+        "--url",
+        &server.url(),
+        "--idle-listeners=3",
+        "--duration=1000",
+    ]);
     let terminate = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
                      WHERE query LIKE 'NOTIFY pinpoint_bench%ping,%'";
     wait_until("a session that takes part can be terminated", || {
@@ -210,10 +220,10 @@ fn an_error_removes_the_schema() {
 fn a_server_without_room() {
     let server = RunningServer::start();
     let bench = Bench::new();
-    let output = bench.run(&["--url", &server.url(), "--idle=100"]);
+    let output = bench.run(&["--url", &server.url(), "--idle-listeners=100"]);
     assert_refused(
         &output,
-        "more sessions, but the benchmark needs 104: raise max_connections",
+        "more sessions, but the benchmark needs 105: raise max_connections",
     );
     server.assert_nothing_left();
     bench.assert_nothing_left();
@@ -225,7 +235,7 @@ fn a_user_who_may_not_make_a_schema() {
     let server = RunningServer::start();
     server.bench.query("a", "CREATE ROLE nobody LOGIN").unwrap();
     let bench = Bench::new();
-    let output = bench.run(&["--url", &server.url_for("nobody"), "--idle=0"]);
+    let output = bench.run(&["--url", &server.url_for("nobody"), "--idle-listeners=0"]);
     assert_refused(
         &output,
         "the user needs the privilege CREATE on the database",
@@ -271,7 +281,10 @@ fn contradictions_and_nonsense() {
             ["--url", url, "--url=postgresql://i/d"],
             "two targets are named \"server\"",
         ),
-        (["--url", "h", "--idle=0"], "expected postgresql://"),
+        (
+            ["--url", "h", "--idle-listeners=0"],
+            "expected postgresql://",
+        ),
     ] {
         assert_refused(&bench.run(&arguments), message);
     }

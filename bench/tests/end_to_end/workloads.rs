@@ -65,7 +65,14 @@ fn number(run: &Value, figure: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {figure} in {run}"))
 }
 
-const FEW_TRANSACTIONS: [&str; 6] = ["--transactions", "3", "--warmup", "1", "--runs", "2"];
+const FEW_TRANSACTIONS: [&str; 6] = [
+    "--transactions",
+    "3",
+    "--warmup-transactions",
+    "1",
+    "--runs",
+    "2",
+];
 
 #[track_caller]
 fn assert_sent(report: &Value, runs_in_all: usize) {
@@ -117,7 +124,11 @@ fn listeners_measures_each_number() {
 
 #[test]
 fn idle_measures_each_number() {
-    let arguments = [&FEW_TRANSACTIONS[..], &["--idle", "0,6", "--channels", "7"]].concat();
+    let arguments = [
+        &FEW_TRANSACTIONS[..],
+        &["--idle-sessions", "0,6", "--channels", "7"],
+    ]
+    .concat();
     let report = report("idle", &arguments);
     assert_eq!(report["axis"]["name"], "idle_sessions");
     assert_sent(&report, 4 * 2 * 2);
@@ -130,9 +141,9 @@ fn hub_measures_each_number_of_listeners() {
         &[
             "--listeners",
             "9,1",
-            "--notifications",
+            "--transactions",
             "5",
-            "--warmup",
+            "--warmup-transactions",
             "1",
             "--runs",
             "2",
@@ -155,7 +166,7 @@ fn multicast_measures_each_size_of_the_group() {
             "--group",
             "1,3",
             // The last group is smaller than the others.
-            "--idle",
+            "--idle-listeners",
             "10",
             "--duration",
             "0.2",
@@ -197,14 +208,14 @@ fn listen_measures_each_workload_with_each_number_of_connections() {
     assert_eq!(
         points(&report),
         [
-            ("listen_unlisten_unique", 1),
-            ("listen_unlisten_unique", 5),
             ("listen_notify_common", 1),
+            ("listen_unlisten_unique", 1),
             ("listen_notify_common", 5),
+            ("listen_unlisten_unique", 5),
         ]
     );
     let workloads = &report["parameters"]["workload"];
-    assert_eq!(workloads[0], "listen_unlisten_unique");
+    assert_eq!(workloads[1], "listen_unlisten_unique");
     for run in runs(&report, 4 * 2) {
         assert!(number(run, "transactions_per_sec") > 0.0, "{run}");
     }
@@ -215,7 +226,7 @@ fn overhead_measures_sessions_that_listen_and_that_do_not() {
     let report = report(
         "overhead",
         &[
-            "--clients",
+            "--connections",
             "2",
             "--duration",
             "1",
@@ -248,7 +259,7 @@ fn the_sessions_of_overhead_listen_where_they_should() {
                 "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint",
                 "--workload",
                 workload,
-                "--clients",
+                "--connections",
                 "3",
                 "--duration",
                 "1000",
@@ -289,11 +300,23 @@ fn nonsense_on_the_command_line() {
             "for '--transactions <N>'",
         ),
         ("listeners", ["--listeners", "0"], "0 is not in 1..="),
-        ("listeners", ["--idle", "1,2"], "only one can have several"),
-        ("idle", ["--idle", "many"], "'many' is not a whole number"),
-        ("hub", ["--notifications", "0"], "for '--transactions <N>'"),
+        (
+            "listeners",
+            ["--idle-sessions", "1,2"],
+            "--idle-sessions has several numbers, but it is --listeners that varies",
+        ),
+        (
+            "idle",
+            ["--idle-sessions", "many"],
+            "'many' is not a whole number",
+        ),
+        ("hub", ["--transactions", "0"], "for '--transactions <N>'"),
         ("multicast", ["--group", "1,,2"], "for '--group <N,N,...>'"),
-        ("multicast", ["--idle", "1,2"], "cannot both have several"),
+        (
+            "multicast",
+            ["--idle-listeners", "1,2"],
+            "--idle-listeners has several numbers, but it is --group that varies",
+        ),
         ("multicast", ["--duration", "0"], "must be more than 0"),
         ("listen", ["--workload", "listen_twice"], "listen_unique"),
         ("commit", ["--commit-delay", "100001"], "100001 is not in"),
@@ -332,10 +355,10 @@ fn more_listeners_than_descriptors() {
 /// Goes on until something ends it, with ten listeners or so.
 fn start_endless(bench: &Bench, subcommand: &str) -> Running {
     let arguments: &[&str] = match subcommand {
-        "hub" => &["--listeners=10", "--notifications=1000000000"],
-        "multicast" => &["--group=4,5", "--idle=6", "--duration=1000"],
+        "hub" => &["--listeners=10", "--transactions=1000000000"],
+        "multicast" => &["--group=4,5", "--idle-listeners=6", "--duration=1000"],
         "channels" => &["--channels=10", "--transactions=1000000000"],
-        "idle" => &["--idle=10", "--channels=10", "--runs=1000000"],
+        "idle" => &["--idle-sessions=10", "--channels=10", "--runs=1000000"],
         other => panic!("{other}"),
     };
     let common = ["--target", "a=pg_config", "--timeout", "20"];

@@ -1,16 +1,27 @@
 //! Everything that was observed, compared with everything that happened.
 
+pub mod difference;
+pub mod finding;
+pub mod history;
+pub mod observer;
+pub mod record;
+pub mod record_file;
+pub mod shared_channels;
+pub mod shrink;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::difference::{Difference, What};
-use crate::giving::Giving;
-use crate::history::{History, Rowless};
-use crate::identity::TransactionId;
-use crate::observer::{Counts, Observer};
-use crate::record::{Decoded, Fate, Moment, Outcome, Record, WriterSession};
-use crate::unit::Notification;
+use crate::checker::difference::{Difference, What};
+use crate::checker::history::{History, Rowless};
+use crate::checker::observer::{Counts, Observer};
+use crate::checker::record::{Decoded, Fate, Moment, Outcome, Record, WriterSession};
+use crate::checker::shared_channels::Giving;
 use crate::workload::Plans;
+use crate::workload::identity::TransactionId;
+use crate::workload::unit_of_work::Notification;
 
 pub struct Checker<P> {
     plans: P,

@@ -8,44 +8,26 @@
 //! committed, and in which order.
 //!
 //! ```text
-//! workload ──► script ──► writers ────┐ outcomes
-//!                                     ▼
-//! schema ───► replication ──► oracle ──► record ──► checker ──► difference
-//!                                     ▲
-//!             listeners ──► listening ┘ events, by an observer each
+//! workload ──► sessions ──► checker ──► difference
+//!              │            ▲
+//!              └─ records ──┘
 //! ```
+//!
+//! - `workload`: the transactions of each writer, as a function of the seed.
+//! - `sessions`: writers, listeners, the decoded stream, and the disturbances. They
+//!   record what they did and what they saw.
+//! - `checker`: compares the records of the listeners with the decoded commits.
+//! - `run`: starts and stops the sessions, and checks in rounds.
 //!
 //! The checker is a function of the records alone: `--record` writes them to a
 //! file, and `check` reads them again.
 
 mod checker;
-#[cfg(test)]
-mod checker_tests;
-mod difference;
-mod disturbance;
-mod file;
-mod finding;
-mod giving;
-mod history;
-mod identity;
-mod listeners;
-mod listening;
-mod observer;
-mod oracle;
-mod plan;
-mod planner;
-mod record;
-mod replication;
+mod options;
 mod run;
-mod schema;
-mod script;
-mod shared;
-mod shrink;
-mod standby;
+mod sessions;
 mod summary;
-mod unit;
 mod workload;
-mod writers;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -61,8 +43,9 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 use tokio::sync::Mutex;
 
-use crate::finding::Finding;
-pub use crate::plan::{Plan, TortureArgs, TortureCommand};
+use crate::checker::finding::Finding;
+use crate::checker::{record_file, shrink};
+pub use crate::options::{Plan, TortureArgs, TortureCommand};
 
 /// Is told how far a run is, and what is being done.
 pub type OnProgress<'a> = &'a dyn Fn(Duration, String);
@@ -116,7 +99,7 @@ pub async fn torture(plan: &Plan, on_progress: OnProgress<'_>) -> anyhow::Result
 /// has passed. If not, and `shrunk` names a file, that gets the least part of the
 /// records that still shows the difference.
 pub fn check(file: &Path, shrunk: Option<&Path>) -> anyhow::Result<bool> {
-    let (header, records) = file::read(file)?;
+    let (header, records) = record_file::read(file)?;
     let name = file.display();
     let (counts, difference) = shrink::check(&header, &records);
     let Some(difference) = difference else {
@@ -130,7 +113,7 @@ pub fn check(file: &Path, shrunk: Option<&Path>) -> anyhow::Result<bool> {
     println!("{difference}\n\n{name}: FAILED");
     if let Some(out) = shrunk {
         let least = shrink::shrink(&header, records, &difference);
-        file::write(out, &header, &least)?;
+        record_file::write(out, &header, &least)?;
         println!(
             "{} records are enough to show it: {}",
             least.len(),

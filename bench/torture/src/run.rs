@@ -13,18 +13,18 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use crate::OnProgress;
 use crate::checker::Checker;
-use crate::difference::Difference;
-use crate::file::{FORMAT, Recorder};
-use crate::finding::{Finding, error_text};
-use crate::oracle::{Decoding, write_marker};
-use crate::plan::Plan;
-use crate::record::{Decoded, Event, Header, Record};
-use crate::replication::{Confirmations, Replication, ReplicationError};
-use crate::shared::{Shared, Standby, within};
-use crate::shrink::is_arrival_of_missing;
+use crate::checker::difference::Difference;
+use crate::checker::finding::{Finding, error_text};
+use crate::checker::record::{Decoded, Event, Header, Record};
+use crate::checker::record_file::{FORMAT, Recorder};
+use crate::checker::shrink::is_arrival_of_missing;
+use crate::options::Plan;
+use crate::sessions::decoded_commits::{Decoding, write_marker};
+use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
+use crate::sessions::run_state::{Shared, Standby, within};
+use crate::sessions::{disturbance, listener, schema, standby, writer};
 use crate::summary::{Batches, Summary};
 use crate::workload::Workload;
-use crate::{disturbance, listeners, schema, standby, writers};
 
 /// Between two comparisons of what was received with what was decoded.
 const ROUND_INTERVAL: Duration = Duration::from_millis(200);
@@ -114,11 +114,11 @@ pub async fn run(
 
     let mut workers: JoinSet<Result<(), Finding>> = JoinSet::new();
     for writer in 0..plan.writers {
-        workers.spawn(writers::run(Arc::clone(&shared), writer));
+        workers.spawn(writer::run(Arc::clone(&shared), writer));
     }
     for listener in 0..plan.listeners {
         let events = event_sender.clone();
-        workers.spawn(listeners::run(Arc::clone(&shared), listener, events));
+        workers.spawn(listener::run(Arc::clone(&shared), listener, events));
     }
     workers.spawn(disturbance::terminate_listeners(
         Arc::clone(&shared),

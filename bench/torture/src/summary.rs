@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::observer::Counts;
-use crate::shared::Tally;
+use crate::checker::observer::Counts;
+use crate::sessions::run_state::Tally;
 
 /// What went through the queue of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,13 +1,17 @@
 //! What the writers do: a pure function of the seed, the writer, and how many
 //! units of work it has done before.
 
+pub mod identity;
+pub mod random_unit;
+pub mod unit_of_work;
+
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::identity::TransactionId;
-use crate::planner::Planner;
-use crate::unit::{End, Notification, Transaction, Unit, describe};
+use crate::workload::identity::TransactionId;
+use crate::workload::random_unit::Planner;
+use crate::workload::unit_of_work::{End, Notification, Transaction, Unit, describe};
 
 /// Transactions are numbered through; each unit of work has this many numbers
 /// to itself, so that the number tells the unit.
@@ -108,8 +112,8 @@ impl Plans for Workload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::{MAX_PAYLOAD, min_length};
-    use crate::unit::{DisturbanceKind, Form, Greeting};
+    use crate::workload::identity::{MAX_PAYLOAD, min_length};
+    use crate::workload::unit_of_work::{DisturbanceKind, Form, Greeting};
 
     const WORKLOAD: Workload = Workload {
         seed: 42,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-use crate::report::number;
+use crate::report::number_format;
 use crate::report::results::Scale;
 
 /// Of the length of a direction, left free at each end of the horizontal one.
@@ -47,7 +47,7 @@ impl Direction {
         let mut free_until = f64::INFINITY;
         for &tick in ticks.iter().rev() {
             let middle = direction.fraction(tick);
-            let half = room(&number::whole(tick)) / 2.0;
+            let half = room(&number_format::whole(tick)) / 2.0;
             if middle + half <= free_until {
                 direction.ticks.insert(0, tick);
                 free_until = middle - half;
@@ -209,7 +209,7 @@ impl ValueFormatter<f64> for Direction {
 /// A number beside a direction, without decimals that say nothing.
 pub fn label(value: f64) -> String {
     if value.fract() == 0.0 {
-        return number::whole(value);
+        return number_format::whole(value);
     }
     let text = format!("{value:.6}");
     text.trim_end_matches('0').to_owned()

@@ -1,4 +1,4 @@
-//! Drawing a chart: its heading, the names of its curves, and the curves.
+//! Drawing a chart: its heading, the names of its curves, and the curves or bars.
 
 use std::error::Error;
 use std::f64::consts::TAU;
@@ -12,6 +12,7 @@ use plotters::style::{RGBColor, register_font};
 use super::direction::{self, Direction};
 use super::palette::{AXIS, BACKGROUND, CURVES, FAINT_TEXT, GRID, TEXT};
 use super::{Chart, Curve, SIZE};
+use crate::report::results::Summary;
 
 // All lengths are of a chart that is SIZE large.
 const BORDER: i32 = 12;
@@ -21,6 +22,8 @@ const X_LABELS_HEIGHT: i32 = 42;
 const TITLE_SIZE: f64 = 18.0;
 const TEXT_SIZE: f64 = 15.5;
 const LINE_WIDTH: f64 = 2.0;
+const BAR_WIDTH: f64 = 44.0;
+const BAR_GAP: f64 = 14.0;
 /// Corners, radius, and the part of a turn from which the first corner is on top:
 /// what looks like a circle, a square, a triangle, a diamond.
 const MARKERS: [(u8, f64, f64); 4] = [
@@ -53,7 +56,7 @@ where
     let page = Page { area, unit };
     area.fill(&BACKGROUND.light)?;
     let bottom = page.heading(chart)?;
-    let bottom = page.legend(&chart.curves, bottom)?;
+    let bottom = page.legend(chart, bottom)?;
     page.curves(chart, bottom)
 }
 
@@ -143,24 +146,27 @@ impl<DB: DrawingBackend> Page<'_, DB> {
     }
 
     /// The names of the curves, in as many lines as they take. Returns where they end.
-    fn legend(
-        &self,
-        curves: &[Curve],
-        top: i32,
-    ) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
+    fn legend(&self, chart: &Chart, top: i32) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
         let text = self.font(TEXT_SIZE, FontStyle::Normal, TEXT.light);
         let (mut x, mut y) = (BORDER, top + 4);
-        for curve in curves {
+        for curve in &chart.curves {
             let width = KEY_LENGTH + self.width(curve.target, &text)?;
             if x > BORDER && x + width > SIZE.0 as i32 - BORDER {
                 (x, y) = (BORDER, y + LINE_HEIGHT);
             }
             let middle = y + LINE_HEIGHT / 2 - 2;
-            let ends = [(x, middle), (x + KEY_LENGTH - 6, middle)].map(|end| self.at(end));
-            let style = self.stroke(colour(curve), LINE_WIDTH);
-            self.area.draw(&PathElement::new(ends, style))?;
-            let key = self.at((x + (KEY_LENGTH - 6) / 2, middle));
-            self.area.draw(&self.marker(curve, key))?;
+            if chart.is_single_point {
+                let corners = [(x + 4, middle - 5), (x + KEY_LENGTH - 8, middle + 5)];
+                let corners = corners.map(|corner| self.at(corner));
+                self.area
+                    .draw(&Rectangle::new(corners, colour(curve).filled()))?;
+            } else {
+                let ends = [(x, middle), (x + KEY_LENGTH - 6, middle)].map(|end| self.at(end));
+                let style = self.stroke(colour(curve), LINE_WIDTH);
+                self.area.draw(&PathElement::new(ends, style))?;
+                let key = self.at((x + (KEY_LENGTH - 6) / 2, middle));
+                self.area.draw(&self.marker(curve, key))?;
+            }
             self.area
                 .draw_text(curve.target, &text, self.at((x + KEY_LENGTH, y)))?;
             x += width + 2 * BORDER;
@@ -205,6 +211,9 @@ impl<DB: DrawingBackend> Page<'_, DB> {
             .y_labels(y_ticks)
             .draw()?;
 
+        if chart.is_single_point {
+            return self.bars(chart, context.plotting_area());
+        }
         // The baseline last, as it is what the others are compared with.
         for curve in chart.curves.iter().rev() {
             let medians = curve.points.iter().map(|(x, y)| (*x, y.median));
@@ -214,6 +223,30 @@ impl<DB: DrawingBackend> Page<'_, DB> {
             context.draw_series(ranges.map(|range_ends| PathElement::new(range_ends, range)))?;
             context.draw_series(LineSeries::new(medians.clone(), line))?;
             context.draw_series(medians.map(|at| self.marker(curve, at)))?;
+        }
+        Ok(())
+    }
+
+    /// A bar from 0 to the median for each target, side by side, with the range of its runs.
+    fn bars(
+        &self,
+        chart: &Chart,
+        area: &DrawingArea<DB, Cartesian2d<Direction, Direction>>,
+    ) -> Drawn<DB> {
+        let (width, step) = (self.units(BAR_WIDTH), self.units(BAR_WIDTH + BAR_GAP));
+        let all = step * chart.curves.len() as i32 - self.units(BAR_GAP);
+        for (number, curve) in chart.curves.iter().enumerate() {
+            for &(x, Summary { median, min, max }) in &curve.points {
+                let [zero, end, min, max] =
+                    [0.0, median, min, max].map(|y| area.map_coordinate(&(x, y)));
+                let left = zero.0 - all / 2 + step * number as i32;
+                let corners = [(left, end.1.min(zero.1)), (left + width, end.1.max(zero.1))];
+                let bar = Rectangle::new(corners, colour(curve).filled());
+                self.area.draw(&bar)?;
+                let ends = [min, max].map(|(_, y)| (left + width / 2, y));
+                let range = self.stroke(TEXT.light, 1.0);
+                self.area.draw(&PathElement::new(ends, range))?;
+            }
         }
         Ok(())
     }

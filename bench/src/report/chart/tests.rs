@@ -4,17 +4,7 @@ use roxmltree::{Document, Node};
 
 use super::*;
 use crate::report::results::Point;
-use crate::report::samples;
-
-/// All charts of a report.
-fn charts(report: &Report) -> Vec<Chart<'_>> {
-    let workloads = report.workloads();
-    let all = workloads.iter().flat_map(|workload| {
-        let figures = report.figures.iter();
-        figures.filter_map(|figure| Chart::of(report, figure, workload))
-    });
-    all.collect()
-}
+use crate::report::sample_reports;
 
 fn texts<'a>(svg: &'a Document) -> Vec<&'a str> {
     svg.descendants()
@@ -56,8 +46,9 @@ fn drawn(svg: &Document, attribute: &str, colour: palette::Colour) -> Vec<Vec<(f
 
 #[test]
 fn every_point_is_drawn_between_the_axes() {
-    for report in samples::all() {
-        for chart in charts(&report) {
+    for report in sample_reports::all() {
+        let charts = of_report(&report).into_iter();
+        for chart in charts.filter(|chart| !chart.is_single_point) {
             let image = chart.svg().unwrap();
             let svg = Document::parse(&image).unwrap();
             let axes = drawn(&svg, "stroke", palette::AXIS).concat();
@@ -87,8 +78,8 @@ fn every_point_is_drawn_between_the_axes() {
 
 #[test]
 fn everything_has_its_name() {
-    let report = samples::pingpong();
-    let image = charts(&report)[0].svg().unwrap();
+    let report = sample_reports::pingpong();
+    let image = of_report(&report)[0].svg().unwrap();
     let svg = Document::parse(&image).unwrap();
     assert_eq!(
         texts(&svg),
@@ -119,8 +110,8 @@ fn everything_has_its_name() {
 
 #[test]
 fn more_listeners_are_further_right_and_more_round_trips_higher() {
-    let report = samples::pingpong();
-    let chart = &charts(&report)[0];
+    let report = sample_reports::pingpong();
+    let chart = &of_report(&report)[0];
     let image = chart.svg().unwrap();
     let svg = Document::parse(&image).unwrap();
     let lines = drawn(&svg, "stroke", palette::CURVES[0]);
@@ -131,9 +122,33 @@ fn more_listeners_are_further_right_and_more_round_trips_higher() {
 }
 
 #[test]
+fn a_single_point_has_bars_as_long_as_its_values() {
+    let mut report = sample_reports::pingpong();
+    report.points.truncate(1);
+    let image = of_report(&report)[0].svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    let bars = |target: usize| -> Vec<f64> {
+        let colour = palette::hex(palette::CURVES[target].light);
+        svg.descendants()
+            .filter(|node| node.has_tag_name("rect") && node.attribute("fill") == Some(&colour))
+            .map(|node| node.attribute("height").unwrap().parse().unwrap())
+            .collect()
+    };
+    // The first of each is that of the legend.
+    let [stock, pinpoint] = [0, 1].map(|target| bars(target)[1]);
+    let medians = [0, 1]
+        .map(|target: usize| report.points[0].series[target].summary["round_trips_per_sec"].median);
+    let difference = stock / pinpoint / (medians[0] / medians[1]) - 1.0;
+    assert!(difference.abs() < 0.01, "{stock} {pinpoint} {medians:?}");
+    // No curve with one dot.
+    assert!(!svg.descendants().any(|node| node.has_tag_name("polyline")
+        && node.attribute("stroke") == Some(&palette::hex(palette::CURVES[0].light))));
+}
+
+#[test]
 fn names_are_data() {
     let name = "<b>&'\"]]>";
-    let mut report = samples::pingpong();
+    let mut report = sample_reports::pingpong();
     report.benchmark = name.to_owned();
     report.axis.label = name.to_owned();
     report.figures[0].label = name.to_owned();
@@ -141,7 +156,7 @@ fn names_are_data() {
     for point in &mut report.points {
         point.series[0].target = name.to_owned();
     }
-    let image = charts(&report)[0].svg().unwrap();
+    let image = of_report(&report)[0].svg().unwrap();
     let svg = Document::parse(&image).unwrap();
     let named = texts(&svg)
         .into_iter()
@@ -151,7 +166,7 @@ fn names_are_data() {
 
 #[test]
 fn long_texts_take_several_lines() {
-    let mut report = samples::pingpong();
+    let mut report = sample_reports::pingpong();
     report.figures[0].label = "a word ".repeat(30);
     for count in 0..8 {
         let name = format!("a_long_name_{count}");
@@ -163,7 +178,7 @@ fn long_texts_take_several_lines() {
             point.series.push(series);
         }
     }
-    let image = charts(&report)[0].svg().unwrap();
+    let image = of_report(&report)[0].svg().unwrap();
     let svg = Document::parse(&image).unwrap();
     let lines = texts(&svg).into_iter().filter(|text| text.contains("word"));
     assert!(lines.count() > 2);
@@ -175,10 +190,10 @@ fn long_texts_take_several_lines() {
 
 #[test]
 fn a_target_that_was_not_measured_has_no_curve() {
-    let mut report = samples::pingpong();
+    let mut report = sample_reports::pingpong();
     let only_stock = |point: &mut Point| point.series.truncate(1);
     report.points.iter_mut().for_each(only_stock);
-    let chart = &charts(&report)[0];
+    let chart = &of_report(&report)[0];
     let targets: Vec<_> = chart.curves.iter().map(|curve| curve.target).collect();
     assert_eq!(targets, ["stock"]);
 
@@ -190,8 +205,8 @@ fn a_target_that_was_not_measured_has_no_curve() {
 fn a_png_has_its_size_and_a_picture() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("chart.png");
-    let report = samples::commit();
-    charts(&report)[0].write_png(&path).unwrap();
+    let report = sample_reports::commit();
+    of_report(&report)[0].write_png(&path).unwrap();
     let picture = fs::read(&path).unwrap();
     assert_eq!(picture[..8], *b"\x89PNG\r\n\x1a\n");
     let size = [16, 20].map(|at| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap()));
@@ -202,7 +217,7 @@ fn a_png_has_its_size_and_a_picture() {
 
 #[test]
 fn a_png_that_cannot_be_written_is_an_error() {
-    let report = samples::commit();
-    let chart = &charts(&report)[0];
+    let report = sample_reports::commit();
+    let chart = &of_report(&report)[0];
     assert!(chart.write_png(Path::new("/nowhere/chart.png")).is_err());
 }

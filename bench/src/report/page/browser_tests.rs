@@ -7,7 +7,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::*;
-use crate::report::samples;
+use crate::report::sample_reports;
 
 /// What is measured in the browser.
 #[derive(Debug, Deserialize)]
@@ -87,7 +87,7 @@ parent.document.getElementById("measured").textContent = JSON.stringify(measured
 
 /// Opens the page of all samples in a window of this width.
 fn measure(width: u32, dark: bool) -> Measured {
-    let reports = samples::all();
+    let reports = sample_reports::all();
     let entries: Vec<Entry> = reports
         .into_iter()
         .map(|report| Entry {

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::report::samples;
+use crate::report::sample_reports;
 
 fn entries(reports: Vec<Report>) -> Vec<Entry> {
     let entry = |report: Report| Entry {
@@ -38,32 +38,36 @@ fn attributes<'a>(page: &'a str, start: &str) -> Vec<&'a str> {
 
 #[test]
 fn of_two_reports() {
-    let page = render(&entries(vec![samples::pingpong(), samples::decode()])).unwrap();
+    let page = render(&entries(vec![
+        sample_reports::pingpong(),
+        sample_reports::decode(),
+    ]))
+    .unwrap();
     insta::assert_snapshot!(outline(&page));
 }
 
 #[test]
 fn of_one_target_and_one_run() {
-    let page = render(&entries(vec![samples::alone()])).unwrap();
+    let page = render(&entries(vec![sample_reports::alone()])).unwrap();
     insta::assert_snapshot!(outline(&page));
 }
 
 /// A server against itself, too few pairs, and pairs that disagree.
 #[test]
 fn without_a_verdict_there_is_no_colour() {
-    let page = render(&entries(vec![samples::drift()])).unwrap();
+    let page = render(&entries(vec![sample_reports::drift()])).unwrap();
     let classes = attributes(&page, " class=\"");
     for word in ["better", "worse"] {
         assert!(!classes.iter().any(|class| class.contains(word)), "{word}");
     }
     assert!(!page.contains("faster") && !page.contains("slower"));
-    let page = render(&entries(vec![samples::pingpong()])).unwrap();
+    let page = render(&entries(vec![sample_reports::pingpong()])).unwrap();
     assert!(attributes(&page, " class=\"").contains(&"number better"));
 }
 
 #[test]
 fn of_a_measurement_that_ended_before_the_first_run() {
-    let mut report = samples::decode();
+    let mut report = sample_reports::decode();
     report.points.clear();
     report.targets.clear();
     let page = render(&entries(vec![report])).unwrap();
@@ -73,7 +77,7 @@ fn of_a_measurement_that_ended_before_the_first_run() {
 #[test]
 fn names_are_data() {
     let hostile = "</style><script>alert('&amp;')</script>\"";
-    let mut report = samples::pingpong();
+    let mut report = sample_reports::pingpong();
     report.benchmark = hostile.to_owned();
     report.question = hostile.to_owned();
     report.method = vec![hostile.to_owned()];
@@ -104,7 +108,7 @@ fn names_are_data() {
 
 #[test]
 fn nothing_is_loaded() {
-    let page = render(&entries(samples::all())).unwrap();
+    let page = render(&entries(sample_reports::all())).unwrap();
     let page = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
     for reference in ["://", " src=", "<link", "<script", "@import", "url("] {
         assert!(!page.contains(reference), "{reference}");
@@ -113,7 +117,7 @@ fn nothing_is_loaded() {
 
 #[test]
 fn every_link_leads_somewhere() {
-    let mut reports = entries(samples::all());
+    let mut reports = entries(sample_reports::all());
     for (entry, name) in reports.iter_mut().zip(["a b", "a-b", "contents", "\"é\""]) {
         entry.name = name.to_owned();
     }
@@ -130,11 +134,20 @@ fn every_link_leads_somewhere() {
 
 #[test]
 fn the_subject_names_each_thing_once() {
-    let report = samples::pingpong();
-    let mut other = samples::decode();
+    let report = sample_reports::pingpong();
+    let mut other = sample_reports::decode();
     other.targets[1].server_version = "PostgreSQL 18.4 (Debian 18.4-1) on x86_64".to_owned();
     assert_eq!(
         subject(&entries(vec![report, other])),
         "stock, pinpoint, PostgreSQL 15.20, PostgreSQL 18.4, Example CPU, 2026-11-22"
+    );
+}
+
+#[test]
+fn a_command_line_can_be_typed() {
+    let arguments = ["pinpoint-bench", "pingpong", "--target", "a=b,c='d e'", ""];
+    assert_eq!(
+        command_line(&arguments.map(str::to_owned)),
+        r"pinpoint-bench pingpong --target 'a=b,c='\''d e'\''' ''"
     );
 }

@@ -1,0 +1,378 @@
+//! `commit`, `notify` and `queue`: throughput under load. What a notification adds to a
+//! transaction that writes, how many of them many sessions can send, and what it takes if
+//! many listen on the channel, as the workers of a job queue do.
+
+use std::time::Duration;
+
+use clap::ArgAction;
+use pinpoint_servers::options::{Numbers, numbers};
+use serde::Serialize;
+
+use super::options::{ProbeArgs, TimeArgs, named_if_several, only};
+use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
+use crate::clients::latency::STATISTICS;
+use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
+use crate::report::results::{Axis, BACKLOG_USEC, Figure, Kind, Scale};
+use crate::workload::listeners::{Delivery, Listeners};
+use crate::workload::load::Load;
+use crate::workload::transaction::Transaction;
+use crate::workload::{Activity, Benchmark, Setup, Workload, points};
+
+/// A backlog of more than this fraction of a load is worth a warning.
+const BACKLOG: f64 = 0.05;
+
+/// PostgreSQL's own limit, in microseconds.
+const MAX_COMMIT_DELAY: i64 = 100_000;
+
+/// Options of all three.
+#[derive(Debug, clap::Args, Serialize)]
+struct LoadArgs {
+    /// Sessions that listen on the channel, and read everything that they get
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1",
+        value_parser = numbers(1..=MAX_CLIENTS),
+    )]
+    listeners: Numbers,
+
+    /// Set commit_delay of all servers, so that a fast disk looks like a slow one
+    ///
+    /// Every flush of WAL then takes this much longer (commit_siblings is 0).
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        value_parser = clap::value_parser!(u32).range(0..=MAX_COMMIT_DELAY),
+    )]
+    commit_delay: Option<u32>,
+
+    /// How pgbench sends its statements
+    #[arg(long, value_enum, default_value_t = Protocol::Simple)]
+    protocol: Protocol,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    probe: ProbeArgs,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    time: TimeArgs,
+}
+
+#[derive(Debug, clap::Args, Serialize)]
+pub struct CommitArgs {
+    /// Sessions that write
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "16",
+        value_parser = numbers(1..=MAX_CLIENTS),
+    )]
+    writers: Numbers,
+
+    /// How the transactions notify
+    #[arg(long, value_enum, default_value_t = Form::Statement)]
+    form: Form,
+
+    /// Workloads to measure: which listeners are to get a notification
+    ///
+    /// Listeners ask for it by a setting of their sessions; where the server does not
+    /// know that, everybody gets everything.
+    #[arg(
+        long,
+        action = ArgAction::Set,
+        value_name = "NAME,NAME",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "broadcast"
+    )]
+    workload: Vec<Delivery>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    load: LoadArgs,
+}
+
+#[derive(Debug, clap::Args, Serialize)]
+pub struct NotifyArgs {
+    /// Sessions that send
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1,2,4,8,16,32,64,128",
+        value_parser = numbers(1..=MAX_CLIENTS),
+    )]
+    senders: Numbers,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    load: LoadArgs,
+}
+
+impl CommitArgs {
+    pub fn commit(&self) -> anyhow::Result<Benchmark> {
+        let listeners = only("--listeners", &self.load.listeners, "--writers")?;
+        let workloads = named_if_several(&self.workload);
+        let workload = |delivery, writers| {
+            let transactions = self.transactions();
+            self.load
+                .workload(writers, listeners, delivery, transactions)
+        };
+        Ok(Benchmark {
+            points: points(&self.writers, &workloads, workload),
+            ..self.benchmark(
+                "commit",
+                "What does a notification add to a transaction that writes?",
+                "writers",
+            )?
+        })
+    }
+
+    pub fn queue(&self) -> anyhow::Result<Benchmark> {
+        let writers = only("--writers", &self.writers, "--listeners")?;
+        let workloads = named_if_several(&self.workload);
+        let workload = |delivery, listeners| {
+            let transactions = self.transactions();
+            self.load
+                .workload(writers, listeners, delivery, transactions)
+        };
+        let mut benchmark = self.benchmark(
+            "queue",
+            "How many transactions per second can notify a channel that many listen on?",
+            "listeners",
+        )?;
+        benchmark.points = points(&self.load.listeners, &workloads, workload);
+        benchmark.method.extend(method_of_queue(writers));
+        benchmark.figures.extend(queue_figures());
+        Ok(benchmark)
+    }
+
+    fn transactions(&self) -> Vec<Transaction> {
+        vec![self.form.plain(), self.form.notifying("{channel}")]
+    }
+
+    fn benchmark(
+        &self,
+        name: &'static str,
+        question: &'static str,
+        varied: &str,
+    ) -> anyhow::Result<Benchmark> {
+        let mut figures = vec![
+            tps_figure(),
+            Figure::new(
+                PLAIN_TPS,
+                "transactions per second, with something else in the notification's place",
+                Kind::Rate,
+            )
+            .drawn(),
+            Figure::new(
+                "notify_to_plain",
+                "the first divided by the second, run by run",
+                Kind::Share,
+            )
+            .drawn(),
+        ];
+        figures.extend(delivery_figures());
+        let load = format!(
+            "pgbench inserts rows, each in a transaction of its own that notifies ({}). It \
+             is compared with the same transaction that has something else in the \
+             notification's place, which is as long and does nothing. In each run the two \
+             follow one another at once, in the other order in every second run.",
+            self.form
+        );
+        Ok(Benchmark {
+            figures,
+            setup: Setup {
+                statements: self.form.set_up(),
+                ..Setup::default()
+            },
+            ..self.load.benchmark(name, question, varied, load)?
+        })
+    }
+}
+
+impl NotifyArgs {
+    pub fn notify(&self) -> anyhow::Result<Benchmark> {
+        let listeners = only("--listeners", &self.load.listeners, "--senders")?;
+        let workload = |delivery, senders| {
+            let transactions = vec![notification_alone()];
+            self.load
+                .workload(senders, listeners, delivery, transactions)
+        };
+        let mut figures = vec![tps_figure()];
+        figures.extend(delivery_figures());
+        Ok(Benchmark {
+            figures,
+            points: points(
+                &self.senders,
+                &[(String::new(), Delivery::Broadcast)],
+                workload,
+            ),
+            ..self.load.benchmark(
+                "notify",
+                "How many notifications per second can many sessions send?",
+                "senders",
+                "pgbench sends notifications and does nothing else, all on one channel.".to_owned(),
+            )?
+        })
+    }
+}
+
+impl LoadArgs {
+    fn workload(
+        &self,
+        clients: u32,
+        listeners: u32,
+        delivery: Delivery,
+        transactions: Vec<Transaction>,
+    ) -> Workload {
+        Workload::from(Activity::Load(Load {
+            channel: CHANNEL,
+            clients,
+            jobs: None,
+            protocol: self.protocol,
+            variables: &[],
+            warmup: self.time.warmup,
+            duration: self.time.duration,
+            transactions,
+            listeners: vec![Listeners {
+                figures: "from_due",
+                count: listeners,
+                on_standby: false,
+                listen: LISTEN,
+                gets_load: true,
+                delivery,
+            }],
+            probe_period: Some(self.probe.period()),
+            has_standby: false,
+        }))
+    }
+
+    /// A benchmark without figures and points.
+    fn benchmark(
+        &self,
+        name: &'static str,
+        question: &'static str,
+        varied: &str,
+        load: String,
+    ) -> anyhow::Result<Benchmark> {
+        let mut settings = Vec::new();
+        if let Some(delay) = self.commit_delay {
+            settings.push(format!("commit_delay={delay}").parse()?);
+            // Whether or not other transactions are active.
+            settings.push("commit_siblings=0".parse()?);
+        }
+        let TimeArgs { warmup, duration } = self.time;
+        let commit_delay = self.commit_delay;
+        Ok(Benchmark {
+            method: vec![
+                load,
+                format!(
+                    "A load is {} s of warm-up, and {} s that are measured, of the same sessions. \
+                     Every notification has to arrive at each of the sessions that listen ({}), \
+                     and is counted there.",
+                    warmup.as_secs_f64(),
+                    duration.as_secs_f64(),
+                    self.listeners
+                ),
+                format!(
+                    "Meanwhile one more session, the probe, sends the same transaction {} times \
+                     per second, at fixed times. The latency of its notification is taken from \
+                     when COMMIT has returned, and from when the transaction was due: a server \
+                     that makes the probe wait is not excused.",
+                    self.probe.probes
+                ),
+            ],
+            programs: vec![pgbench::PROGRAM],
+            settings,
+            needs_own_cluster: commit_delay
+                .map(|_| "--commit-delay is a setting of the whole server"),
+            backlog_limit: Some(Duration::from_secs_f64(duration.as_secs_f64() * BACKLOG)),
+            ..Benchmark::new(
+                name,
+                question,
+                Axis::new(varied, varied, Scale::Logarithmic),
+            )
+        })
+    }
+}
+
+/// What has to be said of many listeners.
+fn method_of_queue(writers: u32) -> [String; 2] {
+    [
+        format!(
+            "This is the shape of a job queue: {writers} sessions write, and all listeners are on \
+             one channel. broadcast: every listener gets every notification. folded: they \
+             set pinpoint.fold, so that identical notifications that wait for a listener \
+             arrive there once. shared: they set pinpoint.shared_channels, so that each \
+             notification goes to a few of them. A server that does not know these settings \
+             does the same in all three."
+        ),
+        "Apart from the servers' work for the writers stands what it takes to listen: \
+         processor time divided by the number of transactions, of the server processes of \
+         the listeners, and of the threads of this program that read them, which is the \
+         same work for all servers. On a machine with few cores they take it from the \
+         writers."
+            .to_owned(),
+    ]
+}
+
+fn tps_figure() -> Figure {
+    let label = "transactions per second, with their notification";
+    Figure::new(NOTIFY_TPS, label, Kind::Rate).drawn()
+}
+
+/// How the notifications of a load arrived.
+fn delivery_figures() -> Vec<Figure> {
+    let latency = |start: &'static str, since: &'static str| {
+        STATISTICS.map(|(end, which)| {
+            let label = format!("latency of a notification from {since}, {which} (µs)");
+            Figure::new(&format!("{start}_{end}"), &label, Kind::Time)
+        })
+    };
+    let mut figures = latency("from_due", "when it was due").to_vec();
+    figures.push(Figure::new(
+        "from_commit_count",
+        "notifications that the latency from COMMIT's return is of",
+        Kind::Count,
+    ));
+    figures.extend(latency("from_commit", "COMMIT's return"));
+    figures.push(Figure::new(
+        BACKLOG_USEC,
+        "time that a listener had still to read after the load (µs)",
+        Kind::Time,
+    ));
+    figures
+}
+
+/// What there is to know of many listeners on one channel.
+fn queue_figures() -> Vec<Figure> {
+    let mut figures = vec![
+        Figure::new(
+            "listeners_server_usec",
+            "processor time of the listeners' server processes, for each transaction (µs)",
+            Kind::Time,
+        )
+        .drawn(),
+        // This is of no server.
+        Figure::new(
+            "listeners_client_usec",
+            "processor time that this program reads the listeners with, for each transaction (µs)",
+            Kind::Count,
+        )
+        .drawn(),
+        Figure::new(
+            "deliveries_per_notification",
+            "listeners that a notification arrives at, on average",
+            Kind::Count,
+        ),
+    ];
+    for (end, which) in &STATISTICS[..2] {
+        figures.push(Figure::new(
+            &format!("first_from_due_{end}"),
+            &format!("latency from when it was due, at its first listener, {which} (µs)"),
+            Kind::Time,
+        ));
+    }
+    figures
+}

@@ -1,0 +1,95 @@
+//! Options that several benchmarks share.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::{Args, ValueEnum};
+use pinpoint_servers::options::{Numbers, as_seconds, duration, positive_duration};
+use serde::Serialize;
+
+/// More transactions or round trips take longer than anybody waits.
+const MOST: i64 = 1_000_000_000;
+
+/// More than one in a millisecond would be a load of its own.
+const MAX_PROBES: i64 = 1000;
+
+/// How long one run is.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct TimeArgs {
+    /// Make every run this long, in seconds or as 500ms
+    #[arg(long, value_name = "TIME", default_value = "3", value_parser = positive_duration)]
+    #[serde(serialize_with = "as_seconds")]
+    pub duration: Duration,
+
+    /// Do the same this long before each run, without measuring
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration)]
+    #[serde(serialize_with = "as_seconds")]
+    pub warmup: Duration,
+}
+
+/// A session that tells how long a notification is on its way under load.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct ProbeArgs {
+    /// Notifications per second whose time of arrival is measured
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_PROBES),
+    )]
+    pub probes: u32,
+}
+
+impl ProbeArgs {
+    /// From one probe to the next.
+    pub fn period(&self) -> Duration {
+        Duration::from_secs(1) / self.probes
+    }
+}
+
+/// Instead of a time, a number.
+pub fn count(text: &str) -> Result<NonZeroU32, String> {
+    let count = text.parse::<NonZeroU32>().map_err(|e| e.to_string())?;
+    if i64::from(count.get()) > MOST {
+        return Err(format!("{count} is not in 1..={MOST}"));
+    }
+    Ok(count)
+}
+
+/// The one number of an option that is not what the benchmark varies.
+pub fn only(option: &str, numbers: &Numbers, varied: &str) -> anyhow::Result<u32> {
+    ensure!(
+        !numbers.vary(),
+        "{option} has several numbers, but it is {varied} that varies here: name only one, or use \
+         another subcommand"
+    );
+    Ok(numbers.first())
+}
+
+/// What the command line calls a value.
+pub fn name(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Workloads and their names, each once.
+pub fn named<W: ValueEnum + Copy>(workloads: &[W]) -> Vec<(String, W)> {
+    let mut named: Vec<(String, W)> = Vec::new();
+    for workload in workloads {
+        let name = name(workload);
+        if named.iter().all(|(known, _)| *known != name) {
+            named.push((name, *workload));
+        }
+    }
+    named
+}
+
+/// The same, without the name if there is only one.
+pub fn named_if_several<W: ValueEnum + Copy>(workloads: &[W]) -> Vec<(String, W)> {
+    let mut named = named(workloads);
+    if let [(name, _)] = &mut named[..] {
+        name.clear();
+    }
+    named
+}

@@ -1,0 +1,338 @@
+//! The subcommand `report`: reads the reports in a folder, and adds the page and
+//! the charts that show them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::chart;
+use super::conditions::Condition;
+use super::page::{self, Entry};
+use super::results::{Report, SCHEMA_VERSION};
+use super::sentences;
+
+/// Show results as one HTML page
+///
+/// Reads all files DIR/*.json that --json has written, and writes
+/// DIR/index.html, which needs nothing else to be read, and each of its charts
+/// as an SVG and a PNG file. Prints what each benchmark comes to.
+///
+/// Example: pinpoint-bench report results --assert 'pingpong.ratio@1000>=100'
+#[derive(Debug, clap::Args)]
+pub struct ReportArgs {
+    /// The folder with the results, to which the page is added
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+
+    /// Exit with 1 unless the results meet this, such as 'pingpong.ratio@1000>=100' (repeatable)
+    ///
+    /// BENCHMARK[/WORKLOAD].WHAT[:TARGET]@X, one of >=, <=, > and <, and a
+    /// number. WHAT is FIGURE.STATISTIC, a STATISTIC of the benchmark's main
+    /// figure, or the median of a FIGURE. STATISTIC is one of ratio (the median of
+    /// the pairs, to the first target), median, min and max. Without TARGET it is
+    /// that of the second one. X is the place: a number of idle listeners, of
+    /// writers, ...
+    #[arg(long = "assert", value_name = "CONDITION")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Writes the page and the charts of all reports in a folder, prints which
+/// conditions these meet, and returns whether they meet all.
+pub fn run(folder: &Path, conditions: &[Condition]) -> anyhow::Result<bool> {
+    let contents = Contents::read(folder)?;
+    for warning in &contents.warnings {
+        eprintln!("warning: {warning}");
+    }
+    // What no report can meet is found out before anything is written.
+    let mut verdicts = Vec::new();
+    for condition in conditions {
+        verdicts.extend(contents.judge(condition)?);
+    }
+    let page = contents.write(folder)?;
+    for Entry { report, .. } in &contents.entries {
+        for sentence in sentences::closing(report) {
+            println!("{}: {sentence}", report.benchmark);
+        }
+    }
+    println!("{}", page.display());
+    for (line, _) in &verdicts {
+        eprintln!("{line}");
+    }
+    Ok(verdicts.iter().all(|(_, passed)| *passed))
+}
+
+/// What a folder holds.
+#[derive(Debug)]
+struct Contents {
+    /// In the order in which they were measured.
+    entries: Vec<Entry>,
+    /// What was left out, and why: sentences.
+    warnings: Vec<String>,
+}
+
+impl Contents {
+    /// Of all files of the folder whose names end in `.json`.
+    fn read(folder: &Path) -> anyhow::Result<Self> {
+        let mut entries = Vec::new();
+        let mut warnings = Vec::new();
+        for path in json_files(folder)? {
+            let content = fs::read(&path)
+                .with_context(|| format!("could not read \"{}\"", path.display()))?;
+            match parse(&content) {
+                Ok(report) => entries.push(Entry {
+                    name: path
+                        .file_stem()
+                        .unwrap_or_default()
+                        .to_string_lossy()
+                        .into_owned(),
+                    report,
+                }),
+                Err(reason) => {
+                    warnings.push(format!("\"{}\" is left out: {reason}", path.display()));
+                }
+            }
+        }
+        if entries.is_empty() {
+            let reasons: String = warnings
+                .iter()
+                .map(|warning| format!("; {warning}"))
+                .collect();
+            bail!(
+                "there is no report in \"{}\": name a folder with files that --json has \
+                 written{reasons}",
+                folder.display()
+            );
+        }
+        entries.sort_by(|a, b| {
+            let key = |entry: &Entry| (entry.report.date.clone(), entry.name.clone());
+            key(a).cmp(&key(b))
+        });
+        Ok(Self { entries, warnings })
+    }
+
+    /// Whether each report that a condition is about, of which there must be one,
+    /// meets it: a line for people, and the answer.
+    fn judge(&self, condition: &Condition) -> anyhow::Result<Vec<(String, bool)>> {
+        let name = condition.benchmark();
+        let entries = self.entries.iter();
+        let concerned: Vec<&Entry> = entries.filter(|e| e.report.benchmark == name).collect();
+        if concerned.is_empty() {
+            let names = self.entries.iter().map(|e| e.report.benchmark.as_str());
+            let names: Vec<&str> = names.collect();
+            bail!(
+                "--assert '{condition}': the benchmark is not \"{name}\" here, but {}",
+                names.join(", ")
+            );
+        }
+        let verdicts = concerned.iter().map(|Entry { name, report }| {
+            let verdict = condition
+                .judge(report)
+                .with_context(|| format!("in {name}.json"))?;
+            let line = if concerned.len() > 1 {
+                format!("{verdict} in {name}.json")
+            } else {
+                verdict.to_string()
+            };
+            Ok((line, verdict.passed))
+        });
+        verdicts.collect()
+    }
+
+    /// Writes `index.html`, and an SVG and a PNG file for each chart. Returns the page's path.
+    fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        for Entry { name, report } in &self.entries {
+            for chart in chart::of_report(report) {
+                let file = chart_name(name, chart.workload, &chart.figure.name);
+                write_file(&folder.join(format!("{file}.svg")), &chart.svg()?)?;
+                let png = folder.join(format!("{file}.png"));
+                chart.write_png(&png).with_context(|| cannot_write(&png))?;
+            }
+        }
+        let page = folder.join("index.html");
+        write_file(&page, &page::render(&self.entries)?)?;
+        Ok(page)
+    }
+}
+
+fn json_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let problem = || {
+        format!(
+            "could not read the folder \"{}\": name one with files that --json has written",
+            folder.display()
+        )
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).with_context(problem)? {
+        let path = entry.with_context(problem)?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+            && path.is_file()
+        {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Or says what it is instead of a report.
+fn parse(content: &[u8]) -> Result<Report, String> {
+    let json: Value =
+        serde_json::from_slice(content).map_err(|error| format!("it is not JSON ({error})"))?;
+    let (Some(version), Some(_)) = (json.get("schema_version"), json.get("benchmark")) else {
+        return Err("it is JSON, but no report of pinpoint-bench".to_owned());
+    };
+    if *version != SCHEMA_VERSION {
+        return Err(format!(
+            "its schema_version is {version}, and this pinpoint-bench reads {SCHEMA_VERSION}: \
+             measure again, or use the version that has written it"
+        ));
+    }
+    serde_json::from_value(json)
+        .map_err(|error| format!("it says that it is a report of pinpoint-bench, but {error}"))
+}
+
+/// Without its extension. Of what stands in a report only letters, digits and a
+/// few signs can be part of it, as a name must not lead out of the folder.
+fn chart_name(entry: &str, workload: &str, figure: &str) -> String {
+    let fit = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let parts = [workload, figure]
+        .into_iter()
+        .filter(|part| !part.is_empty());
+    let suffix: String = parts.map(|part| format!("-{part}")).collect();
+    entry.to_owned() + &suffix.replace(|c| !fit(c), "_")
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!(
+        "could not write to \"{}\": name a folder that can be written to",
+        path.display()
+    )
+}
+
+fn write_file(path: &Path, content: &str) -> anyhow::Result<()> {
+    fs::write(path, content).with_context(|| cannot_write(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample_reports;
+
+    fn folder_with(reports: &[(&str, &Report)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, report) in reports {
+            let json = serde_json::to_string(report).unwrap();
+            fs::write(folder.path().join(name), json).unwrap();
+        }
+        folder
+    }
+
+    fn condition(text: &str) -> Condition {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_no_report_is_told() {
+        let mut newer = sample_reports::pingpong();
+        newer.schema_version += 1;
+        let newer = serde_json::to_string(&newer).unwrap();
+        let damaged = r#"{"schema_version": 2, "benchmark": "pingpong"}"#;
+        let reasons = ["{", "{}", "[1]", &newer, damaged]
+            .map(|content| parse(content.as_bytes()).unwrap_err());
+        insta::assert_snapshot!(reasons.join("\n"));
+    }
+
+    #[test]
+    fn the_page_and_the_charts_are_written_beside_the_results() {
+        let mut early = sample_reports::drift();
+        early.date = "2025-01-01T00:00:00Z".to_owned();
+        let folder = folder_with(&[
+            ("later.json", &sample_reports::pingpong()),
+            ("now.json", &early),
+        ]);
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("other.json"), "{}").unwrap();
+
+        let met = ["pingpong.ratio@1000>100", "drift/listen_unique.ratio@8<2"].map(condition);
+        assert!(run(folder.path(), &met).unwrap());
+        let unmet = ["pingpong.ratio@1000<100", "drift/listen_unique.ratio@8<2"].map(condition);
+        assert!(!run(folder.path(), &unmet).unwrap());
+
+        let mut names: Vec<String> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.ends_with(".png"))
+            .collect();
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                "index.html",
+                "later-p99_latency_usec.svg",
+                "later-round_trips_per_sec.svg",
+                "later.json",
+                "now-listen_unique-transactions_per_sec.svg",
+                "now.json",
+                "other.json",
+            ]
+        );
+        assert!(path("later-round_trips_per_sec.png").is_file());
+        let page = fs::read_to_string(path("index.html")).unwrap();
+        let place = |heading: &str| page.find(heading).unwrap();
+        assert!(place("<h2 id=\"now\">drift (now)") < place("<h2 id=\"later\">pingpong (later)"));
+    }
+
+    #[test]
+    fn a_condition_is_for_all_reports_of_its_benchmark() {
+        let mut slow = sample_reports::pingpong();
+        for point in &mut slow.points {
+            for ratio in point.series[1].ratio.values_mut() {
+                ratio.median = 1.0;
+            }
+        }
+        let folder = folder_with(&[("a.json", &sample_reports::pingpong()), ("b.json", &slow)]);
+        let contents = Contents::read(folder.path()).unwrap();
+        let passed = |text| -> Vec<bool> {
+            let verdicts = contents.judge(&condition(text)).unwrap();
+            verdicts.into_iter().map(|(_, passed)| passed).collect()
+        };
+        assert_eq!(passed("pingpong.ratio@1000>100"), [true, false]);
+        assert_eq!(passed("pingpong.ratio@1000>=1"), [true, true]);
+
+        let error = |text| format!("{:#}", contents.judge(&condition(text)).unwrap_err());
+        assert_eq!(
+            error("commit.ratio@1>1"),
+            "--assert 'commit.ratio@1>1': the benchmark is not \"commit\" here, but pingpong, \
+             pingpong"
+        );
+        assert_eq!(
+            error("pingpong.ratio@7>1"),
+            "in a.json: --assert 'pingpong.ratio@7>1': 7 is not measured: name one of 0, 10, 100, \
+             1000"
+        );
+    }
+
+    #[test]
+    fn a_folder_without_reports_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("x.json"), "1").unwrap();
+        let error = run(folder.path(), &[]).unwrap_err().to_string();
+        assert!(error.starts_with("there is no report in \""), "{error}");
+        assert!(error.ends_with("it is JSON, but no report of pinpoint-bench"));
+        let error = run(Path::new("/nowhere"), &[]).unwrap_err().to_string();
+        assert!(error.starts_with("could not read the folder \"/nowhere\": name one"));
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder() {
+        assert_eq!(
+            chart_name("pg18", "../../etc/x", "tps"),
+            "pg18-.._.._etc_x-tps"
+        );
+        assert_eq!(chart_name("pingpong", "", "rate"), "pingpong-rate");
+    }
+}

@@ -1,0 +1,309 @@
+//! A benchmark from its description to its results. What has been measured when
+//! a signal arrives or something fails is reported nevertheless.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Error, bail};
+use pinpoint_servers::arguments::{ServerArgs, Targets};
+use pinpoint_servers::limits;
+use pinpoint_servers::server::{Server, ServerRecord, Servers};
+use serde_json::Value;
+
+use super::interrupt::{Interrupt, Interrupts};
+use super::options::CommonArgs;
+use super::order::{self, Contestant, Recording, Step};
+use super::progress::{Progress, in_words};
+use crate::report::number_format;
+use crate::report::output::Outputs;
+use crate::report::results::{Machine, Report, SCHEMA_VERSION, Values};
+use crate::report::warnings;
+use crate::workload::{Benchmark, Measurement, PointId, Workload};
+
+/// About how long it takes to make a cluster, to start its server and to stop it.
+const CLUSTER_TIME: Duration = Duration::from_secs(4);
+
+/// How a measurement has ended.
+#[derive(Debug)]
+pub enum End {
+    Complete,
+    /// To its end, but the results do not meet a condition.
+    Unmet,
+    Interrupted(Interrupt),
+    Failed(anyhow::Error),
+}
+
+/// Why something cannot be measured, and what to do about it.
+#[derive(Debug)]
+pub struct Refusal {
+    pub reason: String,
+    pub remedy: &'static str,
+}
+
+/// What goes on around a measurement.
+pub struct Context<'a> {
+    /// For the record.
+    pub command_line: Vec<String>,
+    pub progress: &'a Progress,
+    pub interrupts: &'a mut Interrupts,
+}
+
+/// A benchmark that is to be made.
+pub struct Job<'a> {
+    pub benchmark: Benchmark,
+    pub common: &'a CommonArgs,
+    /// Those to measure, be it of its own command line or of that for all.
+    pub servers: &'a ServerArgs,
+    /// Its options, for the record.
+    pub parameters: Value,
+}
+
+impl Job<'_> {
+    fn targets(&self) -> anyhow::Result<Targets> {
+        self.servers.targets_or(self.benchmark.default_targets)
+    }
+
+    /// About how long it takes.
+    pub fn time(&self) -> anyhow::Result<Duration> {
+        let points = self.benchmark.points.len() as u32;
+        let runs = self.benchmark.run_time() * points * self.common.runs;
+        Ok((runs + CLUSTER_TIME) * self.targets()?.count() as u32)
+    }
+
+    /// What it is to measure, a sentence.
+    pub fn plan(&self) -> anyhow::Result<String> {
+        let plural = |count: u32, what: &str| match count {
+            1 => format!("1 {what}"),
+            _ => format!("{} {what}s", number_format::whole(count.into())),
+        };
+        Ok(format!(
+            "{}: {} on {}, {} each: about {}",
+            self.benchmark.name,
+            plural(self.benchmark.points.len() as u32, "measurement"),
+            plural(self.targets()?.count() as u32, "server"),
+            plural(self.common.runs, "run"),
+            in_words(self.time()?)
+        ))
+    }
+
+    /// Why these servers cannot be measured, if it is for what they are.
+    pub fn refusal(&self) -> anyhow::Result<Option<Refusal>> {
+        let name = self.benchmark.name;
+        Ok(match self.targets()? {
+            Targets::Running(_) => self.benchmark.needs_own_cluster.map(|reason| Refusal {
+                reason: format!("{name} cannot measure a running server, as {reason}"),
+                remedy: "leave out --url",
+            }),
+            Targets::Own(targets) => targets.iter().find_map(|target| {
+                let (reason, remedy) = (self.benchmark.objection)(target)?;
+                let target = &target.name;
+                Some(Refusal {
+                    reason: format!("{name} cannot measure the target \"{target}\", as {reason}"),
+                    remedy,
+                })
+            }),
+        })
+    }
+
+    /// Measures, and writes the results. An error means that there are none.
+    pub async fn run(self, context: Context<'_>) -> anyhow::Result<End> {
+        if let Some(Refusal { reason, remedy }) = self.refusal()? {
+            bail!("{reason}: {remedy}");
+        }
+        let mut targets = self.targets()?;
+        let benchmark = self.benchmark;
+        if let Targets::Own(targets) = &mut targets {
+            for target in targets {
+                let settings = benchmark.settings.iter().cloned();
+                target.settings.splice(0..0, settings);
+            }
+        }
+        let sessions = benchmark.sessions();
+        limits::allow_connections(u64::from(sessions) * targets.count() as u64)?;
+        let outputs = Outputs::open(&self.common.output)?;
+
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let temp_dir = self.servers.temp_dir();
+        let mut servers = Servers::default();
+        let mut records = Vec::new();
+        let mut recording = Recording::default();
+        let progress = context.progress;
+        let work = async {
+            progress.announce(format!("{}: starting the servers", benchmark.name));
+            servers
+                .start(targets, &temp_dir, sessions, &benchmark.programs)
+                .await?;
+            for server in servers.iter_mut() {
+                records.push(server.describe().await?);
+            }
+            record(
+                &benchmark,
+                self.common,
+                &mut servers,
+                &mut recording,
+                progress,
+            )
+            .await
+        };
+        let end = tokio::select! {
+            biased;
+            interrupt = context.interrupts.next() => End::Interrupted(interrupt),
+            result = work => match result {
+                Ok(()) => End::Complete,
+                Err(error) => End::Failed(error),
+            },
+        };
+        servers.stop().await;
+
+        let names: Vec<String> = records
+            .iter()
+            .map(|r: &ServerRecord| r.name.clone())
+            .collect();
+        let points = recording.finish(&names);
+        if points.is_empty() {
+            return match end {
+                End::Failed(error) => Err(error),
+                end => Ok(end),
+            };
+        }
+        let complete = matches!(end, End::Complete);
+        let Benchmark { axis, figures, .. } = benchmark;
+        let mut warnings = Vec::new();
+        if !complete {
+            warnings.push(
+                "the measurement was stopped before its end: only what was finished is reported"
+                    .to_owned(),
+            );
+        }
+        warnings.extend(warnings::warnings(&axis, &figures, &points));
+        if let Some(limit) = benchmark.backlog_limit {
+            warnings.extend(warnings::backlog(&axis, &points, limit));
+        }
+        let report = Report {
+            schema_version: SCHEMA_VERSION,
+            benchmark: benchmark.name.to_owned(),
+            question: benchmark.question.to_owned(),
+            method: benchmark.method,
+            program_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command_line: context.command_line,
+            date,
+            machine: Machine::detect(),
+            parameters: self.parameters,
+            targets: records,
+            axis,
+            figures,
+            points,
+            complete,
+            warnings,
+        };
+        match (progress.suspend(|| outputs.publish(&report)), end) {
+            (Ok(()), end) => Ok(end),
+            (Err(error), End::Complete) => Err(error),
+            // Two things went wrong. The later one would hide the earlier one.
+            (Err(error), end) => {
+                eprintln!("error: {error:#}");
+                Ok(end)
+            }
+        }
+    }
+}
+
+/// A server that is measured.
+struct Entrant<'a> {
+    benchmark: &'a Benchmark,
+    server: &'a mut Server,
+    measurement: Measurement,
+}
+
+impl Entrant<'_> {
+    fn failed_at(&self, point: &PointId) -> String {
+        format!("with {}", place(point, &self.benchmark.axis.label))
+    }
+}
+
+impl Contestant for Entrant<'_> {
+    fn name(&self) -> &str {
+        self.server.name()
+    }
+
+    async fn prepare(&mut self, (point, workload): &(PointId, Workload)) -> anyhow::Result<()> {
+        let prepared = self.measurement.prepare(self.server, workload).await;
+        prepared.with_context(|| self.failed_at(point))
+    }
+
+    async fn measure(
+        &mut self,
+        (point, workload): &(PointId, Workload),
+        run: u32,
+    ) -> anyhow::Result<Values> {
+        let measured = self.measurement.measure(self.server, workload, run).await;
+        let mut values = measured.with_context(|| self.failed_at(point))?;
+        let figures = &self.benchmark.figures;
+        values.retain(|name, _| figures.iter().any(|figure| figure.name == *name));
+        Ok(values)
+    }
+
+    async fn explain(&mut self, error: Error) -> Error {
+        self.server.explain(error).await
+    }
+}
+
+/// A point in words: `16 writers`.
+fn place(PointId { workload, x }: &PointId, label: &str) -> String {
+    if workload.is_empty() {
+        format!("{x} {label}")
+    } else {
+        format!("{x} {label}, {workload}")
+    }
+}
+
+/// Sets everything up, and makes all runs.
+async fn record(
+    benchmark: &Benchmark,
+    common: &CommonArgs,
+    servers: &mut Servers,
+    recording: &mut Recording,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let name = benchmark.name;
+    let mut entrants = Vec::new();
+    for server in servers.iter_mut() {
+        progress.announce(format!("{name}: preparing {}", server.name()));
+        match Measurement::set_up(benchmark, server, common.timeout).await {
+            Ok(measurement) => entrants.push(Entrant {
+                benchmark,
+                server,
+                measurement,
+            }),
+            Err(error) => return Err(server.explain(error).await),
+        }
+    }
+    settle(&mut entrants).await?;
+    progress.advance(CLUSTER_TIME * entrants.len() as u32);
+    let runs = common.runs;
+    let run_time = benchmark.run_time();
+    let label = &benchmark.axis.label;
+    let tell = |step: Step| match step {
+        Step::Preparing(server, point) => progress.announce(format!(
+            "{name}: preparing {server}, {}",
+            place(point, label)
+        )),
+        Step::Measuring(server, point, run) => progress.announce(format!(
+            "{name}: {server}, {}, run {run} of {runs}",
+            place(point, label)
+        )),
+        Step::Measured => progress.advance(run_time),
+    };
+    order::measure(&mut entrants, &benchmark.points, runs, recording, tell).await
+}
+
+/// New clusters are slow for a while, since what initdb has written is still on
+/// its way to the disk. That must not be part of what is measured first.
+async fn settle(entrants: &mut [Entrant<'_>]) -> anyhow::Result<()> {
+    for entrant in entrants {
+        if let Err(error) = entrant.server.checkpoint().await {
+            return Err(entrant.server.explain(error.into()).await);
+        }
+    }
+    tokio::task::spawn_blocking(nix::unistd::sync).await?;
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Logical decoding of DDL.
+//!
+//! The method is that of the patch in the discussion "Optimize
+//! RelfilenumberMapInvalidateCallback for logical decoding performance"
+//! (pgsql-hackers, June 2026). For each point a database of its own is filled,
+//! once, and two replication slots keep what was written:
+//!
+//! ```text
+//!  CREATE TABLE, N times │ INSERT, N times │ INSERT, N times   ALTER TABLE, N times │
+//!                        ▲                 ▲                                        ▲
+//!                        └── slot "dml" ───┴───────────── slot "total" ─────────────┘
+//! ```
+//!
+//! Every run decodes both and leaves the slots as they are. The difference is the DDL.
+
+mod database;
+pub mod library;
+pub mod recvlogical;
+pub mod statements;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use pinpoint_servers::server::Server;
+use serde::Serialize;
+
+use self::database::{Database, Decoded, Slot};
+use self::library::Library;
+use self::recvlogical::Receiver;
+use self::statements::Grouping;
+use crate::report::results::Values;
+
+/// One in the database of the point, one for its making, and one that reads the
+/// library's statistics.
+pub const SESSIONS: u32 = 3;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Decoding {
+    pub interface: Interface,
+    pub grouping: Grouping,
+    pub tables: u32,
+    /// For each decoding.
+    pub timeout: Duration,
+}
+
+/// Which process decodes, and how that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Interface {
+    /// A new WAL sender each time, for pg_recvlogical
+    #[value(name = "walsender")]
+    WalSender,
+    /// A session that stays, with pg_logical_slot_peek_changes()
+    #[value(name = "sql")]
+    Sql,
+}
+
+impl Decoding {
+    /// Stock PostgreSQL needs N times N. This is about right for two cores of 2025.
+    pub fn run_time(&self) -> Duration {
+        let tables = f64::from(self.tables) / 1000.0;
+        Duration::from_secs_f64(0.2 + 0.2 * tables + 0.01 * tables * tables)
+    }
+
+    /// Decodes what a slot keeps, which stays there.
+    async fn decode(
+        &self,
+        server: &Server,
+        database: &Database,
+        slot: &Slot,
+    ) -> anyhow::Result<Decoded> {
+        let decoded = match self.interface {
+            Interface::WalSender => {
+                let receiver = Receiver::of(server, &database.name, self.timeout)?;
+                let copy = database.copy(slot).await?;
+                let decoded = receiver.receive(copy, &slot.end).await?;
+                database.drop_copy(self.timeout).await?;
+                decoded
+            }
+            Interface::Sql => database.peek(slot, self.timeout).await?,
+        };
+        slot.ensure_complete(decoded.changes)?;
+        Ok(decoded)
+    }
+}
+
+/// What is kept of a server between its runs.
+#[derive(Debug)]
+pub struct Decoder {
+    library: Option<Library>,
+    /// The database of the point.
+    database: Option<Database>,
+}
+
+impl Decoder {
+    pub async fn start(server: &Server) -> anyhow::Result<Self> {
+        Ok(Self {
+            library: Library::of(server).await?,
+            database: None,
+        })
+    }
+
+    /// Makes the database of a point in the place of the one before.
+    pub async fn prepare(&mut self, server: &Server, decoding: &Decoding) -> anyhow::Result<()> {
+        if let Some(former) = self.database.take() {
+            former.drop(server).await?;
+        }
+        let database = Database::create(server, decoding.grouping, decoding.tables.into());
+        let database = self.database.insert(database.await?);
+        server.checkpoint().await?;
+
+        // So that the first run finds the catalogs in memory, like the others.
+        for slot in [&database.dml, &database.total] {
+            decoding.decode(server, database, slot).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn run(
+        &self,
+        server: &Server,
+        decoding: &Decoding,
+        run: u32,
+    ) -> anyhow::Result<Values> {
+        let database = self.database.as_ref().context("no database is prepared")?;
+        let lookups_before = self.lookups().await?;
+
+        let decode = |slot| decoding.decode(server, database, slot);
+        let (dml, total) = if run % 2 == 1 {
+            let dml = decode(&database.dml).await?;
+            (dml, decode(&database.total).await?)
+        } else {
+            let total = decode(&database.total).await?;
+            (decode(&database.dml).await?, total)
+        };
+
+        if self.library.is_some() {
+            let lookups = self.lookups().await? - lookups_before;
+            library::ensure_used(lookups, database.dml.changes + database.total.changes)?;
+        }
+        Ok(values(dml, total))
+    }
+
+    async fn lookups(&self) -> anyhow::Result<u64> {
+        match &self.library {
+            Some(library) => library.lookups().await,
+            None => Ok(0),
+        }
+    }
+}
+
+fn values(dml: Decoded, total: Decoded) -> Values {
+    let difference = |dml: Duration, total: Duration| total.as_secs_f64() - dml.as_secs_f64();
+    let mut values: Values = [
+        ("ddl_seconds", difference(dml.time, total.time)),
+        ("dml_seconds", dml.time.as_secs_f64()),
+        ("total_seconds", total.time.as_secs_f64()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    if let (Some(dml), Some(total)) = (dml.cpu, total.cpu) {
+        values.insert("ddl_cpu_seconds".to_owned(), difference(dml, total));
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ddl_is_what_is_more_than_the_dml_or_less() {
+        let decoded = |time, cpu: Option<u64>| Decoded {
+            time: Duration::from_millis(time),
+            cpu: cpu.map(Duration::from_millis),
+            changes: 1,
+        };
+        let values_of = values(decoded(250, Some(125)), decoded(1000, Some(625)));
+        assert_eq!(values_of["total_seconds"], 1.0);
+        assert_eq!(values_of["ddl_seconds"], 0.75);
+        assert_eq!(values_of["ddl_cpu_seconds"], 0.5);
+        let values_of = values(decoded(1000, None), decoded(750, None));
+        assert_eq!(values_of["ddl_seconds"], -0.25);
+        assert!(!values_of.contains_key("ddl_cpu_seconds"));
+    }
+}

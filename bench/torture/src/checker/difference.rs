@@ -1,0 +1,206 @@
+//! A difference between what was to happen and what did, as it is shown.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum What {
+    #[error("{key} did not arrive, though {received} did, which committed later")]
+    Missing { key: Key, received: Key },
+    #[error(
+        "LISTEN took effect before {first}, which arrived, and after {key}, which committed later \
+         and did not"
+    )]
+    TwoBeginnings { key: Key, received: Key, first: Key },
+    #[error("{0} did not arrive, though it was complete before the fence was sent")]
+    MissingBeforeFence(Key),
+    #[error("{0} arrived after the fence, though it was complete before that was sent")]
+    AfterFence(Key),
+    #[error("{received} arrived before {expected}, which committed earlier")]
+    Swapped { received: Key, expected: Key },
+    #[error("{0} arrived after something that committed later")]
+    Late(Key),
+    #[error("{0} arrived after something that its session sent later")]
+    LateInSession(Key),
+    #[error("{0} arrived twice")]
+    Repeated(Key),
+    #[error("{0} arrived, but was not committed")]
+    NotCommitted(Key),
+    #[error("{0} arrived, but nobody sends such a notification")]
+    NotSent(Key),
+    #[error("{key} arrived on channel {received}, but was sent on {sent}")]
+    WrongChannel {
+        key: Key,
+        sent: Channel,
+        received: Channel,
+    },
+    #[error("{key} arrived with {received} bytes of payload, but was sent with {sent}")]
+    WrongLength { key: Key, sent: u32, received: u32 },
+    #[error("{key} arrived as sent by PID {received}, but was sent by PID {sent}")]
+    WrongPid { key: Key, sent: i32, received: i32 },
+    #[error("{key} arrived on channel {channel}, on which this session does not listen")]
+    NotListening { key: Key, channel: Channel },
+    #[error("something arrived on channel {channel:?} that was never sent: {payload:?}")]
+    Garbled { channel: String, payload: String },
+    #[error("{0} arrived, but the row that it tells of cannot be seen yet")]
+    Early(Key),
+    #[error("{0} arrived while the listener was in a transaction")]
+    InTransaction(Key),
+    #[error(
+        "{0} was given to nobody, though there was a listener all the time that shares its channel"
+    )]
+    GivenToNobody(Key),
+    #[error("{0} was acknowledged, but is missing in the decoded stream")]
+    NotDecoded(TransactionId),
+    #[error("{0} is in the decoded stream with other rows than it was to insert")]
+    OtherRows(TransactionId),
+}
+
+impl What {
+    /// What is not there, as far as is known.
+    pub fn missing(&self) -> Option<Key> {
+        match self {
+            Self::Missing { key, .. }
+            | Self::TwoBeginnings { key, .. }
+            | Self::MissingBeforeFence(key) => Some(*key),
+            _ => None,
+        }
+    }
+
+    /// The same once it is known that what was not there has come after all: then it
+    /// is not lost, but out of order.
+    pub fn after_arrival(self) -> Self {
+        match self {
+            Self::Missing { key, received } | Self::TwoBeginnings { key, received, .. } => {
+                Self::Swapped {
+                    received,
+                    expected: key,
+                }
+            }
+            Self::MissingBeforeFence(key) => Self::AfterFence(key),
+            other => other,
+        }
+    }
+
+    /// The transactions that this is about.
+    pub fn transactions(&self) -> Vec<TransactionId> {
+        match self {
+            Self::MissingBeforeFence(key)
+            | Self::AfterFence(key)
+            | Self::Late(key)
+            | Self::LateInSession(key)
+            | Self::Repeated(key)
+            | Self::NotCommitted(key)
+            | Self::NotSent(key)
+            | Self::WrongChannel { key, .. }
+            | Self::WrongLength { key, .. }
+            | Self::WrongPid { key, .. }
+            | Self::NotListening { key, .. }
+            | Self::Early(key)
+            | Self::GivenToNobody(key)
+            | Self::InTransaction(key) => vec![key.transaction],
+            Self::Swapped { received, expected }
+            | Self::Missing {
+                received,
+                key: expected,
+            } => {
+                vec![received.transaction, expected.transaction]
+            }
+            Self::TwoBeginnings { key, first, .. } => vec![first.transaction, key.transaction],
+            Self::NotDecoded(id) | Self::OtherRows(id) => vec![*id],
+            Self::Garbled { .. } => Vec::new(),
+        }
+    }
+}
+
+/// One line of a sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// `None` if it is not in the decoded stream.
+    pub lsn: Option<Lsn>,
+    pub key: Key,
+    pub channel: Channel,
+    pub pid: i32,
+    /// Whether this is where the sequences part.
+    pub is_marked: bool,
+}
+
+/// The listener that saw a difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Witness {
+    pub listener: u32,
+    pub pid: i32,
+    pub channels: Vec<Channel>,
+    /// What it was to receive, in commit order, around the difference.
+    pub expected: Vec<Line>,
+    /// What it received.
+    pub received: Vec<Line>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    pub what: What,
+    pub witness: Option<Witness>,
+    /// What the transactions in question were to do.
+    pub plans: Vec<(TransactionId, String)>,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_marked { '>' } else { ' ' };
+        let lsn = match self.lsn {
+            Some(lsn) => lsn.to_string(),
+            None => "-".to_owned(),
+        };
+        write!(
+            f,
+            "{mark} {lsn:<12} {:<8} PID {:<8} {}",
+            self.channel.to_string(),
+            self.pid,
+            self.key
+        )
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            witness,
+            plans,
+        } = self;
+        match witness {
+            Some(Witness { listener, pid, .. }) => {
+                writeln!(f, "Difference at listener {listener} (PID {pid}): {what}.")?;
+            }
+            None => writeln!(f, "Difference: {what}.")?,
+        }
+        if let Some(witness) = witness {
+            let channels: Vec<String> = witness.channels.iter().map(Channel::to_string).collect();
+            writeln!(f, "It listens on {}.", channels.join(", "))?;
+            for (title, lines) in [
+                ("Expected, in commit order:", &witness.expected),
+                ("Received:", &witness.received),
+            ] {
+                writeln!(f, "\n{title}")?;
+                if lines.is_empty() {
+                    writeln!(f, "  (nothing)")?;
+                }
+                for line in lines {
+                    writeln!(f, "{line}")?;
+                }
+            }
+        }
+        for (number, (id, plan)) in plans.iter().enumerate() {
+            if number == 0 {
+                writeln!(f)?;
+            }
+            writeln!(f, "{id}: {plan}.")?;
+        }
+        Ok(())
+    }
+}

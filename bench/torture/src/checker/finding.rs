@@ -1,0 +1,100 @@
+//! What the torture finds.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::checker::difference::Difference;
+
+/// Why the server under torture did not pass.
+#[derive(Debug, Error)]
+pub enum Finding {
+    #[error("{0}")]
+    Difference(Box<Difference>),
+    #[error("{who} waited {timeout:?} in vain for {what}.\n\n{state}")]
+    Hang {
+        who: String,
+        what: String,
+        timeout: Duration,
+        /// What the sessions were doing.
+        state: String,
+    },
+    #[error("{who} got an error that nothing explains: {error}\nIt was the answer to: {sql}")]
+    UnexpectedError {
+        who: String,
+        sql: String,
+        error: String,
+    },
+    #[error("{who} expected the error {sqlstate}, but got none\nIt was the answer to: {sql}")]
+    MissingError {
+        who: String,
+        sql: String,
+        sqlstate: &'static str,
+    },
+    #[error("{who} (PID {pid}) lost its connection, though nobody ended it: {error}")]
+    LostConnection {
+        who: String,
+        pid: i32,
+        error: String,
+    },
+    #[error("{who} could not connect: {error}")]
+    NoConnection { who: String, error: String },
+    #[error("when all sessions had gone, there was something left: {0}")]
+    Leftover(String),
+    #[error("{0}")]
+    Crash(String),
+}
+
+impl From<Box<Difference>> for Finding {
+    fn from(difference: Box<Difference>) -> Self {
+        Self::Difference(difference)
+    }
+}
+
+impl Finding {
+    /// A wait that took too long; what the sessions are doing is added later.
+    pub fn hang(who: &str, what: &str, timeout: Duration) -> Self {
+        Self::Hang {
+            who: who.to_owned(),
+            what: what.to_owned(),
+            timeout,
+            state: String::new(),
+        }
+    }
+
+    pub fn unexpected_error(who: &str, sql: &str, error: &tokio_postgres::Error) -> Self {
+        Self::unexpected_answer(who, sql, &error_text(error))
+    }
+
+    pub fn unexpected_answer(who: &str, sql: &str, error: &str) -> Self {
+        Self::UnexpectedError {
+            who: who.to_owned(),
+            sql: shorten(sql),
+            error: error.to_owned(),
+        }
+    }
+}
+
+/// What PostgreSQL said, on one line.
+pub fn error_text(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(error) => {
+            let mut text = format!("{} ({})", error.message(), error.code().code());
+            if let Some(detail) = error.detail() {
+                text.push_str(": ");
+                text.push_str(detail);
+            }
+            text
+        }
+        None => error.to_string(),
+    }
+}
+
+/// SQL that may be very long, as far as it helps.
+pub fn shorten(sql: &str) -> String {
+    const ENOUGH: usize = 400;
+    match sql.char_indices().nth(ENOUGH) {
+        Some((end, _)) => format!("{} ...", &sql[..end]),
+        None => sql.to_owned(),
+    }
+}

@@ -1,0 +1,13 @@
+//! The sessions of a run: those that write, those that listen, the one that receives
+//! the decoded stream, and those that disturb the others.
+
+pub mod decoded_commits;
+pub mod disturbance;
+pub mod listener;
+pub mod listener_session;
+pub mod replication;
+pub mod run_state;
+pub mod schema;
+pub mod standby;
+pub mod writer;
+pub mod writer_sql;

@@ -1,0 +1,73 @@
+//! What happens to the server and to the listeners meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::ChaCha8Rng;
+use tokio_postgres::Client;
+
+use crate::checker::finding::Finding;
+use crate::sessions::replication::{Confirmations, STANDBY};
+use crate::sessions::run_state::{Shared, within};
+use crate::workload::random_for;
+
+/// Number of the random sequence of each, beside those of the listeners.
+const OF_TERMINATIONS: u32 = 0;
+const OF_REPLICATION: u32 = 1;
+
+fn milliseconds(rng: &mut ChaCha8Rng, from: u64, to: u64) -> Duration {
+    Duration::from_millis(rng.random_range(from..=to))
+}
+
+/// Terminates a listener every now and then.
+pub async fn terminate_listeners(shared: Arc<Shared>, listeners: u32) -> Result<(), Finding> {
+    let mut rng = random_for(shared.workload.seed, 0, OF_TERMINATIONS);
+    while !shared.is_stopping() && listeners > 0 {
+        tokio::time::sleep(milliseconds(&mut rng, 100, 1000)).await;
+        let listener = rng.random_range(0..listeners);
+        if let Some(pid) = shared.listener(listener)
+            && !shared.stays(listener)
+        {
+            shared.terminate_listener(listener, pid).await;
+            shared.tally().terminated_listeners += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Makes commits wait for a standby, and not, in turn. The standby is the one
+/// that decodes; while it confirms nothing, commits stand still where they are
+/// written but not yet visible.
+pub async fn replicate_synchronously(
+    shared: Arc<Shared>,
+    confirmations: Arc<Confirmations>,
+) -> Result<(), Finding> {
+    let mut rng = random_for(shared.workload.seed, 0, OF_REPLICATION);
+    let control = shared.connect("replication control").await?.client;
+    while !shared.is_stopping() {
+        set_standby(&shared, &control, STANDBY).await?;
+        for _ in 0..rng.random_range(2..=5) {
+            tokio::time::sleep(milliseconds(&mut rng, 20, 200)).await;
+            confirmations.hold_back(true);
+            tokio::time::sleep(milliseconds(&mut rng, 5, 120)).await;
+            confirmations.hold_back(false);
+        }
+        set_standby(&shared, &control, "").await?;
+        tokio::time::sleep(milliseconds(&mut rng, 200, 1200)).await;
+    }
+    Ok(())
+}
+
+async fn set_standby(shared: &Shared, control: &Client, standby: &str) -> Result<(), Finding> {
+    let who = "replication control";
+    for sql in [
+        &format!("ALTER SYSTEM SET synchronous_standby_names = '{standby}'"),
+        "SELECT pg_reload_conf()",
+    ] {
+        within(shared, who, sql, control.simple_query(sql))
+            .await?
+            .map_err(|error| Finding::unexpected_error(who, sql, &error))?;
+    }
+    Ok(())
+}

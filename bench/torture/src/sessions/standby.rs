@@ -1,0 +1,108 @@
+//! What happens to a standby: its replay is paused, it is shut down and started again,
+//! and in the end it is promoted, with listeners connected.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pinpoint_servers::cluster::{Cluster, Shutdown};
+use rand::RngExt;
+use tokio::sync::Mutex;
+
+use crate::checker::finding::Finding;
+use crate::sessions::run_state::{STEPS_TO_PROMOTION, Shared, Standby, within};
+use crate::workload::random_for;
+
+const WHO: &str = "standby control";
+
+/// Number of the random sequence, beside those of `disturbance`.
+const OF_STANDBY: u32 = 2;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A run does not end before it has been restarted that often, in each of these ways.
+pub const RESTARTS: u64 = SHUTDOWNS.len() as u64;
+const SHUTDOWNS: [Shutdown; 2] = [Shutdown::Fast, Shutdown::Immediate];
+
+/// Until all is done: the standby is promoted when the run stops.
+pub async fn run(
+    shared: Arc<Shared>,
+    cluster: Arc<Mutex<Cluster>>,
+    duration: Duration,
+    listeners: u32,
+) -> Result<(), Finding> {
+    let Some(standby) = &shared.standby else {
+        return Ok(());
+    };
+    let started = Instant::now();
+    let mut shutdowns = (1..)
+        .zip(SHUTDOWNS)
+        .map(|(third, how)| (started + duration * third / 3, how))
+        .peekable();
+    let mut rng = random_for(shared.workload.seed, 0, OF_STANDBY);
+    while !shared.is_stopping() {
+        let mut milliseconds =
+            |from, to| Duration::from_millis(rng.random_range::<u64, _>(from..=to));
+        tokio::time::sleep(milliseconds(100, 1500)).await;
+        if let Some((_, how)) = shutdowns.next_if(|&(when, _)| Instant::now() >= when) {
+            standby.add_stop();
+            let restarted = cluster.lock().await.restart(how).await;
+            restarted.map_err(|error| Finding::Crash(format!("{error:#}")))?;
+            shared.tally().restarts += 1;
+        }
+        execute(&shared, standby, "SELECT pg_wal_replay_pause()").await?;
+        tokio::time::sleep(milliseconds(20, 1500)).await;
+        execute(&shared, standby, "SELECT pg_wal_replay_resume()").await?;
+        shared.tally().pauses += 1;
+    }
+    promote(&shared, standby, listeners).await
+}
+
+/// What was sent since replay was paused is replayed during the promotion.
+async fn promote(shared: &Arc<Shared>, standby: &Standby, listeners: u32) -> Result<(), Finding> {
+    let on_standby = (0..listeners)
+        .filter(|&listener| shared.standby_of(listener).is_some())
+        .count() as u32;
+    let wait_for_step = async |step| {
+        while standby.have_taken(step) < on_standby {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    };
+    let what = "the listeners to do nothing more";
+    within(shared, WHO, what, wait_for_step(0)).await?;
+    execute(shared, standby, "SELECT pg_wal_replay_pause()").await?;
+    let sql = "SELECT pg_get_wal_replay_pause_state() = 'paused'";
+    wait_until_true(shared, standby, sql).await?;
+    standby.hold();
+    let what = "the listeners to send their last notifications";
+    within(shared, WHO, what, wait_for_step(STEPS_TO_PROMOTION - 1)).await?;
+
+    let primary = shared.connect(WHO).await?.client;
+    let sql = "SELECT pg_current_wal_flush_lsn()::text";
+    let flushed: String = within(shared, WHO, sql, primary.query_one(sql, &[]))
+        .await?
+        .and_then(|row| row.try_get(0))
+        .map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
+    let sql = format!("SELECT pg_last_wal_receive_lsn() >= '{flushed}'");
+    wait_until_true(shared, standby, &sql).await?;
+    execute(shared, standby, "SELECT pg_promote()").await?;
+    wait_until_true(shared, standby, "SELECT NOT pg_is_in_recovery()").await?;
+    standby.set_promoted();
+    Ok(())
+}
+
+async fn execute(shared: &Shared, standby: &Standby, sql: &str) -> Result<String, Finding> {
+    let answer = within(shared, WHO, sql, standby.execute(sql)).await?;
+    let value = answer.map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
+    Ok(value.unwrap_or_default())
+}
+
+async fn wait_until_true(shared: &Shared, standby: &Standby, sql: &str) -> Result<(), Finding> {
+    let deadline = Instant::now() + shared.timeout;
+    while execute(shared, standby, sql).await? != "t" {
+        if Instant::now() >= deadline {
+            return Err(Finding::hang(WHO, sql, shared.timeout));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    Ok(())
+}

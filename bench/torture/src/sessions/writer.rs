@@ -1,0 +1,208 @@
+//! A writer: does its units of work, and is disturbed in them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::SimpleQueryMessage;
+
+use crate::checker::finding::{Finding, error_text, shorten};
+use crate::checker::record::{Fate, Moment, WriterSession};
+use crate::sessions::run_state::{Connected, Shared, is_accepted, is_lost, within};
+use crate::sessions::writer_sql;
+use crate::workload::identity::Introduction;
+use crate::workload::unit_of_work::{Disturbance, DisturbanceKind, End, Form, Unit};
+
+/// Works until told to stop.
+pub async fn run(shared: Arc<Shared>, writer: u32) -> Result<(), Finding> {
+    let who = format!("writer {writer}");
+    let mut session: Option<Connected> = None;
+    for number in 0.. {
+        if shared.is_stopping() {
+            break;
+        }
+        let unit = shared.workload.unit(writer, number);
+        let connected = match session.take() {
+            Some(connected) => connected,
+            None => {
+                let connected = shared.connect(&who).await?;
+                shared.add_session(WriterSession {
+                    writer,
+                    first_transaction: unit.transactions[0].id.number,
+                    pid: connected.pid,
+                });
+                connected
+            }
+        };
+        if play(&shared, &who, &connected, &unit).await? {
+            session = Some(connected);
+        }
+    }
+    Ok(())
+}
+
+/// Does one unit of work, and notes what became of it. Returns whether the
+/// connection is still there.
+async fn play(
+    shared: &Arc<Shared>,
+    who: &str,
+    connected: &Connected,
+    unit: &Unit,
+) -> Result<bool, Finding> {
+    let started = shared.clock.now();
+    let messages = writer_sql::messages(unit);
+    let last = messages.len() - 1;
+    let mut fates: Vec<Option<Fate>> = vec![None; unit.transactions.len()];
+    let mut failure = None;
+    let mut seen = Vec::new();
+
+    for (number, message) in messages.iter().enumerate() {
+        if number == last
+            && let Some(disturbance) = unit.disturbance
+        {
+            disturb(shared, connected, disturbance);
+        }
+        let answer = connected.client.simple_query(&message.sql);
+        let answer = within(shared, who, &shorten(&message.sql), answer).await?;
+        match (answer, message.failure) {
+            (Ok(answers), None) => {
+                if unit.greeting.is_some() {
+                    seen.extend(answers.iter().filter_map(introduction));
+                }
+                for transaction in message.ends.clone() {
+                    fates[transaction] = Some(match unit.transactions[transaction].end {
+                        End::Commit => Fate::Committed,
+                        _ => Fate::RolledBack,
+                    });
+                }
+            }
+            (Ok(_), Some(sqlstate)) => {
+                return Err(Finding::MissingError {
+                    who: who.to_owned(),
+                    sql: shorten(&message.sql),
+                    sqlstate,
+                });
+            }
+            (Err(error), Some(sqlstate))
+                if error.code().is_some_and(|code| code.code() == sqlstate) =>
+            {
+                for transaction in message.ends.clone() {
+                    fates[transaction] = Some(Fate::RolledBack);
+                }
+            }
+            (Err(error), _) => {
+                failure = Some((error, message));
+                break;
+            }
+        }
+    }
+
+    let Some((error, message)) = failure else {
+        note(shared, unit, &fates, Fate::Unknown, started, &seen);
+        return Ok(true);
+    };
+    if is_lost(&error) {
+        note(shared, unit, &fates, Fate::Unknown, started, &seen);
+        return if shared.is_ended(connected.pid) {
+            Ok(false)
+        } else {
+            Err(Finding::LostConnection {
+                who: who.to_owned(),
+                pid: connected.pid,
+                error: error_text(&error),
+            })
+        };
+    }
+    if !is_accepted(&error) {
+        return Err(Finding::unexpected_error(who, &message.sql, &error));
+    }
+    tally(shared, unit, &error, message.sql == "COMMIT");
+    // An error before the end of a transaction, or instead of it: it is rolled
+    // back. Only a procedure may have committed others before.
+    let fate = match unit.form {
+        Form::Procedure => Fate::Unknown,
+        _ => Fate::RolledBack,
+    };
+    note(shared, unit, &fates, fate, started, &seen);
+    roll_back(shared, who, connected).await
+}
+
+/// Notes the fates; `otherwise` is that of transactions that have none yet.
+fn note(
+    shared: &Shared,
+    unit: &Unit,
+    fates: &[Option<Fate>],
+    otherwise: Fate,
+    started: Moment,
+    seen: &[Introduction],
+) {
+    for (transaction, fate) in unit.transactions.iter().zip(fates) {
+        let fate = fate.unwrap_or(otherwise);
+        shared.add_outcome(transaction, fate, started, seen.to_vec());
+    }
+}
+
+/// A row of `SEE_NEWCOMERS`.
+fn introduction(answer: &SimpleQueryMessage) -> Option<Introduction> {
+    let SimpleQueryMessage::Row(row) = answer else {
+        return None;
+    };
+    let number = |name| row.try_get(name).ok()??.parse().ok();
+    Some(Introduction {
+        listener: number("listener")?,
+        // Nobody has introduced himself yet with -1.
+        number: number("number")?,
+    })
+}
+
+fn tally(shared: &Shared, unit: &Unit, error: &tokio_postgres::Error, is_commit: bool) {
+    let code = error.code().map_or("none", |code| code.code());
+    let mut tally = shared.tally();
+    *tally.errors.entry(code.to_owned()).or_default() += 1;
+    if unit.is_serializable && is_commit && code == "40001" {
+        tally.failed_in_last_moment += 1;
+    }
+}
+
+/// Clears up after an error. A cancellation that comes late may hit this, too.
+async fn roll_back(
+    shared: &Arc<Shared>,
+    who: &str,
+    connected: &Connected,
+) -> Result<bool, Finding> {
+    let sql = "ROLLBACK";
+    loop {
+        let answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
+        match answer {
+            Ok(_) => return Ok(true),
+            Err(error) if is_lost(&error) && shared.is_ended(connected.pid) => return Ok(false),
+            Err(error) if is_accepted(&error) => {}
+            Err(error) => return Err(Finding::unexpected_error(who, sql, &error)),
+        }
+    }
+}
+
+/// Gets the disturbance under way. It may come so late that it hits the next
+/// unit of work.
+fn disturb(shared: &Arc<Shared>, connected: &Connected, disturbance: Disturbance) {
+    let shared = Arc::clone(shared);
+    let driver = connected.driver.clone();
+    let pid = connected.pid;
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(disturbance.delay_ms)).await;
+        match disturbance.kind {
+            DisturbanceKind::Cancel => {
+                shared.tally().cancelled += 1;
+                shared.cancel(pid).await;
+            }
+            DisturbanceKind::Terminate => {
+                shared.tally().terminated += 1;
+                shared.terminate(pid).await;
+            }
+            DisturbanceKind::Abandon => {
+                shared.tally().abandoned += 1;
+                shared.end(pid);
+                driver.abort();
+            }
+        }
+    });
+}
