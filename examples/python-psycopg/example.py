@@ -17,6 +17,10 @@ URL = os.environ["DATABASE_URL"]
 # been given up by another worker.
 LOOK_AGAIN = 60
 
+# An attempt to connect is given up after so many seconds, and the connection if what was
+# sent is not acknowledged for so many milliseconds.
+TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": 10_000}
+
 # Seconds before another attempt to connect.
 RECONNECT_AFTER = 0.2
 
@@ -46,7 +50,7 @@ def keep_cache():
     cache = Cache()
     while "stop" not in cache.rows:
         try:
-            with psycopg.connect(URL, autocommit=True) as connection:
+            with psycopg.connect(URL, autocommit=True, **TIMEOUTS) as connection:
                 follow(connection, cache)
         except psycopg.OperationalError:
             time.sleep(RECONNECT_AFTER)
