@@ -5,8 +5,11 @@
 DATABASE_URL names the database, which has ../schema.sql.
 """
 
+import contextlib
 import os
+import socket
 import sys
+import threading
 import time
 
 import psycopg
@@ -17,9 +20,8 @@ URL = os.environ["DATABASE_URL"]
 # been given up by another worker.
 LOOK_AGAIN = 60
 
-# An attempt to connect is given up after so many seconds, and the connection if what was
-# sent is not acknowledged for so many milliseconds.
-TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": 10_000}
+# Seconds until an attempt to connect or a query is given up.
+TIMEOUT = 10
 
 # Seconds before another attempt to connect.
 RECONNECT_AFTER = 0.2
@@ -50,7 +52,7 @@ def keep_cache():
     cache = Cache()
     while "stop" not in cache.rows:
         try:
-            with psycopg.connect(URL, autocommit=True, **TIMEOUTS) as connection:
+            with psycopg.connect(URL, autocommit=True, connect_timeout=TIMEOUT) as connection:
                 follow(connection, cache)
         except psycopg.OperationalError:
             time.sleep(RECONNECT_AFTER)
@@ -58,6 +60,35 @@ def keep_cache():
 
 def follow(connection, cache):
     """Keep the cache right until there is a "stop", or no heartbeat any more."""
+    with time_limit(connection):
+        interval = catch_up(connection, cache)
+    silence = 3 * interval / 1000 if interval else None
+    while "stop" not in cache.rows:
+        notifications = wait(connection, silence)
+        if not notifications:
+            return
+        for notification in notifications:
+            if notification.channel == "pinpoint_heartbeat":
+                cache.position = notification.payload.split()[0]
+            else:
+                with time_limit(connection):
+                    refresh(connection, cache.rows, notification.payload)
+
+
+@contextlib.contextmanager
+def time_limit(connection):
+    """Shut the connection down if it does not answer: psycopg itself waits for ever."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        timer = threading.Timer(TIMEOUT, same.shutdown, [socket.SHUT_RDWR])
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def catch_up(connection, cache):
+    """LISTEN, and read again what was missed. Return the time between heartbeats."""
     # First LISTEN, then look: what changes in between is told.
     connection.execute("LISTEN setting_changed")
     connection.execute("LISTEN pinpoint_heartbeat")
@@ -71,17 +102,7 @@ def follow(connection, cache):
     else:
         say("nothing missed")
     cache.position = position
-
-    silence = 3 * interval[0] / 1000 if interval and interval[0] else None
-    while "stop" not in cache.rows:
-        notifications = wait(connection, silence)
-        if not notifications:
-            return
-        for notification in notifications:
-            if notification.channel == "pinpoint_heartbeat":
-                cache.position = notification.payload.split()[0]
-            else:
-                refresh(connection, cache.rows, notification.payload)
+    return interval and interval[0]
 
 
 def load(connection, cache):
