@@ -13,6 +13,7 @@ examples print each row that they put into their cache. The last lines are
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import socket
@@ -123,6 +124,26 @@ def psql(port, database, text):
          "-p", str(port), "-U", "postgres", "-d", database, "-c", text],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE,
     ).stdout.splitlines()
+
+
+@contextlib.contextmanager
+def locked(server, table):
+    """Lock a table meanwhile."""
+    with subprocess.Popen(
+        [os.path.join(OPTIONS.bindir, "psql"), "-Xq", "-h", "127.0.0.1", "-p", str(server.port),
+         "-U", "postgres"], stdin=subprocess.PIPE, text=True,
+    ) as session:
+        print(f"BEGIN; LOCK TABLE {table};", file=session.stdin, flush=True)
+        wait_until(lambda: server.sql(
+            f"SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass"
+            " AND mode = 'AccessExclusiveLock' AND granted") == ["1"], "a lock")
+        yield
+
+
+def waiting(server, table):
+    """How many sessions wait for a lock on the table."""
+    return int(server.sql("SELECT count(*) FROM pg_locks"
+                          f" WHERE relation = '{table}'::regclass AND NOT granted")[0])
 
 
 class Proxy:
@@ -278,20 +299,11 @@ class PooledWorker(Client):
 
     def polls_no_table(self, server):
         """That it goes on while the table is locked."""
-        with subprocess.Popen(
-            [os.path.join(OPTIONS.bindir, "psql"), "-Xq", "-h", "127.0.0.1",
-             "-p", str(server.port), "-U", "postgres"],
-            stdin=subprocess.PIPE, text=True,
-        ) as session:
-            print("BEGIN; LOCK TABLE jobs;", file=session.stdin, flush=True)
-            wait_until(lambda: server.sql(
-                "SELECT count(*) FROM pg_locks WHERE relation = 'jobs'::regclass"
-                " AND mode = 'AccessExclusiveLock' AND granted") == ["1"], "a lock")
+        with locked(server, "jobs"):
             before = self.queries()
 
             def has_polled():
-                if server.sql("SELECT count(*) FROM pg_locks"
-                              " WHERE relation = 'jobs'::regclass AND NOT granted") != ["0"]:
+                if waiting(server, "jobs"):
                     raise Failed("it reads the table, though nobody has notified")
                 return self.queries() >= before + 3
 
@@ -386,6 +398,14 @@ class Test:
         self.server.stop()
         self.server.start()
 
+    def cut_queries(self):
+        """Cut silently while each cache waits for the answer of a query."""
+        with locked(self.server, "settings"):
+            self.server.sql("NOTIFY setting_changed, 'change 1'")
+            running = sum(cache.process.poll() is None for cache in self.caches)
+            wait_until(lambda: waiting(self.server, "settings") >= running, "queries")
+            self.proxy.cut_silently()
+
     def fail_over(self):
         """Clients find the standby first, and then it is promoted."""
         self.primary.stop()
@@ -401,6 +421,7 @@ class Test:
         if OPTIONS.target == "pinpoint":
             self.nothing_missed("pg_terminate_backend", self.terminate_all)
             self.disturb("a silent cut", self.proxy.cut_silently)
+            self.disturb("a silent cut of queries", self.cut_queries)
             self.nothing_missed("a silent cut", self.proxy.cut_silently)
         self.disturb("a restart", self.restart)
         if self.standby:
