@@ -100,7 +100,7 @@ def wait_until(condition):
 def check_cache():
     sql("INSERT INTO settings VALUES ('a', '1'), ('b', '2')")
     cache = Example("cache")
-    cache.expect("loaded 2")
+    cache.expect("loaded 2", "a = 1", "b = 2")
     sql("UPDATE settings SET value = '3' WHERE key = 'a'")
     cache.expect("a = 3")
     sql("INSERT INTO settings VALUES ('c', '4')")
@@ -114,13 +114,13 @@ def check_cache():
         " UPDATE settings SET value = '6' WHERE key = 'a'; COMMIT")
     cache.expect("c = 5", "a = 6")
 
-    # The connection is lost: connect, LISTEN, and read all.  Where there is one for
+    # The connection is lost: connect, LISTEN, and read again.  Where there is one for
     # LISTEN only, that is the one.
     sql("WITH sessions AS (SELECT pid, query ~* '^listen' AS listens FROM pg_stat_activity"
         " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend')"
         " SELECT pg_terminate_backend(pid) FROM sessions"
         " WHERE listens = (SELECT bool_or(listens) FROM sessions)")
-    cache.expect("loaded 2")
+    cache.expect("loaded 2", "a = 6", "c = 5")
     sql("UPDATE settings SET value = '7' WHERE key = 'a'")
     cache.expect("a = 7")
     sql("INSERT INTO settings VALUES ('stop', 'now')")

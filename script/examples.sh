@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # The stage "examples" of script/test: the clients in examples/, each built and
 # run against the stock server and with pg_pinpoint. A client passes when it does
-# what it should on both, with the same outcome. Then the job queues of bench/queues,
+# what it should on both, with the same outcome, and when it misses nothing while
+# connections are lost, the server restarts and a standby is promoted. Then the job queues of bench/queues,
 # so briefly that it is no measurement: jobs are done, and through pg_pinpoint. And the
 # bridge to NATS, with the page that shows what it publishes.
 
@@ -76,6 +77,9 @@ stage_examples() {
 	for name in "${built[@]}"; do
 		compare_example "$name"
 	done
+	for target in stock pinpoint; do
+		check_missed "$target" "${built[@]}"
+	done
 }
 
 in_folder() {
@@ -98,9 +102,11 @@ start_example_server() {
 		unix_socket_directories = ''
 		fsync = off
 	EOC
-	[ "$target" = stock ] ||
-		echo "shared_preload_libraries = 'pg_pinpoint, pg_pinpoint_decoding'" \
-			>>"$data/postgresql.conf"
+	# Without heartbeats, so that it does not depend on the moment what a cache reads again.
+	[ "$target" = stock ] || cat >>"$data/postgresql.conf" <<-EOC
+		shared_preload_libraries = 'pg_pinpoint, pg_pinpoint_decoding'
+		pinpoint.heartbeat_interval = 0
+	EOC
 	for try in 1 2 3 4 5; do
 		EXAMPLE_PORT=$((20000 + RANDOM % 12000))
 		if supervise quietly "$log" as_server_user "$BINDIR/pg_ctl" -D "$data" \
@@ -147,6 +153,31 @@ compare_example() {
 		print_log "$stock"
 		print_log "$pinpoint"
 	fi
+}
+
+# All examples at once, while connections are lost, the server restarts and a standby is
+# promoted: none misses a change. Arguments: the server, the examples.
+check_missed() {
+	local target=$1 dir=$WORK/missed-$1 log=$WORK/missed-$1.log name options=() rc=0
+	local python=$WORK/examples/python-psycopg/venv/bin/python
+	shift
+	mkdir "$dir"
+	[ "$(id -u)" -ne 0 ] || chown postgres: "$dir"
+	if [ "$target" = stock ] || ! contains python-psycopg "$@"; then
+		:
+	elif command -v pgbouncer >/dev/null; then
+		options=(--pooled "$python ${python%/venv/*}/pooled_worker.py")
+	else
+		not_run examples/python-psycopg/pooled_worker.py "there is no pgbouncer"
+	fi
+	for name in "$@"; do
+		example_command "$name" "$WORK/examples/$name"
+		options+=("$name=${RUN_EXAMPLE[*]@Q}")
+	done
+	run logged "$log" python3 "$WORK/examples/check_missed.py" "$BINDIR" "$dir" "$target" \
+		"${options[@]}" || rc=$?
+	count "$(matches '^passed ' "$log")" "$(matches '^failed ' "$log")" "$rc" \
+		"examples/check_missed.py, $target" "$log" '^failed '
 }
 
 smoke_queues() {

@@ -15,11 +15,19 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A worker looks again after this time, whatever it was told: a job may have been
 // given up by another worker.
 const lookAgain = time.Minute
+
+// When an attempt to connect or a query is given up, and the time before the next
+// attempt to connect.
+const (
+	timeout        = 10 * time.Second
+	reconnectAfter = 200 * time.Millisecond
+)
 
 func main() {
 	ctx := context.Background()
@@ -35,74 +43,134 @@ func main() {
 	}
 }
 
-func listen(ctx context.Context, channel string) (*pgx.Conn, error) {
+func listen(ctx context.Context, channels ...string) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
 	if err != nil {
 		return nil, err
 	}
-	if _, err = conn.Exec(ctx, "LISTEN "+channel); err != nil {
-		conn.Close(ctx)
-		return nil, err
+	for _, channel := range channels {
+		if _, err = conn.Exec(ctx, "LISTEN "+channel); err != nil {
+			conn.Close(ctx)
+			return nil, err
+		}
 	}
 	return conn, nil
 }
 
-// keepCache keeps a copy of the settings until there is one with the name "stop".
-func keepCache(ctx context.Context) error {
-	for {
-		conn, err := listen(ctx, "setting_changed")
-		if err == nil {
-			err = follow(ctx, conn)
-			if err == nil || !conn.IsClosed() {
-				return errors.Join(err, conn.Close(ctx))
-			}
-		}
-		// What changed meanwhile nobody will tell: connect, and read all.
-	}
+// cache is a copy of the settings, and the position up to which it is right.
+type cache struct {
+	rows     map[string]string
+	position *string
 }
 
-// follow begins after LISTEN, so that what changes while it reads is told.
-func follow(ctx context.Context, conn *pgx.Conn) error {
-	rows, err := conn.Query(ctx, "SELECT key, value FROM settings")
+func (c *cache) stopped() bool {
+	_, stop := c.rows["stop"]
+	return stop
+}
+
+// keepCache keeps a copy of the settings until there is one with the name "stop".
+func keepCache(ctx context.Context) error {
+	c := &cache{}
+	for !c.stopped() {
+		// First LISTEN, then look: what changes in between is told.
+		conn, err := listen(ctx, "setting_changed", "pinpoint_heartbeat")
+		if err != nil {
+			time.Sleep(reconnectAfter)
+			continue
+		}
+		err = c.follow(ctx, conn)
+		if err != nil && !conn.IsClosed() {
+			return err
+		}
+		conn.Close(ctx)
+	}
+	return nil
+}
+
+// follow keeps the cache right until there is a "stop", or no heartbeat any more.
+func (c *cache) follow(ctx context.Context, conn *pgx.Conn) error {
+	asking, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var interval int // in milliseconds; 0 is never
+	changed, position := []string{"setting_changed"}, (*string)(nil)
+	err := conn.QueryRow(asking,
+		`SELECT setting::int FROM pg_settings
+		  WHERE name = 'pinpoint.heartbeat_interval'
+		    AND to_regproc('pinpoint.changed_since') IS NOT NULL`).Scan(&interval)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // stock PostgreSQL does not know what has changed
+	case err != nil:
+		return err
+	default:
+		err := conn.QueryRow(asking,
+			"SELECT changed, position FROM pinpoint.changed_since($1, 'setting_changed')",
+			c.position).Scan(&changed, &position)
+		if err != nil {
+			return err
+		}
+	}
+	if len(changed) == 0 {
+		fmt.Println("nothing missed")
+	} else if err := c.load(asking, conn); err != nil {
+		return err
+	}
+	c.position = position
+
+	for !c.stopped() {
+		notification, err := wait(ctx, conn, 3*time.Duration(interval)*time.Millisecond)
+		if err != nil || notification == nil {
+			return err
+		}
+		if notification.Channel == "pinpoint_heartbeat" {
+			position, _, _ := strings.Cut(notification.Payload, " ")
+			c.position = &position
+		} else if err := c.refresh(ctx, conn, notification.Payload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cache) load(ctx context.Context, conn *pgx.Conn) error {
+	rows, err := conn.Query(ctx, "SELECT key, value FROM settings ORDER BY key")
 	if err != nil {
 		return err
 	}
-	cache := map[string]string{}
+	copied := map[string]string{}
+	lines := []string{}
 	var key, value string
 	_, err = pgx.ForEachRow(rows, []any{&key, &value}, func() error {
-		cache[key] = value
+		copied[key] = value
+		lines = append(lines, key+" = "+value)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	fmt.Println("loaded", len(cache))
-	for {
-		notification, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return err
-		}
-		if err := refresh(ctx, conn, cache, notification.Payload); err != nil {
-			return err
-		}
-		if _, stop := cache["stop"]; stop {
-			return nil
-		}
+	c.rows = copied
+	fmt.Println("loaded", len(copied))
+	for _, line := range lines {
+		fmt.Println(line)
 	}
+	return nil
 }
 
-func refresh(ctx context.Context, conn *pgx.Conn, cache map[string]string, key string) error {
+func (c *cache) refresh(ctx context.Context, conn *pgx.Conn, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	var value string
 	err := conn.QueryRow(ctx, "SELECT value FROM settings WHERE key = $1", key).Scan(&value)
 	if errors.Is(err, pgx.ErrNoRows) {
-		delete(cache, key)
+		delete(c.rows, key)
 		fmt.Println(key, "gone")
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	cache[key] = value
+	c.rows[key] = value
 	fmt.Println(key, "=", value)
 	return nil
 }
@@ -119,7 +187,7 @@ func work(ctx context.Context) error {
 		payload, err := takeJob(ctx, conn)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			if err := wait(ctx, conn); err != nil {
+			if _, err := wait(ctx, conn, lookAgain); err != nil {
 				return err
 			}
 		case err != nil:
@@ -133,14 +201,18 @@ func work(ctx context.Context) error {
 	}
 }
 
-func wait(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, lookAgain)
-	defer cancel()
-	_, err := conn.WaitForNotification(ctx)
-	if ctx.Err() != nil {
-		return nil
+// wait waits for a notification, for a limited time unless that is 0. There is none: nil.
+func wait(ctx context.Context, conn *pgx.Conn, limit time.Duration) (*pgconn.Notification, error) {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
 	}
-	return err
+	notification, err := conn.WaitForNotification(ctx)
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	return notification, err
 }
 
 // takeJob does one job, which nobody else does meanwhile, and returns its payload.

@@ -4,6 +4,7 @@
 //
 // DATABASE_URL names the database, which has ../schema.sql.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 
 const connectionString = process.env.DATABASE_URL
@@ -12,50 +13,97 @@ const connectionString = process.env.DATABASE_URL
 // have been given up by another worker.
 const LOOK_AGAIN = 60_000
 
-// Connects and LISTENs. next() waits for a payload, or for nothing at the end of
-// the connection or of the time.
-async function listen(channel) {
-  const client = new pg.Client({ connectionString })
-  const payloads = []
+// Milliseconds until an attempt to connect or a query is given up, and before the
+// next attempt to connect.
+const TIMEOUT = 10_000
+const RECONNECT_AFTER = 200
+
+// In milliseconds; 0 is never. Without pg_pinpoint there is no row.
+const HEARTBEAT_INTERVAL = `
+  SELECT setting::int AS interval FROM pg_settings
+   WHERE name = 'pinpoint.heartbeat_interval'
+     AND to_regproc('pinpoint.changed_since') IS NOT NULL`
+const CHANGED_SINCE = `
+  SELECT changed, position FROM pinpoint.changed_since($1, 'setting_changed')`
+
+// Connects and LISTENs. next() waits for a notification, or for nothing at the end
+// of the connection or of the time.
+async function listen(...channels) {
+  const client = new pg.Client({
+    connectionString, connectionTimeoutMillis: TIMEOUT, query_timeout: TIMEOUT
+  })
+  const notifications = []
   let lost = false
   let wake = () => {}
-  client.on('notification', (message) => { payloads.push(message.payload); wake() })
+  client.on('notification', (message) => { notifications.push(message); wake() })
   client.on('error', () => { lost = true; wake() })
   client.on('end', () => { lost = true; wake() })
   await client.connect()
-  await client.query(`LISTEN ${channel}`)
+  for (const channel of channels) await client.query(`LISTEN ${channel}`)
   const next = async (timeout) => {
     let timer
-    if (payloads.length === 0 && !lost) {
+    if (notifications.length === 0 && !lost) {
       await new Promise((resolve) => {
         wake = resolve
         if (timeout) timer = setTimeout(resolve, timeout)
       })
     }
     clearTimeout(timer)
-    return payloads.shift()
+    return notifications.shift()
   }
   return { client, next, isLost: () => lost }
 }
 
 // Keeps a copy of the settings until there is one with the name "stop".
 async function keepCache() {
-  for (;;) {
+  // The copy, and the position up to which it is right.
+  const cache = { rows: new Map(), position: null }
+  while (!cache.rows.has('stop')) {
+    let client
     try {
-      // First LISTEN, then read: what changes in between is told.
-      const { client, next } = await listen('setting_changed')
-      const { rows } = await client.query('SELECT key, value FROM settings')
-      const cache = new Map(rows.map(({ key, value }) => [key, value]))
-      console.log(`loaded ${cache.size}`)
-      for (let key; (key = await next()) !== undefined;) {
-        await refresh(client, cache, key)
-        if (cache.has('stop')) return client.end()
-      }
+      // First LISTEN, then look: what changes in between is told.
+      const session = await listen('setting_changed', 'pinpoint_heartbeat')
+      client = session.client
+      await follow(session, cache)
     } catch (error) {
       if (!isConnectionError(error)) throw error
+      await sleep(RECONNECT_AFTER)
+    } finally {
+      client?.end().catch(() => {}) // may never be answered
     }
-    // What changed meanwhile nobody will tell: connect, and read all.
   }
+}
+
+// Keeps the cache right until there is a "stop", or no heartbeat any more.
+async function follow({ client, next }, cache) {
+  const { rows: [heartbeat] } = await client.query(HEARTBEAT_INTERVAL)
+  // Stock PostgreSQL does not know what has changed.
+  let answer = { changed: ['setting_changed'], position: null }
+  if (heartbeat) ({ rows: [answer] } = await client.query(CHANGED_SINCE, [cache.position]))
+  if (answer.changed.length > 0) {
+    await load(client, cache)
+  } else {
+    console.log('nothing missed')
+  }
+  cache.position = answer.position
+
+  const silence = heartbeat && 3 * heartbeat.interval
+  while (!cache.rows.has('stop')) {
+    const notification = await next(silence)
+    if (!notification) return
+    if (notification.channel === 'pinpoint_heartbeat') {
+      [cache.position] = notification.payload.split(' ')
+    } else {
+      await refresh(client, cache.rows, notification.payload)
+    }
+  }
+}
+
+async function load(client, cache) {
+  const { rows } = await client.query('SELECT key, value FROM settings ORDER BY key')
+  cache.rows = new Map(rows.map(({ key, value }) => [key, value]))
+  console.log(`loaded ${rows.length}`)
+  for (const { key, value } of rows) console.log(`${key} = ${value}`)
 }
 
 // SQLSTATEs of class 57 are of a server that ends sessions, 08 of connections.
@@ -63,13 +111,13 @@ function isConnectionError(error) {
   return error.severity === undefined || /^(57|08)/.test(error.code)
 }
 
-async function refresh(client, cache, key) {
+async function refresh(client, copy, key) {
   const { rows } = await client.query('SELECT value FROM settings WHERE key = $1', [key])
   if (rows.length > 0) {
-    cache.set(key, rows[0].value)
+    copy.set(key, rows[0].value)
     console.log(`${key} = ${rows[0].value}`)
   } else {
-    cache.delete(key)
+    copy.delete(key)
     console.log(`${key} gone`)
   }
 }
@@ -107,3 +155,4 @@ async function takeJob(client) {
 }
 
 await { cache: keepCache, worker: work }[process.argv[2]]()
+process.exit() // a connection that is silent need not end

@@ -4,68 +4,115 @@
 //
 // DATABASE_URL names the database, which has ../schema.sql.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import postgres from 'postgres'
 
-const sql = postgres(process.env.DATABASE_URL, { max: 1 })
+const connect = () =>
+  postgres(process.env.DATABASE_URL, { max: 1, connect_timeout: CONNECT_TIMEOUT })
 
 // A worker looks again after so many milliseconds, whatever it was told: a job may
 // have been given up by another worker.
 const LOOK_AGAIN = 60_000
 
-// One thing after the other, in the order in which they were asked for.
-let last = Promise.resolve()
-function inOrder(action) {
-  last = last.then(action)
-  return last
-}
+// Seconds until an attempt to connect is given up, and milliseconds before the next.
+const CONNECT_TIMEOUT = 10
+const RECONNECT_AFTER = 200
 
-// Keeps a copy of the settings until there is one with the name "stop".
+// The copy of the settings, and the position up to which it is right.
+const cache = { rows: new Map(), position: null }
+
+// Keeps the copy until there is a setting with the name "stop".
 async function keepCache() {
-  const cache = new Map()
-  await new Promise((resolve, reject) => {
-    const changed = (key) => inOrder(async () => {
-      await again(() => refresh(cache, key))
-      if (cache.has('stop')) resolve()
-    }).catch(reject)
-
-    // The library LISTENs again after a connection was lost, and then calls this:
-    // what changed meanwhile nobody will tell, so read all.
-    const listening = () => inOrder(() => again(async () => {
-      const rows = await sql`SELECT key, value FROM settings`
-      cache.clear()
-      for (const { key, value } of rows) cache.set(key, value)
-      console.log(`loaded ${cache.size}`)
-    })).catch(reject)
-
-    sql.listen('setting_changed', changed, listening).catch(reject)
-  })
-  await sql.end()
-}
-
-// The connection for queries may have been lost as well; the next one is new.
-async function again(action) {
-  for (;;) {
+  while (!cache.rows.has('stop')) {
+    const sql = connect()
     try {
-      return await action()
+      await follow(sql)
     } catch (error) {
-      if (!/^(CONNECTION_|ECONN|57P)/.test(error.code)) throw error
+      if (!/^(CONNECT|ECONN|57|08)/.test(error.code)) throw error
+      await sleep(RECONNECT_AFTER)
+    } finally {
+      await sql.end({ timeout: 0 })
     }
   }
 }
 
-async function refresh(cache, key) {
+// Keeps the copy right until there is a "stop", or no heartbeat any more.
+async function follow(sql) {
+  let silence
+  let timer
+  await new Promise((resolve, reject) => {
+    // One thing after the other, and none after one that failed. The library LISTENs
+    // again after a connection was lost, and says so a moment after the first
+    // notifications may have come: hence setImmediate.
+    let last = Promise.resolve()
+    const inOrder = (action) => setImmediate(() => {
+      last = last.then(action).then(() => { if (cache.rows.has('stop')) resolve() })
+      last.catch(reject)
+    })
+    const alive = () => {
+      clearTimeout(timer)
+      if (silence) timer = setTimeout(resolve, silence)
+    }
+
+    const changed = (key) => inOrder(() => refresh(sql, key))
+    const heartbeat = (payload) => {
+      alive()
+      inOrder(() => { [cache.position] = payload.split(' ') })
+    }
+    // First LISTEN, then look: what changes in between is told.
+    const listening = () => inOrder(async () => {
+      silence = 3 * await catchUp(sql)
+      alive()
+    })
+    sql.listen('setting_changed', changed, listening).catch(reject)
+    sql.listen('pinpoint_heartbeat', heartbeat).catch(reject)
+  }).finally(() => clearTimeout(timer))
+}
+
+// Reads again what was missed. Returns the milliseconds between heartbeats; 0 is never.
+async function catchUp(sql) {
+  // Without pg_pinpoint there is no row.
+  const [heartbeat] = await sql`
+    SELECT setting::int AS interval FROM pg_settings
+     WHERE name = 'pinpoint.heartbeat_interval'
+       AND to_regproc('pinpoint.changed_since') IS NOT NULL`
+  // Stock PostgreSQL does not know what has changed.
+  let answer = { changed: ['setting_changed'], position: null }
+  if (heartbeat) {
+    [answer] = await sql`
+      SELECT changed, position
+        FROM pinpoint.changed_since(${cache.position}, 'setting_changed')`
+  }
+  if (answer.changed.length > 0) {
+    await load(sql)
+  } else {
+    console.log('nothing missed')
+  }
+  cache.position = answer.position
+  return heartbeat?.interval ?? 0
+}
+
+async function load(sql) {
+  const rows = await sql`SELECT key, value FROM settings ORDER BY key`
+  cache.rows = new Map(rows.map(({ key, value }) => [key, value]))
+  console.log(`loaded ${rows.length}`)
+  for (const { key, value } of rows) console.log(`${key} = ${value}`)
+}
+
+async function refresh(sql, key) {
   const [row] = await sql`SELECT value FROM settings WHERE key = ${key}`
   if (row) {
-    cache.set(key, row.value)
+    cache.rows.set(key, row.value)
     console.log(`${key} = ${row.value}`)
   } else {
-    cache.delete(key)
+    cache.rows.delete(key)
     console.log(`${key} gone`)
   }
 }
 
 // Does jobs until one says "stop".
 async function work() {
+  const sql = connect()
   let done = 0
   let told = false
   let wake = () => {}
@@ -73,7 +120,7 @@ async function work() {
   console.log('ready')
   for (;;) {
     told = false
-    for (let payload; (payload = await takeJob()) !== undefined; done++) {
+    for (let payload; (payload = await takeJob(sql)) !== undefined; done++) {
       if (payload === 'stop') {
         console.log(`done ${done}`)
         return sql.end()
@@ -89,7 +136,7 @@ async function work() {
 }
 
 // Does one job, which nobody else does meanwhile, and returns its payload.
-function takeJob() {
+function takeJob(sql) {
   return sql.begin(async (sql) => {
     const [job] = await sql`
       SELECT id, payload FROM jobs WHERE result IS NULL
@@ -103,3 +150,4 @@ function takeJob() {
 }
 
 await { cache: keepCache, worker: work }[process.argv[2]]()
+process.exit() // a connection that is silent need not end

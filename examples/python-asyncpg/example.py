@@ -17,7 +17,20 @@ URL = os.environ["DATABASE_URL"]
 # been given up by another worker.
 LOOK_AGAIN = 60
 
-# In place of a payload: the connection has ended.
+# Seconds until an attempt to connect or a query is given up, and before the next
+# attempt to connect.
+TIMEOUT = 10
+RECONNECT_AFTER = 0.2
+
+# In milliseconds; 0 is never. Without pg_pinpoint there is no row.
+HEARTBEAT_INTERVAL = """
+    SELECT setting::int FROM pg_settings
+     WHERE name = 'pinpoint.heartbeat_interval'
+       AND to_regproc('pinpoint.changed_since') IS NOT NULL"""
+CHANGED_SINCE = """
+    SELECT changed, position FROM pinpoint.changed_since($1, 'setting_changed')"""
+
+# In place of a notification: the connection has ended.
 LOST = object()
 
 
@@ -25,44 +38,81 @@ def say(text):
     print(text, flush=True)
 
 
-async def listen(channel):
-    """Connect and LISTEN; return the connection and a queue of payloads."""
-    connection = await asyncpg.connect(URL)
+async def listen(*channels):
+    """Connect and LISTEN; return the connection and a queue of (channel, payload)."""
+    connection = await asyncpg.connect(URL, timeout=TIMEOUT, command_timeout=TIMEOUT)
     told = asyncio.Queue()
     connection.add_termination_listener(lambda _: told.put_nowait(LOST))
-    await connection.add_listener(
-        channel, lambda _connection, _pid, _channel, payload: told.put_nowait(payload)
-    )
+    for channel in channels:
+        await connection.add_listener(
+            channel, lambda _connection, _pid, *notification: told.put_nowait(notification)
+        )
     return connection, told
+
+
+class Cache:
+    """A copy of the settings, and the position up to which it is right."""
+
+    def __init__(self):
+        self.rows = {}
+        self.position = None
 
 
 async def keep_cache():
     """Keep a copy of the settings until there is one with the name "stop"."""
-    while True:
+    cache = Cache()
+    while "stop" not in cache.rows:
         try:
-            # First LISTEN, then read: what changes in between is told.
-            connection, told = await listen("setting_changed")
-            rows = await connection.fetch("SELECT key, value FROM settings")
-            cache = dict(rows)
-            say(f"loaded {len(cache)}")
-            while (key := await told.get()) is not LOST:
-                await refresh(connection, cache, key)
-                if "stop" in cache:
-                    await connection.close()
-                    return
-        except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError,
-                asyncpg.OperatorInterventionError):
-            pass
-        # What changed meanwhile nobody will tell: connect, and read all.
+            # First LISTEN, then look: what changes in between is told.
+            connection, told = await listen("setting_changed", "pinpoint_heartbeat")
+            try:
+                await follow(connection, told, cache)
+            finally:
+                connection.terminate()
+        except (OSError, asyncio.TimeoutError, asyncpg.PostgresConnectionError,
+                asyncpg.InterfaceError, asyncpg.OperatorInterventionError):
+            await asyncio.sleep(RECONNECT_AFTER)
 
 
-async def refresh(connection, cache, key):
+async def follow(connection, told, cache):
+    """Keep the cache right until there is a "stop", or no heartbeat any more."""
+    interval = await connection.fetchval(HEARTBEAT_INTERVAL)
+    if interval is not None:
+        changed, position = await connection.fetchrow(CHANGED_SINCE, cache.position)
+    else:
+        changed, position = ["setting_changed"], None  # stock PostgreSQL does not know
+    if changed:
+        await load(connection, cache)
+    else:
+        say("nothing missed")
+    cache.position = position
+
+    silence = 3 * interval / 1000 if interval else None
+    while "stop" not in cache.rows:
+        notification = await asyncio.wait_for(told.get(), silence)
+        if notification is LOST:
+            return
+        channel, payload = notification
+        if channel == "pinpoint_heartbeat":
+            cache.position = payload.split()[0]
+        else:
+            await refresh(connection, cache.rows, payload)
+
+
+async def load(connection, cache):
+    cache.rows = dict(await connection.fetch("SELECT key, value FROM settings ORDER BY key"))
+    say(f"loaded {len(cache.rows)}")
+    for key, value in cache.rows.items():
+        say(f"{key} = {value}")
+
+
+async def refresh(connection, rows, key):
     value = await connection.fetchval("SELECT value FROM settings WHERE key = $1", key)
     if value is not None:
-        cache[key] = value
+        rows[key] = value
         say(f"{key} = {value}")
     else:
-        cache.pop(key, None)
+        rows.pop(key, None)
         say(f"{key} gone")
 
 

@@ -11,73 +11,148 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
-use tokio::time::timeout;
+use tokio::time::{error::Elapsed, sleep, timeout};
 
 /// A worker looks again after this time, whatever it was told: a job may have been
 /// given up by another worker.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
+/// When an attempt to connect or a query is given up.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time before another attempt to connect.
+const RECONNECT_AFTER: Duration = Duration::from_millis(200);
+
+/// In milliseconds; 0 is never. Without pg_pinpoint there is no row.
+const HEARTBEAT_INTERVAL: &str = "SELECT setting::int FROM pg_settings
+      WHERE name = 'pinpoint.heartbeat_interval'
+        AND to_regproc('pinpoint.changed_since') IS NOT NULL";
+const CHANGED_SINCE: &str =
+    "SELECT changed, position FROM pinpoint.changed_since($1, 'setting_changed')";
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let pool = PgPool::connect(&env::var("DATABASE_URL")?).await?;
+    let url = env::var("DATABASE_URL")?;
     match env::args().nth(1).as_deref() {
-        Some("cache") => keep_cache(&pool).await,
-        Some("worker") => work(&pool).await,
+        Some("cache") => keep_cache(&url).await,
+        Some("worker") => work(&PgPool::connect(&url).await?).await,
         _ => bail!("cache or worker?"),
     }
 }
 
-async fn listen(pool: &PgPool, channel: &str) -> Result<PgListener> {
-    let mut listener = PgListener::connect_with(pool).await?;
-    listener.listen(channel).await?;
-    Ok(listener)
+/// A copy of the settings, and the position up to which it is right.
+#[derive(Default)]
+struct Cache {
+    rows: HashMap<String, String>,
+    position: Option<String>,
 }
 
 /// Keeps a copy of the settings until there is one with the name "stop".
-async fn keep_cache(pool: &PgPool) -> Result<()> {
-    // First LISTEN, then read: what changes in between is told.
-    let mut listener = listen(pool, "setting_changed").await?;
-    let mut cache = load(pool).await?;
-    while !cache.contains_key("stop") {
-        match listener.try_recv().await? {
-            Some(notification) => refresh(pool, &mut cache, notification.payload()).await?,
-            // The connection was lost, and the library LISTENs on a new one.  What
-            // changed meanwhile nobody will tell, so read all.
-            None => {
-                listener.listen("setting_changed").await?;
-                cache = load(pool).await?;
-            }
+async fn keep_cache(url: &str) -> Result<()> {
+    let mut cache = Cache::default();
+    while !cache.rows.contains_key("stop") {
+        match cache.follow(url).await {
+            Err(error) if !is_connection_error(&error) => return Err(error),
+            Err(_) => sleep(RECONNECT_AFTER).await,
+            Ok(()) => {}
         }
     }
     Ok(())
 }
 
-async fn load(pool: &PgPool) -> Result<HashMap<String, String>> {
-    let rows: Vec<(String, String)> = sqlx::query_as("SELECT key, value FROM settings")
-        .fetch_all(pool)
-        .await?;
-    println!("loaded {}", rows.len());
-    Ok(rows.into_iter().collect())
+/// SQLSTATEs of class 57 are of a server that ends sessions, 08 of connections.
+fn is_connection_error(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(sqlx::Error::Database(error)) => error
+            .code()
+            .is_some_and(|code| code.starts_with("57") || code.starts_with("08")),
+        Some(sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut) => true,
+        _ => error.is::<Elapsed>(),
+    }
 }
 
-async fn refresh(pool: &PgPool, cache: &mut HashMap<String, String>, key: &str) -> Result<()> {
-    let row: Option<(String,)> = sqlx::query_as("SELECT value FROM settings WHERE key = $1")
-        .bind(key)
-        .fetch_optional(pool)
-        .await?;
-    if let Some((value,)) = row {
-        println!("{key} = {value}");
-        cache.insert(key.to_owned(), value);
-    } else {
-        println!("{key} gone");
-        cache.remove(key);
+impl Cache {
+    /// Keeps the cache right until there is a "stop", or no heartbeat any more.
+    async fn follow(&mut self, url: &str) -> Result<()> {
+        let mut listener = timeout(TIMEOUT, PgListener::connect(url)).await??;
+        listener.eager_reconnect(false);
+        let interval = timeout(TIMEOUT, self.catch_up(&mut listener)).await??;
+        let silence = if interval > 0 { 3 * interval } else { u64::MAX };
+        while !self.rows.contains_key("stop") {
+            let told = timeout(Duration::from_millis(silence), listener.try_recv()).await?;
+            match told? {
+                // The connection was lost.
+                None => break,
+                Some(told) if told.channel() == "pinpoint_heartbeat" => {
+                    self.position = told.payload().split(' ').next().map(str::to_owned);
+                }
+                Some(told) => {
+                    timeout(TIMEOUT, self.refresh(&mut listener, told.payload())).await??;
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// LISTENs, and reads again what was missed. Returns the time between heartbeats.
+    async fn catch_up(&mut self, listener: &mut PgListener) -> Result<u64> {
+        // First LISTEN, then look: what changes in between is told.
+        listener
+            .listen_all(["setting_changed", "pinpoint_heartbeat"])
+            .await?;
+        let interval: Option<i32> = sqlx::query_scalar(HEARTBEAT_INTERVAL)
+            .fetch_optional(&mut *listener)
+            .await?;
+        // Stock PostgreSQL does not know what has changed.
+        let (mut changed, mut position) = (vec!["setting_changed".to_owned()], None);
+        if interval.is_some() {
+            (changed, position) = sqlx::query_as(CHANGED_SINCE)
+                .bind(&self.position)
+                .fetch_one(&mut *listener)
+                .await?;
+        }
+        if changed.is_empty() {
+            println!("nothing missed");
+        } else {
+            self.load(listener).await?;
+        }
+        self.position = position;
+        Ok(interval.unwrap_or(0).try_into()?)
+    }
+
+    async fn load(&mut self, listener: &mut PgListener) -> Result<()> {
+        let rows: Vec<(String, String)> =
+            sqlx::query_as("SELECT key, value FROM settings ORDER BY key")
+                .fetch_all(listener)
+                .await?;
+        println!("loaded {}", rows.len());
+        for (key, value) in &rows {
+            println!("{key} = {value}");
+        }
+        self.rows = rows.into_iter().collect();
+        Ok(())
+    }
+
+    async fn refresh(&mut self, listener: &mut PgListener, key: &str) -> Result<()> {
+        let row: Option<(String,)> = sqlx::query_as("SELECT value FROM settings WHERE key = $1")
+            .bind(key)
+            .fetch_optional(listener)
+            .await?;
+        if let Some((value,)) = row {
+            println!("{key} = {value}");
+            self.rows.insert(key.to_owned(), value);
+        } else {
+            println!("{key} gone");
+            self.rows.remove(key);
+        }
+        Ok(())
+    }
 }
 
 /// Does jobs until one says "stop".
 async fn work(pool: &PgPool) -> Result<()> {
-    let mut listener = listen(pool, "job_added").await?;
+    let mut listener = PgListener::connect_with(pool).await?;
+    listener.listen("job_added").await?;
     println!("ready");
     let mut done = 0;
     loop {

@@ -11,15 +11,28 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures_channel::mpsc;
 use futures_util::{StreamExt, stream};
-use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio::time::{error::Elapsed, sleep, timeout};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Notification};
 
 /// A worker looks again after this time, whatever it was told: a job may have been
 /// given up by another worker.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// The payloads that a session is told; it ends when the connection does.
-type Told = mpsc::UnboundedReceiver<String>;
+/// When an attempt to connect or a query is given up.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time before another attempt to connect.
+const RECONNECT_AFTER: Duration = Duration::from_millis(200);
+
+/// In milliseconds; 0 is never. Without pg_pinpoint there is no row.
+const HEARTBEAT_INTERVAL: &str = "SELECT setting::int FROM pg_settings
+      WHERE name = 'pinpoint.heartbeat_interval'
+        AND to_regproc('pinpoint.changed_since') IS NOT NULL";
+const CHANGED_SINCE: &str =
+    "SELECT changed, position FROM pinpoint.changed_since($1, 'setting_changed')";
+
+/// What a session is told; it ends when the connection does.
+type Told = mpsc::UnboundedReceiver<Notification>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
@@ -30,7 +43,7 @@ async fn main() -> Result<()> {
     }
 }
 
-async fn listen(channel: &str) -> Result<(Client, Told)> {
+async fn listen(channels: &[&str]) -> Result<(Client, Told)> {
     let (client, mut connection) =
         tokio_postgres::connect(&env::var("DATABASE_URL")?, NoTls).await?;
     let (sender, told) = mpsc::unbounded();
@@ -38,67 +51,112 @@ async fn listen(channel: &str) -> Result<(Client, Told)> {
         let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
         while let Some(Ok(message)) = messages.next().await {
             if let AsyncMessage::Notification(notification) = message
-                && sender
-                    .unbounded_send(notification.payload().to_owned())
-                    .is_err()
+                && sender.unbounded_send(notification).is_err()
             {
                 break;
             }
         }
     });
-    client.batch_execute(&format!("LISTEN {channel}")).await?;
+    for channel in channels {
+        client.batch_execute(&format!("LISTEN {channel}")).await?;
+    }
     Ok((client, told))
+}
+
+/// A copy of the settings, and the position up to which it is right.
+#[derive(Default)]
+struct Cache {
+    rows: HashMap<String, String>,
+    position: Option<String>,
 }
 
 /// Keeps a copy of the settings until there is one with the name "stop".
 async fn keep_cache() -> Result<()> {
-    loop {
-        // First LISTEN, then read: what changes in between is told.
-        if let Ok((client, told)) = listen("setting_changed").await {
-            match follow(&client, told).await {
-                Ok(true) => return Ok(()),
-                Err(error) if !client.is_closed() => return Err(error),
-                // What changed meanwhile nobody will tell: connect, and read all.
-                Ok(false) | Err(_) => {}
-            }
+    let mut cache = Cache::default();
+    while !cache.rows.contains_key("stop") {
+        // First LISTEN, then look: what changes in between is told.
+        let session = timeout(TIMEOUT, listen(&["setting_changed", "pinpoint_heartbeat"])).await;
+        let Ok(Ok((client, told))) = session else {
+            sleep(RECONNECT_AFTER).await;
+            continue;
+        };
+        match cache.follow(&client, told).await {
+            Err(error) if !client.is_closed() && !error.is::<Elapsed>() => return Err(error),
+            _ => {}
         }
-    }
-}
-
-/// Returns false if the connection has ended.
-async fn follow(client: &Client, mut told: Told) -> Result<bool> {
-    let mut cache: HashMap<String, String> = HashMap::new();
-    for row in client.query("SELECT key, value FROM settings", &[]).await? {
-        cache.insert(row.get(0), row.get(1));
-    }
-    println!("loaded {}", cache.len());
-    while let Some(key) = told.next().await {
-        refresh(client, &mut cache, key).await?;
-        if cache.contains_key("stop") {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-async fn refresh(client: &Client, cache: &mut HashMap<String, String>, key: String) -> Result<()> {
-    let row = client
-        .query_opt("SELECT value FROM settings WHERE key = $1", &[&key])
-        .await?;
-    if let Some(row) = row {
-        let value: String = row.get(0);
-        println!("{key} = {value}");
-        cache.insert(key, value);
-    } else {
-        println!("{key} gone");
-        cache.remove(&key);
     }
     Ok(())
 }
 
+impl Cache {
+    /// Keeps the cache right until there is a "stop", or no heartbeat any more.
+    async fn follow(&mut self, client: &Client, mut told: Told) -> Result<()> {
+        let interval = timeout(TIMEOUT, self.catch_up(client)).await??;
+        let silence = if interval > 0 { 3 * interval } else { u64::MAX };
+        while !self.rows.contains_key("stop") {
+            match timeout(Duration::from_millis(silence), told.next()).await? {
+                None => break,
+                Some(told) if told.channel() == "pinpoint_heartbeat" => {
+                    self.position = told.payload().split(' ').next().map(str::to_owned);
+                }
+                Some(told) => timeout(TIMEOUT, self.refresh(client, told.payload())).await??,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads again what was missed. Returns the time between heartbeats.
+    async fn catch_up(&mut self, client: &Client) -> Result<u64> {
+        let mut interval = 0;
+        // Stock PostgreSQL does not know what has changed.
+        let (mut changed, mut position) = (vec!["setting_changed".to_owned()], None);
+        if let Some(heartbeat) = client.query_opt(HEARTBEAT_INTERVAL, &[]).await? {
+            interval = heartbeat.get::<_, i32>(0).try_into()?;
+            let answer = client.query_one(CHANGED_SINCE, &[&self.position]).await?;
+            (changed, position) = (answer.get(0), answer.get(1));
+        }
+        if changed.is_empty() {
+            println!("nothing missed");
+        } else {
+            self.load(client).await?;
+        }
+        self.position = position;
+        Ok(interval)
+    }
+
+    async fn load(&mut self, client: &Client) -> Result<()> {
+        let rows = client
+            .query("SELECT key, value FROM settings ORDER BY key", &[])
+            .await?;
+        self.rows.clear();
+        println!("loaded {}", rows.len());
+        for row in rows {
+            let (key, value): (String, String) = (row.get(0), row.get(1));
+            println!("{key} = {value}");
+            self.rows.insert(key, value);
+        }
+        Ok(())
+    }
+
+    async fn refresh(&mut self, client: &Client, key: &str) -> Result<()> {
+        let row = client
+            .query_opt("SELECT value FROM settings WHERE key = $1", &[&key])
+            .await?;
+        if let Some(row) = row {
+            let value: String = row.get(0);
+            println!("{key} = {value}");
+            self.rows.insert(key.to_owned(), value);
+        } else {
+            println!("{key} gone");
+            self.rows.remove(key);
+        }
+        Ok(())
+    }
+}
+
 /// Does jobs until one says "stop".
 async fn work() -> Result<()> {
-    let (mut client, mut told) = listen("job_added").await?;
+    let (mut client, mut told) = listen(&["job_added"]).await?;
     println!("ready");
     let mut done = 0;
     loop {

@@ -6,8 +6,11 @@ import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Properties;
+import java.util.TreeMap;
 import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
+import org.postgresql.PGProperty;
 
 /**
  * A cache that PostgreSQL keeps up to date, and a worker of a job queue.
@@ -23,7 +26,22 @@ public final class Example {
 	 */
 	private static final int LOOK_AGAIN = 60_000;
 
-	public static void main(String[] args) throws SQLException {
+	/** Seconds until a query is given up. */
+	private static final int TIMEOUT = 10;
+
+	/** Milliseconds before another attempt to connect. */
+	private static final int RECONNECT_AFTER = 200;
+
+	/** In milliseconds; 0 is never. Without pg_pinpoint there is no row. */
+	private static final String HEARTBEAT_INTERVAL =
+			"SELECT setting::int FROM pg_settings"
+					+ " WHERE name = 'pinpoint.heartbeat_interval'"
+					+ " AND to_regproc('pinpoint.changed_since') IS NOT NULL";
+
+	private static final String CHANGED_SINCE =
+			"SELECT changed, position FROM pinpoint.changed_since(?, 'setting_changed')";
+
+	public static void main(String[] args) throws SQLException, InterruptedException {
 		switch (args[0]) {
 			case "cache" -> keepCache();
 			case "worker" -> work();
@@ -31,10 +49,17 @@ public final class Example {
 		}
 	}
 
-	private static Connection listen(String channel) throws SQLException {
-		Connection connection = DriverManager.getConnection(System.getenv("JDBC_URL"));
+	private static Connection listen(String... channels) throws SQLException {
+		Properties properties = new Properties();
+		PGProperty.SOCKET_TIMEOUT.set(properties, TIMEOUT);
+		Connection connection = DriverManager.getConnection(System.getenv("JDBC_URL"), properties);
 		try (Statement statement = connection.createStatement()) {
-			statement.execute("LISTEN " + channel);
+			for (String channel : channels) {
+				statement.execute("LISTEN " + channel);
+			}
+		} catch (SQLException e) {
+			connection.close();
+			throw e;
 		}
 		return connection;
 	}
@@ -46,42 +71,83 @@ public final class Example {
 		return got == null ? new PGNotification[0] : got;
 	}
 
-	/** Keeps a copy of the settings until there is one with the name "stop". */
-	private static void keepCache() throws SQLException {
-		Map<String, String> cache = new HashMap<>();
+	/** A copy of the settings. */
+	private static final Map<String, String> cache = new HashMap<>();
+
+	/** The position up to which the copy is right. */
+	private static String position;
+
+	/** Keeps the copy until there is a setting with the name "stop". */
+	private static void keepCache() throws SQLException, InterruptedException {
 		while (!cache.containsKey("stop")) {
-			// First LISTEN, then read: what changes in between is told.
-			try (Connection connection = listen("setting_changed")) {
-				load(connection, cache);
-				while (!cache.containsKey("stop")) {
-					for (PGNotification notification : notifications(connection, 0)) {
-						refresh(connection, cache, notification.getParameter());
-					}
-				}
+			// First LISTEN, then look: what changes in between is told.
+			try (Connection connection = listen("setting_changed", "pinpoint_heartbeat")) {
+				follow(connection);
 			} catch (SQLException e) {
 				// SQLSTATEs of class 57 are of a server that ends sessions, 08 of connections.
-				// What changed meanwhile nobody will tell: connect, and read all.
 				if (!e.getSQLState().matches("(08|57).*")) {
 					throw e;
 				}
+				Thread.sleep(RECONNECT_AFTER);
 			}
 		}
 	}
 
-	private static void load(Connection connection, Map<String, String> cache)
-			throws SQLException {
-		cache.clear();
+	/** Keeps the copy right until there is a "stop", or no heartbeat any more. */
+	private static void follow(Connection connection) throws SQLException {
+		int interval = 0;
+		boolean changed = true; // stock PostgreSQL does not know
+		String now = null;
 		try (Statement statement = connection.createStatement();
-				ResultSet rows = statement.executeQuery("SELECT key, value FROM settings")) {
-			while (rows.next()) {
-				cache.put(rows.getString(1), rows.getString(2));
+				ResultSet heartbeat = statement.executeQuery(HEARTBEAT_INTERVAL);
+				PreparedStatement ask = connection.prepareStatement(CHANGED_SINCE)) {
+			if (heartbeat.next()) {
+				interval = heartbeat.getInt(1);
+				ask.setString(1, position);
+				try (ResultSet answer = ask.executeQuery()) {
+					answer.next();
+					changed = ((String[]) answer.getArray(1).getArray()).length > 0;
+					now = answer.getString(2);
+				}
 			}
 		}
-		System.out.println("loaded " + cache.size());
+		if (changed) {
+			load(connection);
+		} else {
+			System.out.println("nothing missed");
+		}
+		position = now;
+
+		while (!cache.containsKey("stop")) {
+			PGNotification[] notifications = notifications(connection, 3 * interval);
+			if (notifications.length == 0) {
+				return;
+			}
+			for (PGNotification notification : notifications) {
+				if (notification.getName().equals("pinpoint_heartbeat")) {
+					position = notification.getParameter().split(" ")[0];
+				} else {
+					refresh(connection, notification.getParameter());
+				}
+			}
+		}
 	}
 
-	private static void refresh(Connection connection, Map<String, String> cache, String key)
-			throws SQLException {
+	private static void load(Connection connection) throws SQLException {
+		Map<String, String> rows = new TreeMap<>();
+		try (Statement statement = connection.createStatement();
+				ResultSet settings = statement.executeQuery("SELECT key, value FROM settings")) {
+			while (settings.next()) {
+				rows.put(settings.getString(1), settings.getString(2));
+			}
+		}
+		cache.clear();
+		cache.putAll(rows);
+		System.out.println("loaded " + rows.size());
+		rows.forEach((key, value) -> System.out.println(key + " = " + value));
+	}
+
+	private static void refresh(Connection connection, String key) throws SQLException {
 		try (PreparedStatement statement =
 				connection.prepareStatement("SELECT value FROM settings WHERE key = ?")) {
 			statement.setString(1, key);

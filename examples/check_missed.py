@@ -1,0 +1,469 @@
+"""Disturb clients and the server, and see that no client misses anything.
+
+    check_missed.py BINDIR DIR stock|pinpoint [--pooled COMMAND] NAME=COMMAND...
+
+Each COMMAND, with "cache" after it, is an example. All run at once, against a primary
+server in DIR and through a proxy, which can stop forwarding and is told of a failover.
+With pinpoint there is also a standby, which is promoted. --pooled names the command
+of a worker that runs behind PgBouncer, in transaction mode.
+
+After each disturbance the cache of each example has to equal the table. For that,
+examples print each row that they put into their cache. The last lines are
+"passed NAME" or "failed NAME: reason".
+"""
+
+import argparse
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schema.sql")
+DEADLINE = 30
+HEARTBEAT = 0.5
+
+parser = argparse.ArgumentParser()
+parser.add_argument("bindir")
+parser.add_argument("dir")
+parser.add_argument("target", choices=["stock", "pinpoint"])
+parser.add_argument("--pooled")
+parser.add_argument("examples", nargs="+")
+OPTIONS = parser.parse_args()
+
+# Servers refuse to run as root.
+SERVER_USER = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
+
+
+class Failed(Exception):
+    pass
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > end:
+            raise Failed(f"not within {DEADLINE} seconds: {what}")
+        time.sleep(0.02)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def say(text):
+    print(text, flush=True)
+
+
+# ---- Servers ------------------------------------------------------------------
+
+
+class Server:
+    def __init__(self, name):
+        self.data = os.path.join(OPTIONS.dir, name)
+        self.port = None
+
+    def run(self, program, *arguments):
+        with open(f"{self.data}.commands.log", "a+") as log:
+            code = subprocess.call(
+                [os.path.join(OPTIONS.bindir, program), *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=OPTIONS.dir,
+                env={**os.environ, "LC_ALL": "C"}, **SERVER_USER,
+            )
+            log.seek(0)
+            if code != 0:
+                raise Failed(f"{program} {' '.join(arguments)}: {log.read()[-2000:]}")
+
+    def init(self):
+        self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N",
+                 "--locale=C", "--encoding=UTF8")
+        with open(os.path.join(self.data, "postgresql.conf"), "a") as configuration:
+            print("listen_addresses = '127.0.0.1'", "unix_socket_directories = ''",
+                  "fsync = off", sep="\n", file=configuration)
+            if OPTIONS.target == "pinpoint":
+                print("shared_preload_libraries = 'pg_pinpoint'", "pinpoint.replicate = on",
+                      f"pinpoint.heartbeat_interval = {int(HEARTBEAT * 1000)}",
+                      sep="\n", file=configuration)
+
+    def copy_of(self, primary):
+        self.run("pg_basebackup", "-D", self.data, "-h", "127.0.0.1",
+                 "-p", str(primary.port), "-U", "postgres", "-c", "fast", "-N", "-R")
+
+    def start(self):
+        # A port that is free now may be taken the moment after, so try.
+        for attempt in range(5):
+            self.port = self.port or free_port()
+            try:
+                return self.run("pg_ctl", "-D", self.data, "-l", f"{self.data}.log",
+                                "-o", f"-p {self.port}", "-s", "-w", "start")
+            except Failed:
+                self.port = None
+                if attempt == 4:
+                    raise
+
+    def stop(self):
+        if os.path.exists(os.path.join(self.data, "postmaster.pid")):
+            self.run("pg_ctl", "-D", self.data, "-s", "-w", "-m", "fast", "stop")
+
+    def promote(self):
+        self.run("pg_ctl", "-D", self.data, "-s", "-w", "promote")
+
+    def sql(self, text):
+        return psql(self.port, "postgres", text)
+
+
+def psql(port, database, text):
+    """Run SQL, each statement its own transaction; return the lines of rows."""
+    return subprocess.run(
+        [os.path.join(OPTIONS.bindir, "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1",
+         "-p", str(port), "-U", "postgres", "-d", database, "-c", text],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE,
+    ).stdout.splitlines()
+
+
+@contextlib.contextmanager
+def locked(server, table):
+    """Lock a table meanwhile."""
+    with subprocess.Popen(
+        [os.path.join(OPTIONS.bindir, "psql"), "-Xq", "-h", "127.0.0.1", "-p", str(server.port),
+         "-U", "postgres"], stdin=subprocess.PIPE, text=True,
+    ) as session:
+        print(f"BEGIN; LOCK TABLE {table};", file=session.stdin, flush=True)
+        wait_until(lambda: server.sql(
+            f"SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass"
+            " AND mode = 'AccessExclusiveLock' AND granted") == ["1"], "a lock")
+        yield
+
+
+def waiting(server, table):
+    """How many sessions wait for a lock on the table."""
+    return int(server.sql("SELECT count(*) FROM pg_locks"
+                          f" WHERE relation = '{table}'::regclass AND NOT granted")[0])
+
+
+class Proxy:
+    """The address that clients know. It forwards to a port; None is for an outage."""
+
+    def __init__(self):
+        self.target = None
+        self.cut_off = set()
+        self.pairs = set()
+        self.lock = threading.Lock()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            target = self.target
+            try:
+                server = target and socket.create_connection(("127.0.0.1", target))
+            except OSError:
+                server = None
+            if not server:
+                client.close()
+                continue
+            pair = (client, server)
+            with self.lock:
+                self.pairs.add(pair)
+            for source, sink in (pair, pair[::-1]):
+                threading.Thread(
+                    target=self.forward, args=(pair, source, sink), daemon=True
+                ).start()
+
+    def forward(self, pair, source, sink):
+        try:
+            while data := source.recv(65536):
+                if pair in self.cut_off:
+                    return  # and leave both open
+                sink.sendall(data)
+        except OSError:
+            pass
+        if pair in self.cut_off:
+            return
+        with self.lock:
+            self.pairs.discard(pair)
+        for end in pair:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut_silently(self):
+        """From now on nothing comes through the connections that there are."""
+        with self.lock:
+            self.cut_off |= self.pairs
+            self.pairs.clear()
+
+
+# ---- Clients ------------------------------------------------------------------
+
+
+class Client:
+    """A program, the lines that it has printed, and the reason why it failed."""
+
+    def __init__(self, name, command, environment):
+        self.name = name
+        self.failure = None
+        self.lines = []
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+            bufsize=1, env={**os.environ, **environment})
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def wait_until(self, condition, what):
+        """Wait for a condition, unless the client has failed already."""
+        if self.failure:
+            return
+        try:
+            wait_until(lambda: condition() or self.process.poll() is not None, what)
+            if not condition():
+                self.failure = f"exit code {self.process.poll()}, and not: {what}"
+        except Failed as failed:
+            self.failure = str(failed)
+
+
+class Cache(Client):
+    """An example, and what is in its cache according to what it prints."""
+
+    def __init__(self, name, command, address):
+        self.rows = {}
+        self.to_load = 0
+        self.loads = 0
+        self.unchanged = 0
+        super().__init__(name, [*command, "cache"], {
+            "DATABASE_URL": f"postgresql://postgres@{address}/postgres?sslmode=disable",
+            "JDBC_URL": f"jdbc:postgresql://{address}/postgres?user=postgres"})
+
+    def read(self):
+        for line in self.process.stdout:
+            line = line.rstrip("\n")
+            self.lines.append(line)
+            key, is_row, value = line.partition(" = ")
+            if is_row:
+                self.rows[key] = value
+                self.to_load -= 1
+            elif line.startswith("loaded "):
+                self.loads += 1
+                self.to_load = int(line.split()[1])
+                self.rows.clear()
+            elif line.endswith(" gone"):
+                self.rows.pop(line[:-len(" gone")], None)
+            elif line == "nothing missed":
+                self.unchanged += 1
+
+    def is_right(self, table):
+        return self.to_load <= 0 and self.rows == table
+
+
+class PooledWorker(Client):
+    """The worker behind PgBouncer, which has a port of its own."""
+
+    def __init__(self, command, server_port):
+        file = os.path.join(OPTIONS.dir, "pgbouncer")
+        port = free_port()
+        with open(f"{file}.users", "w") as users:
+            print('"postgres" ""', file=users)
+        with open(f"{file}.ini", "w") as configuration:
+            print("[databases]", f"postgres = host=127.0.0.1 port={server_port}",
+                  "[pgbouncer]", "listen_addr = 127.0.0.1", f"listen_port = {port}",
+                  "unix_socket_dir =", "auth_type = trust", f"auth_file = {file}.users",
+                  "admin_users = postgres", "pool_mode = transaction",
+                  "server_login_retry = 0.2",
+                  # it has no other means against a connection that is silent
+                  "query_timeout = 5", sep="\n", file=configuration)
+        self.port = port
+        with open(f"{file}.log", "w") as log:
+            self.pooler = subprocess.Popen(
+                ["pgbouncer", f"{file}.ini"], cwd=OPTIONS.dir, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, **SERVER_USER)
+        super().__init__("pooled worker", command,
+                         {"DATABASE_URL": f"postgresql://postgres@127.0.0.1:{port}/postgres"})
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def queries(self):
+        """How many queries have come through the pooler."""
+        for line in psql(self.port, "pgbouncer", "SHOW STATS"):
+            if line.startswith("postgres|"):
+                return int(line.split("|")[2])
+        return 0
+
+    def polls_no_table(self, server):
+        """That it goes on while the table is locked."""
+        with locked(server, "jobs"):
+            before = self.queries()
+
+            def has_polled():
+                if waiting(server, "jobs"):
+                    raise Failed("it reads the table, though nobody has notified")
+                return self.queries() >= before + 3
+
+            self.wait_until(has_polled, "it polls")
+
+
+# ---- The test -------------------------------------------------------------------
+
+
+class Test:
+    def __init__(self):
+        self.proxy = Proxy()
+        self.primary = Server("missed-primary")
+        self.standby = None
+        self.primary.init()
+        self.primary.start()
+        self.proxy.target = self.primary.port
+        with open(SCHEMA) as schema:
+            self.primary.sql(schema.read())
+        if OPTIONS.target == "pinpoint":
+            self.primary.sql("CREATE EXTENSION pg_pinpoint")
+            self.standby = Server("missed-standby")
+            self.standby.copy_of(self.primary)
+            self.standby.start()
+        self.server = self.primary
+        self.changes = 0
+        self.caches = [
+            Cache(name, shlex.split(command), f"127.0.0.1:{self.proxy.port}")
+            for name, command in (example.split("=", 1) for example in OPTIONS.examples)
+        ]
+        self.worker = None
+        if OPTIONS.pooled:
+            self.worker = PooledWorker(shlex.split(OPTIONS.pooled), self.proxy.port)
+
+    def change(self):
+        """Change one row of the table, which will not be changed again."""
+        self.changes += 1
+        self.server.sql(f"INSERT INTO settings VALUES ('change {self.changes}', 'made')")
+        if self.worker:
+            self.server.sql(f"INSERT INTO jobs (payload) VALUES ('job {self.changes}')")
+
+    def terminate_all(self):
+        self.server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+
+    def check_caches(self, after):
+        """That all caches equal the table."""
+        table = dict(
+            line.split("|") for line in self.server.sql("SELECT key, value FROM settings")
+        )
+        started = time.monotonic()
+        for cache in self.caches:
+            cache.wait_until(lambda: cache.is_right(table), f"the cache is right after {after}")
+        say(f"after {after}: {time.monotonic() - started:.1f} s")
+
+    def check(self, after):
+        """That all caches equal the table, and all jobs are done."""
+        self.check_caches(after)
+        if self.worker:
+            self.worker.wait_until(
+                lambda: self.server.sql("SELECT count(*) FROM jobs WHERE result IS NULL") == ["0"],
+                f"all jobs are done after {after}")
+
+    def disturb(self, what, disturbance):
+        """Changes before, during and right after a disturbance, then check."""
+        self.change()
+        self.proxy.target = None
+        disturbance()
+        self.change()
+        self.proxy.target = self.server.port
+        self.change()
+        self.check(what)
+
+    def nothing_missed(self, what, disturbance):
+        """The same without a change: nothing is read again.
+
+        The first time a cache may read again what came after its last heartbeat.
+        """
+        for once_more in (False, True):
+            before = {cache: (cache.unchanged, cache.loads) for cache in self.caches}
+            disturbance()
+            for cache in self.caches:
+                unchanged, loads = before[cache]
+                cache.wait_until(
+                    lambda: cache.unchanged + cache.loads > unchanged + loads,
+                    f"it looks again after {what}")
+                if once_more and cache.loads > loads and not cache.failure:
+                    cache.failure = f"it read everything again after {what}, without a change"
+        self.check_caches(f"{what} without a change")
+
+    def restart(self):
+        self.server.stop()
+        self.server.start()
+
+    def cut_queries(self):
+        """Cut silently while each cache waits for the answer of a query."""
+        with locked(self.server, "settings"):
+            self.server.sql("NOTIFY setting_changed, 'change 1'")
+            running = sum(cache.process.poll() is None for cache in self.caches)
+            wait_until(lambda: waiting(self.server, "settings") >= running, "queries")
+            self.proxy.cut_silently()
+
+    def fail_over(self):
+        """Clients find the standby first, and then it is promoted."""
+        self.primary.stop()
+        self.server = self.standby
+        self.proxy.target = self.standby.port
+        self.check_caches("the switch to the standby")
+        self.standby.promote()
+
+    def run(self):
+        self.change()
+        self.check("the start")
+        self.disturb("pg_terminate_backend", self.terminate_all)
+        if OPTIONS.target == "pinpoint":
+            self.nothing_missed("pg_terminate_backend", self.terminate_all)
+            self.disturb("a silent cut", self.proxy.cut_silently)
+            self.disturb("a silent cut of queries", self.cut_queries)
+            self.nothing_missed("a silent cut", self.proxy.cut_silently)
+        self.disturb("a restart", self.restart)
+        if self.standby:
+            wait_until(
+                lambda: self.primary.sql("SELECT count(*) FROM pg_stat_replication"
+                                         " WHERE state = 'streaming'") == ["1"],
+                "the standby is streaming again")
+            self.disturb("a promotion", self.fail_over)
+        if self.worker:
+            self.worker.polls_no_table(self.server)
+        self.end()
+
+    def end(self):
+        self.server.sql("INSERT INTO settings VALUES ('stop', 'now')")
+        self.server.sql("INSERT INTO jobs (payload) VALUES ('stop')")
+        for client in self.clients():
+            client.wait_until(lambda: client.process.poll() == 0, "the end")
+
+    def clients(self):
+        return self.caches + ([self.worker] if self.worker else [])
+
+
+def main():
+    test = Test()
+    try:
+        test.run()
+        for client in test.clients():
+            if client.failure:
+                say(f"failed {client.name}, {OPTIONS.target}: {client.failure}")
+                say("    " + "\n    ".join(client.lines[-20:]))
+            else:
+                say(f"passed {client.name}, {OPTIONS.target}")
+    finally:
+        for client in test.clients():
+            client.process.kill()
+        if test.worker:
+            test.worker.pooler.kill()
+        for server in (test.primary, test.standby):
+            if server:
+                server.stop()
+    sys.exit(any(client.failure for client in test.clients()))
+
+
+if __name__ == "__main__":
+    main()
