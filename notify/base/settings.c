@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *		The settings pinpoint.*; the README tells what each is for.
+ *		The settings pinpoint.*, described in docs/reference.md.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -66,8 +66,8 @@ void
 pinpoint_settings_define(void)
 {
 	DefineCustomBoolVariable("pinpoint.enabled",
-							 "Sends notifications by pg_pinpoint.",
-							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue and wake every listener of the database.",
+							 "Enables pg_pinpoint for notifications that a session sends.",
+							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue, and wake every listener of the database.",
 							 &pinpoint_enabled,
 							 true,
 							 PGC_SUSET,
@@ -75,8 +75,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.queue_size",
-							"Sets the size of the queue of notifications that are not yet read.",
-							"What does not fit into pinpoint.queue_memory goes to a file in pg_notify.",
+							"Sets the maximum size of the queue of unread notifications.",
+							"The part beyond pinpoint.queue_memory is a file in pg_notify.",
 							&pinpoint_queue_size,
 							DEFAULT_QUEUE_SIZE,
 							64,
@@ -86,7 +86,7 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.queue_memory",
-							"Sets how much of the queue of notifications is kept in shared memory.",
+							"Sets the amount of shared memory for the queue of unread notifications.",
 							NULL,
 							&pinpoint_queue_memory,
 							16 * 1024,
@@ -97,7 +97,7 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
-							"Sets the shared memory for the channels that sessions listen on.",
+							"Sets the amount of shared memory for the channels on which sessions listen.",
 							"About 150 bytes for each channel, and 4 to 8 for each of its listeners from the third on. -1 chooses by the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
@@ -108,8 +108,8 @@ pinpoint_settings_define(void)
 							check_channel_memory, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.max_listener_lag",
-							"Sets how far a listener may fall behind before something is done about it.",
-							"What counts is all that the whole server has published for anybody since the first notification that the listener has not read. What is done says pinpoint.on_lag. -1 means no limit.",
+							"Sets the backlog of a listener from which on pinpoint.on_lag applies.",
+							"The backlog is the number of bytes published server-wide since the listener's first unread notification. -1 means no limit.",
 							&pinpoint_max_listener_lag,
 							-1,
 							-1,
@@ -119,8 +119,8 @@ pinpoint_settings_define(void)
 							check_max_listener_lag, NULL, NULL);
 
 	DefineCustomEnumVariable("pinpoint.on_lag",
-							 "Sets what is done about a listener that is behind by more than pinpoint.max_listener_lag.",
-							 "\"warn\" writes a warning, \"disconnect\" ends the session that listens.",
+							 "Sets the action for a listener whose backlog exceeds pinpoint.max_listener_lag.",
+							 "\"warn\" writes a warning, \"disconnect\" ends the session of the listener.",
 							 &pinpoint_on_lag,
 							 PINPOINT_ON_LAG_WARN,
 							 on_lag_options,
@@ -129,8 +129,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.latency_target",
-							"Sets the time to collect notifications before they are delivered to this session.",
-							"A session that waits for notifications gets them at most once in this time, and then all of them. Zero delivers each at once.",
+							"Sets the minimum time between two deliveries of notifications to this session.",
+							"Each delivery contains all notifications that have arrived meanwhile. Zero delivers each notification immediately.",
 							&pinpoint_latency_target,
 							0,
 							0,
@@ -140,8 +140,8 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pinpoint.fold",
-							 "Delivers identical notifications that wait for this session once.",
-							 "Those on the same channel with the same payload that have come since the last delivery.",
+							 "Removes duplicates among unread notifications of this session.",
+							 "Duplicates have the same channel and payload, and are delivered together.",
 							 &pinpoint_fold,
 							 false,
 							 PGC_USERSET,
@@ -149,8 +149,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pinpoint.replicate",
-							 "Sends notifications to standbys, too.",
-							 "They are written into the WAL as logical messages, as part of their transaction.",
+							 "Writes notifications to the WAL, for listeners on standbys.",
+							 "Each transaction writes its notifications as logical messages, as a part of the transaction.",
 							 &pinpoint_replicate_notifications,
 							 false,
 							 PGC_SUSET,
@@ -158,7 +158,7 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomStringVariable("pinpoint.shared_channels",
-							   "Lists the channels that this session shares with others when it listens on them.",
+							   "Lists the channels that this session shares with other sessions when it listens on them.",
 							   "Of all sessions that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
 							   &pinpoint_shared_channels,
 							   "",
@@ -167,8 +167,8 @@ pinpoint_settings_define(void)
 							   check_shared_channels, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.share_limit",
-							"Sets how many of the sessions that share a channel get each notification.",
-							"For a channel, what counts is the setting of the session that began to share it last.",
+							"Sets the number of sharing sessions that receive each notification.",
+							"The value of the session that was the last to share the channel applies.",
 							&pinpoint_share_limit,
 							2,
 							1,
@@ -178,8 +178,8 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.max_payload_size",
-							"Sets the length of the longest payload that can be sent.",
-							"Longer ones than PostgreSQL allows go by pg_pinpoint's queue only.",
+							"Sets the maximum length of a payload.",
+							"Only notifications that go through pg_pinpoint can have more than 7999 bytes.",
 							&pinpoint_max_payload_size,
 							PINPOINT_OWN_MAX_PAYLOAD,
 							PINPOINT_OWN_MAX_PAYLOAD,
@@ -189,8 +189,8 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pinpoint.waker",
-							 "Starts a background worker that wakes listeners when there are many.",
-							 "If off, senders wake all of them.",
+							 "Starts a background worker that signals listeners if there are many.",
+							 "If off, senders signal all listeners.",
 							 &pinpoint_waker,
 							 true,
 							 PGC_POSTMASTER,
@@ -198,7 +198,7 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("pinpoint.debug_fault",
-							 "Plants a fault, to see that the tests catch it.",
+							 "Introduces a fault, to check that tests detect it.",
 							 "This is a developer option. Anything but \"none\" breaks the promises of LISTEN/NOTIFY.",
 							 &pinpoint_fault,
 							 PINPOINT_FAULT_NONE,
