@@ -19,6 +19,7 @@
 /* Until 18 other headers bring it along. */
 #include "access/htup_details.h"
 #include "utils/relmapper.h"
+#include "utils/tuplestore.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000

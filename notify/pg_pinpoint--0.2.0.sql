@@ -37,7 +37,8 @@ CREATE FUNCTION pinpoint.stat_get_listeners(
 	OUT notifications bigint,
 	OUT backlog_bytes bigint,
 	OUT backlog_batches bigint,
-	OUT oldest_unread timestamp with time zone)
+	OUT oldest_unread timestamp with time zone,
+	OUT wakes_for_all boolean)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'pinpoint_stat_get_listeners'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -48,7 +49,8 @@ COMMENT ON FUNCTION pinpoint.stat_get_listeners() IS
 CREATE VIEW pinpoint.stat_listeners AS
 SELECT l.pid, l.datid, d.datname, a.usesysid, r.rolname AS usename,
 	   a.application_name, a.client_addr, l.state, l.channels, l.wakeups,
-	   l.notifications, l.backlog_bytes, l.backlog_batches, l.oldest_unread
+	   l.notifications, l.backlog_bytes, l.backlog_batches, l.oldest_unread,
+	   l.wakes_for_all
   FROM pinpoint.stat_get_listeners() AS l
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) l.datid
   LEFT JOIN pg_catalog.pg_stat_get_activity(NULL) AS a
@@ -56,13 +58,14 @@ SELECT l.pid, l.datid, d.datname, a.usesysid, r.rolname AS usename,
   LEFT JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) a.usesysid;
 
 COMMENT ON VIEW pinpoint.stat_listeners IS
-'one row per listening session: who it is, its wake-up state, channels, signals sent to it, notifications delivered, and what it has not read: bytes and batches that were published since, and when the oldest was';
+'one row per listening session: who it is, its wake-up state, channels, signals sent to it, notifications delivered, and what it has not read: bytes and batches that were published since, and when the oldest was; and whether everything in its database wakes it, as its channels found no room in shared memory';
 
 CREATE FUNCTION pinpoint.stat_get_listening(
 	OUT pid integer,
 	OUT datid oid,
 	OUT channel text,
-	OUT shared boolean)
+	OUT shared boolean,
+	OUT sharing_group oid)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'pinpoint_stat_get_listening'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -71,12 +74,14 @@ COMMENT ON FUNCTION pinpoint.stat_get_listening() IS
 'who listens on what, in the whole server; see the view pinpoint.listening';
 
 CREATE VIEW pinpoint.listening AS
-SELECT l.pid, l.datid, d.datname, l.channel, l.shared
+SELECT l.pid, l.datid, d.datname, l.channel, l.shared,
+	   r.rolname AS sharing_group
   FROM pinpoint.stat_get_listening() AS l
-  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) l.datid;
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) l.datid
+  LEFT JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) l.sharing_group;
 
 COMMENT ON VIEW pinpoint.listening IS
-'one row per listening session and channel, and whether it shares the channel with others';
+'one row per listening session and channel, and whether it shares the channel, and with the sessions of which role';
 
 CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT datid oid,
@@ -150,7 +155,8 @@ CREATE FUNCTION pinpoint.stat_get_channels(
 	OUT channel text,
 	OUT listeners integer,
 	OUT sharers integer,
-	OUT transactions bigint)
+	OUT transactions bigint,
+	OUT sharing_groups integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'pinpoint_stat_get_channels'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -159,12 +165,40 @@ COMMENT ON FUNCTION pinpoint.stat_get_channels() IS
 'the channels of the whole server that somebody listens on; see the view pinpoint.stat_channels';
 
 CREATE VIEW pinpoint.stat_channels AS
-SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.transactions
+SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.sharing_groups,
+	   c.transactions
   FROM pinpoint.stat_get_channels() AS c
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) c.datid;
 
 COMMENT ON VIEW pinpoint.stat_channels IS
 'one row per channel that somebody listens on, with the number of its listeners, of those among them who share it, and of the transactions that notified it since the first of them came';
+
+-- VOLATILE, as each call has another answer. Not STRICT: a position that is NULL means
+-- that all channels have changed.
+CREATE FUNCTION pinpoint.position()
+RETURNS text
+AS 'MODULE_PATHNAME', 'pinpoint_position'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.position() IS
+'get the present position; what is notified later can be asked for with pinpoint.changed_since()';
+
+CREATE FUNCTION pinpoint.changed_since(
+	"position" text,
+	VARIADIC channels text[],
+	OUT changed text[],
+	OUT "position" text)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pinpoint_changed_since'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION pinpoint.changed_since(text, text[]) IS
+'get those of the channels that were notified in this database since a position, and the position for the next call';
+
+GRANT EXECUTE ON FUNCTION
+	pinpoint.position(),
+	pinpoint.changed_since(text, text[])
+TO PUBLIC;
 
 -- Functions are for everybody unless default privileges say otherwise; these have
 -- to be: a call of pg_notify() is replaced only if nobody can notice.

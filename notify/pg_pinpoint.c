@@ -39,18 +39,24 @@
 #include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "commit/early_commit_work.h"
+#include "commit/positions.h"
+#include "commit/wal_messages.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
+#include "listener/eviction.h"
 #include "listener/listening.h"
 #include "listener/slow_listener.h"
+#include "queue/batch.h"
 #include "queue/message_log.h"
 #include "sql/pending.h"
 #include "sql/pg_notify_rewrite.h"
 #include "sql/planner_rewrite.h"
 #include "sql/statement.h"
 #include "standby/replay.h"
+#include "standby/replay_wait.h"
 #include "waker.h"
 #include "wakeup/channel_map.h"
+#include "wakeup/sharing.h"
 #include "wakeup/slots.h"
 #include "wakeup/wakeup.h"
 
@@ -60,6 +66,12 @@ void		_PG_init(void);
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+/*
+ * Does the current transaction create the extension?  From its commit on
+ * notifications of this database are counted; see positions.c.
+ */
+static bool begins_to_count = false;
 
 /* While trace_notify is turned off: it was on. */
 static bool traces = false;
@@ -131,10 +143,12 @@ request_shmem(void)
 		prev_shmem_request_hook();
 
 	RequestAddinShmemSpace(pinpoint_channel_map_shmem_size());
+	RequestAddinShmemSpace(pinpoint_positions_shmem_size());
 	RequestAddinShmemSpace(pinpoint_commit_order_shmem_size());
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
+	RequestAddinShmemSpace(pinpoint_replay_wait_shmem_size());
 	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
 	pinpoint_locks_request();
 }
@@ -149,12 +163,16 @@ startup_shmem(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pinpoint_locks_init();
+	pinpoint_channel_hash_init();
 	pinpoint_channel_map_shmem_init();
+	pinpoint_positions_shmem_init();
 	pinpoint_commit_order_shmem_init();
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
 	pinpoint_wakeup_init();
+	pinpoint_eviction_init();
 	pinpoint_replay_allocate();
+	pinpoint_replay_wait_shmem_init();
 	pinpoint_slow_listener_shmem_init();
 	pinpoint_counters_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
@@ -193,6 +211,9 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
+			begins_to_count = pinpoint_replacement_created();
+			if (begins_to_count)
+				pinpoint_wal_messages_write_floor();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_delivery_look_afterwards();
@@ -203,6 +224,9 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_COMMIT:
+			if (begins_to_count)
+				pinpoint_positions_raise_floor();
+			begins_to_count = false;
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_transaction_enter(PINPOINT_COMMITTED);
@@ -216,6 +240,8 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_commit_order_withdraw();
 			pinpoint_listening_abort(pinpoint_pending_actions());
 			pinpoint_delivery_at_abort();
+			begins_to_count = false;
+			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
 
@@ -229,6 +255,7 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_PREPARE:
+			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
 
@@ -319,6 +346,7 @@ static void
 end_transaction(void)
 {
 	pinpoint_pending_reset();
+	pinpoint_sharing_set_chains(false);
 	pinpoint_transaction_enter(PINPOINT_RUNNING);
 	if (traces)
 		Trace_notify = true;

@@ -12,7 +12,13 @@
  * seen in pg_stat_activity.
  *
  * It also reminds those who were woken long ago, as senders do, should nobody send
- * anything for a while, and gives back disk space that the log does not need any more.
+ * anything for a while, gives back disk space that the log does not need any more, and
+ * sends the heartbeats; see heartbeat.c.
+ *
+ * During recovery nobody sends at all.  Then it also looks after listeners that are far
+ * behind (slow_listener.c), and after sessions that replay waits for (replay_wait.c).
+ * On a primary it writes into the WAL whether notifications are replicated
+ * (wal_status.c).
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -22,6 +28,8 @@
 
 #include <dlfcn.h>
 
+#include "access/xact.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -32,7 +40,11 @@
 
 #include "base/compat.h"
 #include "base/settings.h"
+#include "commit/heartbeat.h"
+#include "commit/wal_status.h"
+#include "listener/slow_listener.h"
 #include "queue/message_log.h"
+#include "standby/replay_wait.h"
 #include "waker.h"
 #include "wakeup/wakeup.h"
 
@@ -46,12 +58,16 @@
 #define SLEEP_WHILE_KEPT	1000
 #define SLEEP_WHILE_EMPTY	10000
 
+/* Likewise during recovery, as nobody else comes by, and as it may end. */
+#define SLEEP_IN_RECOVERY	1000
+
 /* Seconds after which the postmaster starts it again. */
 #define RESTART_INTERVAL	1
 
 static const char *library_name(Size size);
 static void at_exit(int code, Datum arg);
 static int	signal_listed(void);
+static void check_slow_listeners(void);
 
 /*
  * When the library is loaded: have the worker started with the server.
@@ -123,6 +139,7 @@ pinpoint_waker_main(Datum arg)
 	while (!ShutdownRequestPending)
 	{
 		long		sleep = SLEEP_WHILE_EMPTY;
+		long		next_heartbeat;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -131,8 +148,20 @@ pinpoint_waker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
+		/* This comes first, as under load the list may never be empty. */
+		next_heartbeat = pinpoint_heartbeat_send();
 		if (signal_listed() >= 0)
 			continue;
+
+		if (RecoveryInProgress())
+		{
+			pinpoint_replay_wait_check();
+			if (pinpoint_message_log_kept() > 0)
+				check_slow_listeners();
+			sleep = SLEEP_IN_RECOVERY;
+		}
+		else
+			pinpoint_wal_status_write();
 
 		if (pinpoint_message_log_kept() > 0)
 		{
@@ -140,6 +169,8 @@ pinpoint_waker_main(Datum arg)
 			sleep = SLEEP_WHILE_KEPT;
 		}
 		pinpoint_message_log_give_back();
+		if (next_heartbeat >= 0)
+			sleep = Min(sleep, next_heartbeat);
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 sleep, wait_event);
@@ -163,6 +194,18 @@ signal_listed(void)
 	if (n > 0)
 		pinpoint_wakeup_signal(wakeups, n);
 	return n;
+}
+
+/*
+ * As senders do on a primary.  What a warning tells of a session is in catalogs.
+ */
+static void
+check_slow_listeners(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	pinpoint_slow_listener_check();
+	CommitTransactionCommand();
 }
 
 /*

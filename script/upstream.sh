@@ -20,33 +20,80 @@
 EXPECTED_DIFFERENCE=isolation/stats
 
 stage_upstream() {
-	local source mode
-
-	# shellcheck source-path=SCRIPTDIR source=source.sh
-	. "$ROOT/script/source.sh"
-	source=$(postgres_source) || {
+	UPSTREAM=$WORK/upstream
+	mkdir "$UPSTREAM"
+	get_postgres_source || {
 		not_run upstream "the source of $("$PG_CONFIG" --version) is not to be had"
 		return
 	}
-	UPSTREAM=$WORK/upstream
-	mkdir "$UPSTREAM"
-	[ "$source" = "$WORK/source" ] || cp -R "$source" "$WORK/source"
 	grep -m 1 '^PACKAGE_STRING=' "$WORK/source/configure"
 	upstream_libraries
 	[ "$(id -u)" -ne 0 ] || chown -R postgres: "$UPSTREAM" "$WORK/source"
 
+	run_and_compare
+	if [ "${#DIFFERENT[@]}" -gt 0 ]; then
+		again_what_differs
+	fi
+	count_outcomes
+}
+
+# ---- PostgreSQL's source --------------------------------------------------------
+
+# Put the source of the server of PG_CONFIG into $WORK/source. PGSRC in the environment
+# is a folder with it. Without PGSRC, or if it is "apt", Debian's source package is
+# fetched: of the very release if there is one, else of another minor release.
+get_postgres_source() {
+	local name own version
+	if [ "${PGSRC:-apt}" != apt ]; then
+		cp -R "$(realpath -e "$PGSRC")" "$WORK/source"
+		return
+	fi
+	name=postgresql-$("$PG_CONFIG" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/')
+	own=$(dpkg-query -W -f '${source:Version}' "$name") || {
+		warn "PGSRC has to name the folder with the source of $PG_CONFIG"
+		return 1
+	}
+
+	# apt with lists of its own: a machine's sources seldom name source packages.
+	mkdir -p "$WORK"/apt/{lists/partial,cache/archives/partial,download}
+	apt_update
+	# shellcheck disable=SC2016 # apt's placeholders
+	apt-get indextargets --format '$(LABEL) deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' \
+		'Created-By: Packages' | sed -nE 's/^(Debian|Ubuntu)[^ ]* //p' | sort -u >"$WORK/apt/sources.list"
+	source_apt apt-get update || return
+	cd "$WORK/apt/download" || return
+	for version in "$own" $(source_apt apt-cache showsrc "$name" |
+		sed -n 's/^Version: //p' | sort -rV -u); do
+		rm -f ./*
+		source_apt apt-get source --download-only "$name=$version" || continue
+		[ "$version" = "$own" ] ||
+			warn "the server is of $own, and its source of $version: apt has no other"
+		dpkg-source --no-check -x ./*.dsc "$WORK/source" >/dev/null
+		return
+	done
+	return 1
+}
+
+source_apt() {
+	"$@" -q -o "Dir::Etc::SourceList=$WORK/apt/sources.list" -o Dir::Etc::SourceParts=- \
+		-o "Dir::State::Lists=$WORK/apt/lists" -o "Dir::Cache=$WORK/apt/cache" \
+		-o APT::Sandbox::User=root -o Acquire::Retries=3
+}
+
+# ---- What is compared -------------------------------------------------------------
+
+# Run the suites that are wanted on both servers, and compare.
+run_and_compare() {
+	local mode
 	for mode in stock pinpoint; do
 		heading "upstream: $mode"
 		upstream_regress "$mode"
 		upstream_tap "$mode"
 	done
 	heading "upstream: compared"
+	DIFFERENT=()
 	compare_outputs
 	compare_assertions
-	if [ "${#DIFFERENT[@]}" -gt 0 ]; then
-		again_what_differs
-	fi
-	count_outcomes
 }
 
 # The results that are the same on both servers, outputs and assertions, and the
@@ -65,25 +112,17 @@ is_wanted() {
 # Run what differs once more. A suite of pg_regress does so as a whole, since its tests
 # need each other, but only those of its tests count that have differed.
 again_what_differs() {
-	local mode name differed=("${DIFFERENT[@]}")
+	local name differed=("${DIFFERENT[@]}")
 	UPSTREAM=$UPSTREAM/again
 	as_server_user mkdir "$UPSTREAM"
+	echo "once more: ${differed[*]}"
 	for name in "${differed[@]}"; do
 		case $name in
 			*.tap) ONLY+=("$name") ;;
-			*) ONLY+=("${name%%/*}") ;;
+			*) ONLY+=("${name%%/*}" "$name") ;;
 		esac
 	done
-	for mode in stock pinpoint; do
-		heading "upstream: $mode, once more"
-		upstream_regress "$mode"
-		upstream_tap "$mode"
-	done
-	heading "upstream: compared once more"
-	DIFFERENT=()
-	ONLY=("${differed[@]}")
-	compare_outputs
-	compare_assertions
+	run_and_compare
 	for name in "${differed[@]}"; do
 		contains "$name" "${DIFFERENT[@]}" || echo "$name differed by chance, and not again"
 	done

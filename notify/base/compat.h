@@ -25,6 +25,7 @@
 #include "storage/relfilenode.h"
 #endif
 #include "utils/acl.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 170000
 #include "storage/procnumber.h"

@@ -42,7 +42,7 @@ pinpoint_locks_init(void)
 }
 
 /*
- * Tranche of the locks that dshash and DSA make for the channel map.
+ * Tranche of the locks of the channel map.
  */
 int
 pinpoint_channel_map_tranche(void)

@@ -8,9 +8,9 @@
  *	   never taken after commit.
  *	2. PinpointOrderLock protects the in-flight list, the ready heap, the
  *	   message log and all session slots.
- *	3. A partition lock of the channel map (inside dshash) protects the map
- *	   entries of that partition and their arrays of listeners.  Making and
- *	   freeing entries takes locks of the memory allocator below it.
+ *	3. A partition lock of the channel map protects the entries of that
+ *	   partition and their listeners.  A spinlock below it protects the list of
+ *	   free memory.
  *
  * Whoever takes more than one takes them in this order.  The last two are not
  * held while signalling, sending to a client or doing I/O, and none is held

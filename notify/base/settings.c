@@ -35,6 +35,7 @@ char	   *pinpoint_shared_channels = NULL;
 int			pinpoint_share_limit = 2;
 bool		pinpoint_fold = false;
 bool		pinpoint_replicate_notifications = false;
+int			pinpoint_heartbeat_interval = 10 * 1000;
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
 /* Are all settings known?  Then one can be checked against another. */
@@ -50,6 +51,9 @@ static const struct config_enum_entry fault_options[] = {
 	{"none", PINPOINT_FAULT_NONE, false},
 	{"arrival_order", PINPOINT_FAULT_ARRIVAL_ORDER, false},
 	{"drop_signals", PINPOINT_FAULT_DROP_SIGNALS, false},
+	{"counter_first", PINPOINT_FAULT_COUNTER_FIRST, false},
+	{"missing_place", PINPOINT_FAULT_MISSING_PLACE, false},
+	{"count_late", PINPOINT_FAULT_COUNT_LATE, false},
 	{NULL, 0, false}
 };
 
@@ -98,7 +102,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
 							"Sets the amount of shared memory for the channels on which sessions listen.",
-							"About 150 bytes for each channel, and 4 to 8 for each of its listeners from the third on. -1 chooses by the number of possible sessions.",
+							"About 135 bytes per channel, and 13 per listener of a channel that has more than two. A role can use half of it at most. All notifications of a database wake a session whose channel does not fit. -1 selects a size by the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
 							-1,
@@ -158,8 +162,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomStringVariable("pinpoint.shared_channels",
-							   "Lists the channels that this session shares with other sessions when it listens on them.",
-							   "Of all sessions that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
+							   "Lists the channels that this session shares with other sessions of its role when it listens on them.",
+							   "pinpoint.share_limit of the sessions of a role that share a channel receive each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
 							   &pinpoint_shared_channels,
 							   "",
 							   PGC_USERSET,
@@ -167,8 +171,8 @@ pinpoint_settings_define(void)
 							   check_shared_channels, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.share_limit",
-							"Sets the number of sharing sessions that receive each notification.",
-							"The value of the session that was the last to share the channel applies.",
+							"Sets the number of sharing sessions of a role that receive each notification.",
+							"For each role, the value of the session that was the last to share the channel applies.",
 							&pinpoint_share_limit,
 							2,
 							1,
@@ -196,6 +200,17 @@ pinpoint_settings_define(void)
 							 PGC_POSTMASTER,
 							 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.heartbeat_interval",
+							"Sets the time between two notifications on the channel pinpoint_heartbeat.",
+							"They show a listener that its connection works. Zero disables them.",
+							&pinpoint_heartbeat_interval,
+							10 * 1000,
+							0,
+							60 * 60 * 1000,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("pinpoint.debug_fault",
 							 "Introduces a fault, to check that tests detect it.",

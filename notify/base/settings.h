@@ -15,8 +15,12 @@ typedef enum PinpointFault
 {
 	PINPOINT_FAULT_NONE,
 	PINPOINT_FAULT_ARRIVAL_ORDER,	/* publish in order of arrival */
-	PINPOINT_FAULT_DROP_SIGNALS	/* what is handed over to the waker, and every
+	PINPOINT_FAULT_DROP_SIGNALS,	/* what is handed over to the waker, and every
 								 * reminder, is dropped */
+	PINPOINT_FAULT_COUNTER_FIRST,	/* of positions: the counter is advanced
+									 * before the places are set, */
+	PINPOINT_FAULT_MISSING_PLACE,	/* they are not set, */
+	PINPOINT_FAULT_COUNT_LATE	/* or at publication only */
 } PinpointFault;
 
 /* Most that pinpoint.share_limit can be. */
@@ -52,6 +56,7 @@ extern char *pinpoint_shared_channels;
 extern int	pinpoint_share_limit;
 extern bool pinpoint_fold;
 extern bool pinpoint_replicate_notifications;
+extern int	pinpoint_heartbeat_interval;	/* ms; 0 for none */
 extern int	pinpoint_fault;		/* a PinpointFault */
 
 extern void pinpoint_settings_define(void);

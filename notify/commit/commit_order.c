@@ -52,6 +52,14 @@
  * transaction is visible to all new snapshots and its locks are released, and
  * is published after that, by whomever.
  *
+ * Positions.  A batch is counted (see positions.c) when it becomes ready.  The heap
+ * does not tell up to which number all that is counted is published, as it is
+ * ordered by stamps: the first batch in it need not have the lowest number.  Nor is
+ * it to be searched under the lock.  So batches are watched in rounds.  When a round
+ * begins the counter and the number of batches in the heap are noted; when as many of
+ * these have been published, all up to that counter is, and the next round begins.
+ * What is known in this way is at most as old as two of the longest waits in the heap.
+ *
  * The lock.  Whatever is done under PinpointOrderLock is bounded: a batch more or
  * less in the heap takes steps in proportion to the logarithm of what it holds,
  * the look-up of a batch's listeners that of MANY_CHANNELS channels (see
@@ -75,6 +83,7 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/commit_order.h"
+#include "commit/positions.h"
 #include "commit/wal_messages.h"
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
@@ -100,6 +109,18 @@ typedef struct CommitOrder
 	uint64		nin_flight;		/* sizes of the two */
 	uint64		nready;
 	uint64		turn;			/* batches that ever became ready */
+
+	/* While nready is not 0, a counter of positions.c: all up to it is
+	 * published. */
+	uint64		published;
+
+	/*
+	 * The current round: what published becomes, when those nround ready
+	 * batches are published whose turn was this one or before.
+	 */
+	uint64		round_counter;
+	uint64		round_turn;
+	uint64		nround;
 } CommitOrder;
 
 static CommitOrder *commit_order = NULL;
@@ -112,7 +133,9 @@ static PinpointBatch *merge_heaps(PinpointBatch *a, PinpointBatch *b);
 static void insert_ready(PinpointBatch *batch);
 static void remove_first_ready(void);
 static bool may_publish(PinpointBatch *batch);
+static void begin_round(void);
 static void publish(PinpointBatch *batch);
+static void append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound);
 static void publish_ready(void);
 static void count_held_back(PinpointBatch *batch);
 
@@ -172,6 +195,7 @@ pinpoint_commit_order_prepare(List *notifications)
 	PinpointMyTransaction.batch = batch;
 	pinpoint_transaction_enter(PINPOINT_RESERVED);
 	pinpoint_batch_write(batch, layout);
+	pinpoint_positions_prepare(batch);
 }
 
 /*
@@ -222,6 +246,8 @@ oldest_sender(void)
 void
 pinpoint_commit_order_stamp(void)
 {
+	if (PinpointMyTransaction.batch == NULL)
+		return;
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		PinpointMyTransaction.stamp = XactLastCommitEnd;
 	else
@@ -246,6 +272,10 @@ pinpoint_commit_order_publish(void)
 	leave_in_flight(batch);
 	batch->order = PinpointMyTransaction.stamp;
 	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();
+	if (commit_order->nready == 0)
+		commit_order->published = pinpoint_positions_counter();
+	if (pinpoint_fault != PINPOINT_FAULT_COUNT_LATE)
+		pinpoint_positions_count();
 	insert_ready(batch);
 	publish_ready();
 }
@@ -257,9 +287,36 @@ pinpoint_commit_order_publish(void)
 void
 pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 {
+	pinpoint_positions_prepare(batch);
+
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_positions_count();
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
 	publish(batch);
+	pinpoint_wakeup_release_and_send();
+}
+
+/*
+ * A counter of positions.c: all that is counted up to it is published.  The caller
+ * holds PinpointOrderLock.
+ */
+uint64
+pinpoint_commit_order_published(void)
+{
+	return commit_order->nready == 0 ?
+		pinpoint_positions_counter() : commit_order->published;
+}
+
+/*
+ * Publish a heartbeat, which no transaction has sent.  The caller holds
+ * PinpointOrderLock; it is released.
+ */
+void
+pinpoint_commit_order_publish_heartbeat(PinpointBatch *batch)
+{
+	uint64		sequence = pinpoint_message_log_next_sequence();
+
+	append_and_collect(batch, sequence, pinpoint_wakeup_find(batch, sequence));
 	pinpoint_wakeup_release_and_send();
 }
 
@@ -358,6 +415,24 @@ remove_first_ready(void)
 
 	commit_order->ready = merge_heaps(first->heap.left, first->heap.right);
 	commit_order->nready--;
+
+	/* It is published before the lock is released. */
+	if (first->sequence <= commit_order->round_turn)
+		commit_order->nround--;
+	if (commit_order->nround == 0)
+		begin_round();
+}
+
+/*
+ * All batches of a round are published.
+ */
+static void
+begin_round(void)
+{
+	commit_order->published = commit_order->round_counter;
+	commit_order->round_counter = pinpoint_positions_counter();
+	commit_order->round_turn = commit_order->turn;
+	commit_order->nround = commit_order->nready;
 }
 
 /*
@@ -391,10 +466,23 @@ publish(PinpointBatch *batch)
 				   batch->nnotifications);
 
 	if (nfound == 0)
-	{
 		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
-		pinpoint_message_log_withdraw(batch);
+	if (pinpoint_fault == PINPOINT_FAULT_COUNT_LATE)
+	{
+		pinpoint_positions_prepare(batch);
+		pinpoint_positions_count();
 	}
+	append_and_collect(batch, sequence, nfound);
+}
+
+/*
+ * Put a batch at the end of the log, if it has listeners.
+ */
+static void
+append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound)
+{
+	if (nfound == 0)
+		pinpoint_message_log_withdraw(batch);
 	else
 	{
 		batch->sequence = sequence;

@@ -27,6 +27,8 @@ extern void pinpoint_commit_order_announce(void);
 extern void pinpoint_commit_order_stamp(void);
 extern void pinpoint_commit_order_publish(void);
 extern void pinpoint_commit_order_publish_replayed(PinpointBatch *batch);
+extern uint64 pinpoint_commit_order_published(void);
+extern void pinpoint_commit_order_publish_heartbeat(PinpointBatch *batch);
 extern void pinpoint_commit_order_withdraw(void);
 extern void pinpoint_commit_order_stats(PinpointOrderStats *stats);
 

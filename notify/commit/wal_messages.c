@@ -25,7 +25,7 @@
  * each of whole lines, as a WAL record has to fit into memory, on both sides.
  *
  * Writing WAL gives the transaction an ID, if it has none yet, so that it will have a
- * commit record to be replayed.
+ * commit record to be replayed.  That record is marked; see mark_commit_record().
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -49,6 +49,7 @@ static void begin_message(StringInfo message, PinpointBatch *batch,
 						  Size offset);
 static void append_line(StringInfo message, const char *string);
 static XLogRecPtr send_message(StringInfo message);
+static void mark_commit_record(void);
 
 /*
  * Before commit: write a batch of this transaction into the WAL.
@@ -96,6 +97,7 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 	}
 	end = send_message(&message);
 	pfree(message.data);
+	mark_commit_record();
 
 	/*
 	 * A commit that still has much to flush would hold back others; see
@@ -103,6 +105,27 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 	 */
 	if (nmessages > 0)
 		XLogFlush(end);
+}
+
+/*
+ * Before the commit of a transaction that creates the extension: let standbys know, as
+ * notifications of this database were not counted before.  They take a message
+ * whose beginning is missing for one that cannot be told in full, which is right.
+ *
+ * Errors: those of writing WAL.
+ */
+void
+pinpoint_wal_messages_write_floor(void)
+{
+	StringInfoData message;
+
+	if (!XLogIsNeeded())
+		return;
+	initStringInfo(&message);
+	appendStringInfo(&message, "%d %d 0 0 0 8\n",
+					 PINPOINT_MESSAGE_VERSION, MyProcPid);
+	(void) send_message(&message);
+	pfree(message.data);
 }
 
 static void
@@ -158,4 +181,21 @@ send_message(StringInfo message)
 	XLogRegisterData(message->data, message->len);
 	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
 	return XLogInsert(RM_LOGICALMSG_ID, XLOG_LOGICAL_MESSAGE);
+}
+
+/*
+ * Have the commit record of this transaction say that there may be messages of ours
+ * before it.  A standby that began to replay between the two has not seen them, and
+ * learns of them by this; see replay.c.
+ *
+ * A commit record has no field for that.  But it can say that the transaction has held
+ * an AccessExclusiveLock, which only makes a standby look for such a lock and find none.
+ * PostgreSQL itself says so, without knowing, for every prepared transaction.  The flag
+ * belongs to the transaction, and PostgreSQL clears it when the next one begins.
+ */
+static void
+mark_commit_record(void)
+{
+	Assert(IsTransactionState());
+	MyXactFlags |= XACT_FLAGS_ACQUIREDACCESSEXCLUSIVELOCK;
 }

@@ -22,6 +22,14 @@
 /* The form of a message; a standby ignores what it does not know. */
 #define PINPOINT_MESSAGE_VERSION	1
 
+/*
+ * A message that tells whether a server replicates belongs to no transaction and to no
+ * database, and is one of these; see wal_status.c.
+ */
+#define PINPOINT_STATUS_ON			"1 replicate on\n"
+#define PINPOINT_STATUS_OFF			"1 replicate off\n"
+
 extern void pinpoint_wal_messages_write(PinpointBatch *batch);
+extern void pinpoint_wal_messages_write_floor(void);
 
 #endif							/* PINPOINT_WAL_MESSAGES_H */

@@ -50,7 +50,9 @@
  * once in each interval, and not twice.  When it finds nothing the storm is over.
  *
  * Sending may take as long as the client does not read.  So that this holds back
- * nobody's VACUUM, nothing is sent while the transaction has a snapshot.
+ * nobody's VACUUM, nothing is sent while the transaction has a snapshot.  The slot says
+ * since when the session has been sending, for those that wait for it: see
+ * standby/replay_wait.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -62,6 +64,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
+#include "storage/procsignal.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "utils/snapmgr.h"
@@ -136,6 +139,7 @@ static void set_due(void);
 static void deliver(void);
 static uint64 deliver_range(const PinpointReading *reading);
 static void tell_all(void);
+static void absorb_barrier(void);
 static uint64 deliver_batch(PinpointBatch *batch, bool unread);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
 					  const char *channel, bool unread, bool *reassigned);
@@ -148,6 +152,7 @@ static bool is_for_me(PinpointBatch *batch, uint32 number,
 void
 pinpoint_delivery_at_statement(void)
 {
+	pinpoint_slot_set_sending(0);
 	if (ActivePortal != NULL)
 	{
 		statement_lxid = PINPOINT_MY_LXID;
@@ -312,7 +317,14 @@ deliver(void)
 
 	if (pinpoint_slot_begin_reading(&reading))
 	{
-		uint64		delivered = deliver_range(&reading);
+		uint64		delivered;
+
+		/*
+		 * PostgreSQL flushes when this transaction is over, and may wait for the
+		 * client there, too.  So this is taken back by the next statement.
+		 */
+		pinpoint_slot_set_sending(GetCurrentTimestamp());
+		delivered = deliver_range(&reading);
 
 		/*
 		 * This may be a transaction after which PostgreSQL does not flush.
@@ -405,9 +417,24 @@ deliver_range(const PinpointReading *reading)
 		 */
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
+		absorb_barrier();
 	}
 	tell_all();
 	return delivered;
+}
+
+/*
+ * Another process may wait for all sessions, for instance to drop a database, and the
+ * client may read slowly.  It need not wait until all is sent.  (PostgreSQL absorbs
+ * barriers with all other interrupts, which must not be processed here.)
+ */
+static void
+absorb_barrier(void)
+{
+	if (likely(!ProcSignalBarrierPending))
+		return;
+	ProcessProcSignalBarrier();
+	pinpoint_slot_set_sending(GetCurrentTimestamp());
 }
 
 /*
@@ -482,6 +509,7 @@ deliver_batch(PinpointBatch *batch, bool unread)
 			else
 				NotifyMyFrontEnd(channels[number], payload,
 								 batch->sender_pid);
+			absorb_barrier();
 			delivered++;
 		}
 	}

@@ -5,14 +5,13 @@
  *
  * A notification that cannot be delivered is never skipped: the session ends,
  * so that its client knows that it has to look for itself.  Here are the reasons
- * that are not an error by themselves: the session was given up by a sender,
- * being too far behind (see slow_listener.c), or PostgreSQL cannot run the
- * transaction in which it would read.
+ * that are not an error by themselves: the session was evicted (see eviction.c), or
+ * PostgreSQL cannot run the transaction in which it would read.
  *
  * Either way it ends as by pg_terminate_backend(): that works if the session is idle
  * in a transaction, within a query, or sending notifications to a client that does
  * not read.  While it reports an error to such a client it has to wait; see
- * evict() in slots.c.  The reason is told in a DETAIL of the session's last
+ * eviction.c.  The reason is told in a DETAIL of the session's last
  * message.
  *
  * Every error also ends all timeouts of the session, and so that of
@@ -34,6 +33,26 @@
 #include "wakeup/slots.h"
 
 static bool cannot_read = false;
+
+/* Indexed by PinpointEviction; the session's reason is the DETAIL of its last message. */
+static const char *const eviction_details[] = {
+	[PINPOINT_EVICTED_LAGGING] =
+	gettext_noop("The session listens, and was further behind with its notifications than \"pinpoint.max_listener_lag\" allows."),
+	[PINPOINT_EVICTED_QUEUE_FULL] =
+	gettext_noop("The session listens, and was among those that are furthest behind when the NOTIFY queue of this standby was full."),
+	[PINPOINT_EVICTED_NO_ROOM] =
+	gettext_noop("The session listens, and the notifications of a transaction did not fit into the NOTIFY queue of this standby."),
+	[PINPOINT_EVICTED_INCOMPLETE] =
+	gettext_noop("The session listens, and the notifications of a transaction were incomplete in the WAL of the primary."),
+	[PINPOINT_EVICTED_NEWER_FORM] =
+	gettext_noop("The session listens, and the primary sends notifications in the form of a newer version of pg_pinpoint."),
+	[PINPOINT_EVICTED_BEFORE_REDO] =
+	gettext_noop("The session listens, and a transaction may have sent notifications right before the place in the WAL at which this standby began to replay."),
+	[PINPOINT_EVICTED_REPLICATE_OFF] =
+	gettext_noop("The session listens, and the primary does not send notifications to standbys any more, as \"pinpoint.replicate\" is off there."),
+	[PINPOINT_EVICTED_REPLAY_WAITS] =
+	gettext_noop("The session listens, and replay waited for it while its client did not read its notifications."),
+};
 
 static void at_report(void *arg);
 
@@ -73,17 +92,21 @@ static void
 at_report(void *arg)
 {
 	int			category = ERRCODE_TO_CATEGORY(geterrcode());
+	PinpointEviction eviction;
 	bool		is_error = category != ERRCODE_SUCCESSFUL_COMPLETION &&
 		category != ERRCODE_WARNING;
 
 	if (is_error && !cannot_read && pinpoint_slot_to_look())
 		notifyInterruptPending = true;
+	if (is_error)
+		pinpoint_slot_set_sending(0);
 
 	if (geterrcode() != ERRCODE_ADMIN_SHUTDOWN)
 		return;
 
-	if (pinpoint_slot_evicted())
-		errdetail("The session listens, and was further behind with its notifications than \"pinpoint.max_listener_lag\" allows, or than the queue has room for.");
+	eviction = pinpoint_slot_evicted();
+	if (eviction != PINPOINT_NOT_EVICTED)
+		errdetail("%s", _(eviction_details[eviction]));
 	else if (cannot_read)
 		errdetail("The session listens, and could not read its notifications.");
 	else

@@ -11,7 +11,9 @@
  *
  *	prepare		before commit, may fail: enter all new channels into the local
  *				table and the channel map.  From here on publications find this
- *				session.
+ *				session.  A channel that does not fit into the channel map is
+ *				only in the local table, and publications of all channels in the
+ *				database find this session.
  *	commit		after commit, allocates nothing: the new channels become valid,
  *				and those that were UNLISTENed leave both tables.
  *	abort		take back what prepare did.
@@ -48,6 +50,7 @@
 #include "base/request.h"
 #include "base/transaction.h"
 #include "listener/listening.h"
+#include "queue/batch.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/reassignment.h"
 #include "wakeup/slots.h"
@@ -60,7 +63,10 @@ typedef struct LocalChannel
 	bool		wanted;			/* as the current transaction will have it;
 								 * the same as listening between two */
 	bool		mapped;			/* in the channel map */
-	bool		shared;			/* with other sessions; see sharing.c */
+	bool		unmapped;		/* does not fit there */
+	bool		shared;			/* with other sessions; see sharing.c.  False if
+								 * unmapped, as nothing can be assigned to this
+								 * session then: it gets everything. */
 	uint64		since;			/* deliver batches with a higher sequence */
 } LocalChannel;
 
@@ -70,15 +76,21 @@ static uint32 nlistening = 0;	/* local channels with listening set */
 /* Local channels that are in the channel map, and shared with other sessions */
 static uint32 nshared = 0;
 
+/* Local channels that do not fit into the channel map */
+static uint32 nunmapped = 0;
+
 /* Was a channel left that this session shared? */
 static bool left_shared_channel = false;
 
 static void make_local_channels(void);
+static LocalChannel *local_channel(const char *channel, HASHACTION action,
+								   bool *found);
 static void want(List *actions);
+static void enter(LocalChannel *local, int share_limit);
 static void forget_channel(LocalChannel *local);
 static void reset_wanted(LocalChannel *local);
 static void forget_unwanted(void);
-static void reassign_left(void);
+static void after_leaving(void);
 static bool still_shares(const char *channel);
 static void update_slot(void);
 
@@ -95,12 +107,25 @@ make_local_channels(void)
 }
 
 /*
+ * Find a channel in the local table, or do something else; see hash_search().  The
+ * table uses the hash values that batches contain.
+ */
+static LocalChannel *
+local_channel(const char *channel, HASHACTION action, bool *found)
+{
+	return hash_search_with_hash_value(local_channels, channel,
+									   pinpoint_channel_hash(channel),
+									   action, found);
+}
+
+/*
  * Before commit: enter the channels that the actions add.
  *
- * actions: PinpointAction structs, in the order in which they were given.
+ * actions: PinpointAction structs, in the order in which they were given; at most
+ * one of them is UNLISTEN *, or the time that this takes grows with their number.
  * position: number of the last publication, read before.
  *
- * Errors: out of memory, locally or in the channel map.  The transaction then
+ * Errors: out of local memory; or the statement is canceled.  The transaction then
  * aborts and pinpoint_listening_abort() cleans up.
  */
 void
@@ -122,26 +147,53 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 		PinpointAction *action = lfirst(lc);
 		LocalChannel *local;
 
+		CHECK_FOR_INTERRUPTS();
 		if (action->kind != PINPOINT_LISTEN)
 			continue;
-		local = hash_search(local_channels, action->channel, HASH_FIND, NULL);
-		if (!local->wanted || local->listening || local->mapped)
+		local = local_channel(action->channel, HASH_FIND, NULL);
+		if (!local->wanted || local->listening || local->mapped ||
+			local->unmapped)
 			continue;
 
 		pinpoint_slot_register();
 		local->since = position;
-		local->shared = action->share_limit > 0;
-		if (local->shared)
-			pinpoint_slot_set_shares(true);
-		pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
-								 action->share_limit);
-		local->mapped = true;
-		if (local->shared)
-			nshared++;
+		enter(local, action->share_limit);
 		added = true;
 	}
 	if (added)
 		pinpoint_slot_join();
+}
+
+/*
+ * Enter a new channel into the channel map, or let this session be woken for all
+ * channels.
+ *
+ * share_limit: see PinpointAction.
+ */
+static void
+enter(LocalChannel *local, int share_limit)
+{
+	if (share_limit > 0)
+		pinpoint_slot_set_shares(true);
+
+	if (pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
+								 pinpoint_slot_role(), share_limit))
+	{
+		local->mapped = true;
+		local->shared = share_limit > 0;
+		if (local->shared)
+			nshared++;
+		return;
+	}
+
+	if (nunmapped == 0)
+		ereport(LOG,
+				(errmsg("the shared memory for channels is full, so a session with PID %d is woken for every notification in its database",
+						MyProcPid),
+				 errhint("Increase \"pinpoint.channel_memory\", or let this role listen on fewer channels.")));
+	local->unmapped = true;
+	nunmapped++;
+	pinpoint_slot_set_wakes_for_all(true);
 }
 
 /*
@@ -197,12 +249,12 @@ pinpoint_listening_reconcile(void)
 		local->wanted = false;
 	foreach(lc, channels)
 	{
-		local = hash_search(local_channels, lfirst(lc), HASH_FIND, NULL);
+		local = local_channel(lfirst(lc), HASH_FIND, NULL);
 		if (local != NULL)
 			local->wanted = true;
 	}
 	forget_unwanted();
-	reassign_left();
+	after_leaving();
 	update_slot();
 	list_free_deep(channels);
 }
@@ -222,22 +274,22 @@ want(List *actions)
 		HASH_SEQ_STATUS seq;
 		bool		found;
 
+		CHECK_FOR_INTERRUPTS();
 		switch (action->kind)
 		{
 			case PINPOINT_LISTEN:
-				local = hash_search(local_channels, action->channel,
-									HASH_ENTER, &found);
+				local = local_channel(action->channel, HASH_ENTER, &found);
 				if (!found)
 				{
 					local->listening = false;
 					local->mapped = false;
+					local->unmapped = false;
 					local->shared = false;
 				}
 				local->wanted = true;
 				break;
 			case PINPOINT_UNLISTEN:
-				local = hash_search(local_channels, action->channel,
-									HASH_FIND, NULL);
+				local = local_channel(action->channel, HASH_FIND, NULL);
 				if (local != NULL)
 					local->wanted = false;
 				break;
@@ -268,7 +320,7 @@ pinpoint_listening_commit(List *actions)
 			forget_unwanted();
 			continue;
 		}
-		local = hash_search(local_channels, action->channel, HASH_FIND, NULL);
+		local = local_channel(action->channel, HASH_FIND, NULL);
 		if (local == NULL)
 			continue;
 		if (!local->wanted)
@@ -281,7 +333,7 @@ pinpoint_listening_commit(List *actions)
 	}
 
 	PinpointMyTransaction.changed_channels = true;
-	reassign_left();
+	after_leaving();
 	update_slot();
 }
 
@@ -328,14 +380,13 @@ pinpoint_listening_abort(List *actions)
 		}
 		else
 		{
-			local = hash_search(local_channels, action->channel,
-								HASH_FIND, NULL);
+			local = local_channel(action->channel, HASH_FIND, NULL);
 			if (local != NULL)
 				reset_wanted(local);
 		}
 	}
 
-	reassign_left();
+	after_leaving();
 	if (nlistening == 0)
 		pinpoint_slot_unregister();
 }
@@ -355,7 +406,7 @@ pinpoint_listening_stop(void)
 		while ((local = hash_seq_search(&seq)) != NULL)
 			local->wanted = false;
 		forget_unwanted();
-		reassign_left();
+		after_leaving();
 	}
 
 	/* From here on nobody keeps or wakes anything for this session. */
@@ -398,7 +449,7 @@ pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
 
 /*
  * Stop listening on a channel, in both tables.  When all are left that are to be,
- * reassign_left() follows.
+ * after_leaving() follows.
  */
 static void
 forget_channel(LocalChannel *local)
@@ -417,7 +468,9 @@ forget_channel(LocalChannel *local)
 			nshared--;
 		}
 	}
-	(void) hash_search(local_channels, local->channel, HASH_REMOVE, NULL);
+	if (local->unmapped)
+		nunmapped--;
+	(void) local_channel(local->channel, HASH_REMOVE, NULL);
 }
 
 static void
@@ -435,11 +488,11 @@ forget_unwanted(void)
 }
 
 /*
- * If a channel was left that this session shared, somebody else is to get what was
- * given to it.
+ * All channels are left that are to be.  If this session shared any of them, somebody
+ * else is to get what was given to it.
  */
 static void
-reassign_left(void)
+after_leaving(void)
 {
 	if (left_shared_channel)
 		pinpoint_reassign(still_shares);
@@ -448,12 +501,14 @@ reassign_left(void)
 	/* Not before: what we go through for that has to stay. */
 	if (nshared == 0)
 		pinpoint_slot_set_shares(false);
+	if (nunmapped == 0)
+		pinpoint_slot_set_wakes_for_all(false);
 }
 
 static bool
 still_shares(const char *channel)
 {
-	LocalChannel *local = hash_search(local_channels, channel, HASH_FIND, NULL);
+	LocalChannel *local = local_channel(channel, HASH_FIND, NULL);
 
 	return local != NULL && local->shared;
 }

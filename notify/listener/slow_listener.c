@@ -15,7 +15,10 @@
  *	  (pinpoint.on_lag = disconnect), so that it connects and looks again
  *	  instead of failing the senders.
  *
- * See disconnect_reason.c for how a session ends.
+ * See eviction.c for how a session ends.
+ *
+ * On a standby nobody sends: there the waker looks, once a second, and the warning goes
+ * to the server log only.
  *
  * A NOTIFY that finds no room fails, with PostgreSQL's own error, and a hint that
  * names whom to blame.
@@ -29,8 +32,6 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
 #include "miscadmin.h"
 #include "storage/shmem.h"
 #include "utils/backend_status.h"
@@ -40,10 +41,10 @@
 #include "base/counters.h"
 #include "base/locks.h"
 #include "base/settings.h"
+#include "listener/eviction.h"
 #include "listener/slow_listener.h"
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
-#include "wakeup/slots.h"
 
 /* Milliseconds between two warnings, as in PostgreSQL. */
 #define WARNING_INTERVAL		5000
@@ -64,7 +65,6 @@ typedef struct SlowListenerControl
 static SlowListenerControl *slow_listener_control = NULL;
 
 static bool is_time(TimestampTz *last, TimestampTz now, int interval);
-static void disconnect(Size limit);
 static void warn(Size limit);
 static void describe(int pid, StringInfo description);
 
@@ -87,7 +87,8 @@ pinpoint_slow_listener_shmem_init(void)
 }
 
 /*
- * Before a commit that sends: see whether a listener is too far behind.
+ * Before a commit that sends, or in a transaction of the waker: see whether a listener
+ * is too far behind.
  *
  * Errors: out of memory.
  */
@@ -121,7 +122,7 @@ pinpoint_slow_listener_check(void)
 	LWLockRelease(PinpointOrderLock);
 
 	if (want_disconnect)
-		disconnect((Size) pinpoint_max_listener_lag * 1024);
+		(void) pinpoint_evict_lagging((Size) pinpoint_max_listener_lag * 1024);
 	if (want_warning)
 		warn(limit);
 }
@@ -140,26 +141,6 @@ is_time(TimestampTz *last, TimestampTz now, int interval)
 }
 
 /*
- * End the sessions of all listeners that are behind by more than limit bytes.
- */
-static void
-disconnect(Size limit)
-{
-	int		   *pids = palloc(MaxBackends * sizeof(int));
-	int			npids = pinpoint_slots_evict(limit, pids);
-
-	for (int i = 0; i < npids; i++)
-	{
-		/* As in pg_terminate_backend(), it may have ended by itself. */
-		if (kill(pids[i], SIGTERM) < 0)
-			ereport(DEBUG1,
-					(errmsg_internal("could not send signal to process %d: %m",
-									 pids[i])));
-	}
-	pfree(pids);
-}
-
-/*
  * Tell who is furthest behind.  The server log gets more than the client, who
  * may not be allowed to know what another session is about.
  */
@@ -168,27 +149,31 @@ warn(Size limit)
 {
 	Size		size = pinpoint_message_log_capacity();
 	Size		kept;
+	uint64		lag;
 	int			pid;
+	Oid			dboid;
 	StringInfoData description;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	pid = pinpoint_slots_furthest_behind();
+	pid = pinpoint_furthest_behind(&dboid, &lag);
 	kept = pinpoint_message_log_kept();
 	LWLockRelease(PinpointOrderLock);
 
-	/* It may have caught up meanwhile. */
-	if (pid == 0 || kept <= limit)
+	/* It may have caught up meanwhile, or keep a bit more than it has to read. */
+	if (pid == 0 || (kept < size / 2 && lag <= limit))
 		return;
 
-	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_WARNED, 1);
+	/* The waker has no database. */
+	pinpoint_count(OidIsValid(MyDatabaseId) ? MyDatabaseId : dboid,
+				   PINPOINT_COUNT_WARNED, 1);
 	initStringInfo(&description);
 	describe(pid, &description);
 	ereport(WARNING,
 			(kept >= size / 2 ?
 			 errmsg("NOTIFY queue is %.0f%% full",
 					100.0 * (double) kept / (double) size) :
-			 errmsg("a listener is %zu kB behind in the NOTIFY queue",
-					kept / 1024),
+			 errmsg("a listener is " UINT64_FORMAT " kB behind in the NOTIFY queue",
+					lag / 1024),
 			 errdetail("The listener that is furthest behind is the server process with PID %d.",
 					   pid),
 			 errdetail_log("The listener that is furthest behind is the server process with PID %d%s.",
@@ -255,7 +240,7 @@ pinpoint_report_queue_full(Size size, int sender)
 
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_slots_furthest_behind();
+	listener = pinpoint_furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 
 	if (size > pinpoint_message_log_capacity())
@@ -291,7 +276,7 @@ pinpoint_report_no_disk_space(int error)
 
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_slots_furthest_behind();
+	listener = pinpoint_furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 
 	errno = error;

@@ -9,10 +9,10 @@
  * log, and to free 8 GB costs hardly more than to free 8 kB.
  *
  * One block is open: new batches are placed in it, one behind the other.  A batch
- * that does not fit into the rest of it goes on into the next blocks, if these are
- * free, and the last of them is the open one then.  If they are not free, the batch
- * is placed in the lowest free blocks that it fits into.  A reservation fails only
- * if neither is possible.
+ * that does not fit into the rest of it is placed in the lowest free blocks that it
+ * fits into.  If these are above the open block, it begins in the open block if it
+ * can go on into the next ones.  The last block of the batch is the open one then.  A
+ * reservation fails only if neither is possible.
  *
  * A block is in use while a batch in it is not published yet, or is published and
  * kept.  It counts the former.  Of the latter it knows the epoch of the one that was
@@ -91,6 +91,7 @@ static void take_block(int block);
 static void free_block(int block);
 static void close_open_block(void);
 static void settle(int block);
+static bool fits_in_open_block(Size size);
 static bool extend_open_block(Size size, Size usable, Size *offset);
 static bool find_free_run(Size size, Size usable, int *first);
 static int	next_free(int block);
@@ -300,10 +301,18 @@ pinpoint_blocks_reserve(Size size, Size usable, Size *offset)
 {
 	int			first;
 
-	if (extend_open_block(size, usable, offset))
+	if (fits_in_open_block(size))
+	{
+		*offset = log_blocks->cursor;
+		occupy(*offset, size);
 		return true;
+	}
+
+	/* Low blocks are in memory, and in the caches. */
 	if (!find_free_run(size, usable, &first))
-		return false;
+		return extend_open_block(size, usable, offset);
+	if (first > log_blocks->open && extend_open_block(size, usable, offset))
+		return true;
 
 	close_open_block();
 	*offset = block_start(first);
@@ -311,6 +320,14 @@ pinpoint_blocks_reserve(Size size, Size usable, Size *offset)
 	take_block(first);
 	occupy(*offset, size);
 	return true;
+}
+
+static bool
+fits_in_open_block(Size size)
+{
+	int			block = log_blocks->open;
+
+	return block != NO_BLOCK && block_end(block) - log_blocks->cursor >= size;
 }
 
 /*

@@ -25,9 +25,9 @@
  * pinned to one that was the last when they held PinpointOrderLock: nothing in
  * between can change or go away.
  *
- * The pages of old batches may be on the disk only.  So whoever has PinpointOrderLock
- * looks at no batch but at those that were written or published last; a
- * PinpointPosition has what else needs to be known of a batch.
+ * The pages of old batches may be on the disk only.  So a session that holds
+ * PinpointOrderLock looks at no published batch but the last one.  A PinpointPosition
+ * has what else needs to be known of a batch.
  *
  * See batch.c for what a batch contains.
  *

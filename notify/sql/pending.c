@@ -9,6 +9,10 @@
  * without duplicates.  A subtransaction that commits adds its lists to its
  * parent's, one that aborts drops them.  The two lists do not interact.
  *
+ * UNLISTEN * makes the actions before it needless, so they are dropped: those of the
+ * same (sub)transaction at once, those of its parent when it is merged.  So a
+ * transaction has at most one UNLISTEN *, and that comes first.
+ *
  * The rules are those of PostgreSQL: a notification is a duplicate if the
  * same (sub)transaction, or one already merged into it, has sent the same
  * channel and payload before.  A subtransaction does not look at what its
@@ -67,9 +71,11 @@ typedef struct PendingLevel
 	duplicates_hash *duplicates;	/* NULL below the threshold */
 	struct PendingLevel *upper; /* of an enclosing (sub)transaction */
 
-	/* While it is merged into its parent: how long the parent's lists were. */
+	/*
+	 * While it is merged into its parent: how long the parent's list of
+	 * notifications was.
+	 */
 	bool		merging;
-	int			upper_actions;
 	int			upper_notifications;
 } PendingLevel;
 
@@ -78,6 +84,7 @@ static PendingLevel *pending = NULL;
 static PendingLevel *current_level(void);
 static bool is_duplicate(PendingLevel *level, PinpointNotification *n);
 static void append_notification(PendingLevel *level, PinpointNotification *n);
+static bool begins_with_unlisten_all(List *actions);
 static void take_back(PendingLevel *child);
 
 /*
@@ -139,7 +146,8 @@ pinpoint_pending_notify(const char *channel, const char *payload)
  * channel: name of less than NAMEDATALEN bytes, "" for UNLISTEN *.  share_limit:
  * see PinpointAction.
  *
- * Actions are not folded: their order matters, and nobody repeats them often.
+ * Apart from what UNLISTEN * makes needless, actions are not folded: their order
+ * matters.
  */
 void
 pinpoint_pending_action(PinpointActionKind kind, const char *channel,
@@ -152,6 +160,12 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 
 	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
 
+	if (kind == PINPOINT_UNLISTEN_ALL)
+	{
+		list_free_deep(level->actions);
+		level->actions = NIL;
+	}
+
 	action = palloc(offsetof(PinpointAction, channel) + len + 1);
 	action->kind = kind;
 	action->share_limit = share_limit;
@@ -159,6 +173,13 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 	level->actions = lappend(level->actions, action);
 
 	MemoryContextSwitchTo(oldcontext);
+}
+
+static bool
+begins_with_unlisten_all(List *actions)
+{
+	return actions != NIL &&
+		((PinpointAction *) linitial(actions))->kind == PINPOINT_UNLISTEN_ALL;
 }
 
 /*
@@ -212,7 +233,6 @@ pinpoint_pending_at_subcommit(void)
 	}
 
 	child->merging = true;
-	child->upper_actions = list_length(parent->actions);
 	child->upper_notifications = list_length(parent->notifications);
 
 	/*
@@ -221,7 +241,6 @@ pinpoint_pending_at_subcommit(void)
 	 * subtransaction aborts after all.
 	 */
 	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
-	parent->actions = list_concat(parent->actions, child->actions);
 	foreach(lc, child->notifications)
 	{
 		PinpointNotification *n = lfirst(lc);
@@ -229,6 +248,15 @@ pinpoint_pending_at_subcommit(void)
 		if (!is_duplicate(parent, n))
 			append_notification(parent, n);
 	}
+
+	/* This comes last, as it is not taken back. */
+	if (begins_with_unlisten_all(child->actions))
+	{
+		list_free_deep(parent->actions);
+		parent->actions = child->actions;
+	}
+	else
+		parent->actions = list_concat(parent->actions, child->actions);
 	MemoryContextSwitchTo(oldcontext);
 
 	pending = parent;
@@ -255,7 +283,8 @@ pinpoint_pending_at_subabort(void)
 }
 
 /*
- * Take what has been merged so far out of the parent's lists.  Whatever was
+ * Take the notifications that have been merged so far out of the parent's list.
+ * (The actions come after them, and all or none.)  Whatever was
  * allocated for it meanwhile goes with the context of the subtransaction; the
  * hash table, which knows elements that will be gone, is made anew when it is
  * needed.
@@ -265,7 +294,6 @@ take_back(PendingLevel *child)
 {
 	PendingLevel *parent = child->upper;
 
-	parent->actions = list_truncate(parent->actions, child->upper_actions);
 	parent->notifications = list_truncate(parent->notifications,
 										  child->upper_notifications);
 	parent->duplicates = NULL;

@@ -26,6 +26,7 @@
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_extension.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -55,6 +56,12 @@ static Oid	notify_oid = InvalidOid;
 static Oid	queue_usage_oid = InvalidOid;
 static uint64 pg_proc_changes = 1;
 static uint64 looked_up_at_change = 0;
+
+/*
+ * Was an extension created in this transaction while ours was not there?  It may be
+ * ours.
+ */
+static bool extension_created = false;
 
 static object_access_hook_type prev_object_access = NULL;
 
@@ -114,6 +121,27 @@ pinpoint_replacement_exists(void)
 	queue_usage_oid = new_queue_usage;
 	looked_up_at_change = changes;
 	return OidIsValid(notify_oid);
+}
+
+/*
+ * Before commit: has this transaction created the extension?
+ */
+bool
+pinpoint_replacement_created(void)
+{
+	bool		created = extension_created;
+
+	extension_created = false;
+	return created && pinpoint_replacement_exists();
+}
+
+/*
+ * The transaction has ended otherwise.
+ */
+void
+pinpoint_replacement_not_created(void)
+{
+	extension_created = false;
 }
 
 /*
@@ -301,6 +329,10 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 {
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
+
+	if (access == OAT_POST_CREATE && class_id == ExtensionRelationId &&
+		!pinpoint_replacement_exists())
+		extension_created = true;
 
 	/* Spare all that is built in the look-up. */
 	if (access == OAT_FUNCTION_EXECUTE && object_id >= FirstNormalObjectId &&

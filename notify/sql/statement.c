@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "access/parallel.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "commands/async.h"
 #include "executor/executor.h"
@@ -37,12 +38,14 @@
 #include "base/compat.h"
 #include "base/settings.h"
 #include "base/transaction.h"
+#include "commit/heartbeat.h"
 #include "listener/delivery.h"
 #include "listener/listening.h"
 #include "sql/pending.h"
 #include "sql/pg_notify_rewrite.h"
 #include "sql/statement.h"
 #include "sql/utility_rewrite.h"
+#include "wakeup/sharing.h"
 
 /* Is the library preloaded?  If not, its functions can be called all the same. */
 static bool hooks_installed = false;
@@ -56,21 +59,35 @@ static void process_utility(PlannedStmt *pstmt, const char *query_string,
 							DestReceiver *dest, QueryCompletion *qc);
 static void executor_start(QueryDesc *query_desc, int eflags);
 
+static bool is_end_and_chain(Node *stmt);
 static bool get_action(Node *stmt, PinpointActionKind *kind,
 					   const char **channel);
 static bool listens_in_recovery(void);
 static void listen_in_recovery(const char *channel);
 static void record_action(PinpointActionKind kind, const char *channel);
 static bool takes_over(void);
+static void check_reserved(const char *channel);
 static void check_own_payload(const char *payload);
 static void queue_notification(const char *channel, const char *payload);
 static void check_privilege(FmgrInfo *flinfo);
 
 PG_FUNCTION_INFO_V1(pinpoint_notify);
 
+/*
+ * Install the hooks. Called once, while the server preloads its libraries.
+ *
+ * The hook that is installed last is called first, and ours does not pass NOTIFY on. So a
+ * library that is loaded before us sees no NOTIFY statement, which matters if it
+ * audits or counts them.
+ */
 void
 pinpoint_statement_init(void)
 {
+	if (ProcessUtility_hook != NULL)
+		ereport(WARNING,
+				(errmsg("a library that is loaded before pg_pinpoint does not see NOTIFY statements"),
+				 errhint("Name pg_pinpoint first in \"shared_preload_libraries\".")));
+
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	prev_ExecutorStart = ExecutorStart_hook;
@@ -100,12 +117,15 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	const char *channel = "";
 
 	pinpoint_delivery_at_statement();
+	if (is_end_and_chain(pstmt->utilityStmt))
+		pinpoint_sharing_set_chains(true);
 
 	if (IsA(pstmt->utilityStmt, NotifyStmt))
 	{
 		NotifyStmt *notify = (NotifyStmt *) pstmt->utilityStmt;
 		const char *payload = notify->payload ? notify->payload : "";
 
+		check_reserved(notify->conditionname);
 		if (takes_over())
 		{
 			/* allowed in a read-only transaction, but not here */
@@ -143,6 +163,16 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 
 	if (is_action)
 		record_action(kind, channel);
+}
+
+/*
+ * Does a statement end the transaction, and begin the next one at once?
+ */
+static bool
+is_end_and_chain(Node *stmt)
+{
+	return IsA(stmt, TransactionStmt) && ((TransactionStmt *) stmt)->chain &&
+		!IsAbortedTransactionBlockState();
 }
 
 /*
@@ -224,7 +254,16 @@ record_action(PinpointActionKind kind, const char *channel)
 		!pinpoint_listening_used() && !pinpoint_pending_exists())
 		return;
 
-	if (kind == PINPOINT_LISTEN && pinpoint_shares_channel(channel))
+	if (pinpoint_is_heartbeat_channel(channel))
+	{
+		/*
+		 * Where the extension is not there, notifications are not counted, and
+		 * a heartbeat would say what is not so.
+		 */
+		if (kind == PINPOINT_LISTEN && !pinpoint_replacement_exists())
+			return;
+	}
+	else if (kind == PINPOINT_LISTEN && pinpoint_shares_channel(channel))
 		share_limit = pinpoint_share_limit;
 	pinpoint_pending_action(kind, channel, share_limit);
 }
@@ -275,6 +314,22 @@ queue_notification(const char *channel, const char *payload)
 }
 
 /*
+ * Only the server notifies on the channel of the heartbeat.
+ *
+ * Errors: ERRCODE_RESERVED_NAME, if it is that one and the extension is there.
+ */
+static void
+check_reserved(const char *channel)
+{
+	if (pinpoint_is_heartbeat_channel(channel) && hooks_installed &&
+		pinpoint_replacement_exists())
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("channel name \"%s\" is reserved", channel),
+				 errdetail("The server itself notifies on this channel.")));
+}
+
+/*
  * A notification goes PostgreSQL's own way.  PostgreSQL will refuse a long payload;
  * where we would not, say why.
  *
@@ -311,6 +366,7 @@ pinpoint_notify(PG_FUNCTION_ARGS)
 
 	check_privilege(fcinfo->flinfo);
 	PreventCommandDuringRecovery("NOTIFY");
+	check_reserved(channel);
 	if (takes_over())
 		queue_notification(channel, payload);
 	else

@@ -22,12 +22,29 @@
  * With the end of recovery all that is left has ended, too.
  *
  * An error here would end the standby, and waiting would keep all its readers behind.
- * So nothing is allocated, but in the log.  If the log is full, the listener that is
- * furthest behind is disconnected, with the reason, until there is room.  Most let go
- * of their place at once; for those that cannot, see evict() in slots.c, replay waits
- * for LISTENER_GONE_TIME at most, but never for a client.  If a transaction's
- * notifications cannot be kept at all, or if the beginning of them came before replay
- * began, all that listen in its database are disconnected when it commits.
+ * So nothing is allocated, but in the log.  If the log is full, the listeners that are
+ * furthest behind are disconnected, with the reason: all that keep anything of the
+ * oldest quarter, and, if this is not enough, of the oldest half, then all.  Most let go
+ * of their place at once; for those that cannot, see eviction.c, replay waits for some
+ * seconds at most, once for each session, but never for a client.
+ *
+ * What cannot be delivered is never left out in silence.  If the notifications of a
+ * transaction may be incomplete here, all that listen in its database are disconnected
+ * when it commits: why_incomplete() decides it.  One case needs an argument.  A standby
+ * begins to replay at the redo point of a checkpoint.  If a transaction has written its
+ * messages before that point, and its commit record behind it, then only the commit is
+ * replayed.  Such a transaction had its XID before it wrote a message, and so before the
+ * redo point was determined, and the checkpoint notes the next XID after that: so its
+ * XID is lower than the one with which replay begins (first_redo_xid).  And its commit
+ * record is marked; see wal_messages.c.  No commit with both properties is passed over,
+ * but if all its messages were replayed.  Other transactions have both if they began
+ * before the checkpoint, and have locked a table exclusively: they disconnect listeners
+ * without need.  When no transaction is left that began before that, as the records of
+ * running transactions tell, all of this is over.  Listeners that come after the commit
+ * is replayed cannot miss anything.
+ *
+ * A primary also tells whether it replicates at all; see wal_status.c.  When it does not
+ * do so any more, all listeners are disconnected.
  *
  * All this is done where hot standby is on.  A server that recovers from a crash has
  * no sessions that could listen.
@@ -39,7 +56,6 @@
 #include "postgres.h"
 
 #include <ctype.h>
-#include <signal.h>
 
 #include "access/transam.h"
 #include "access/xact.h"
@@ -54,18 +70,15 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "commit/commit_order.h"
+#include "commit/heartbeat.h"
+#include "commit/positions.h"
 #include "commit/wal_messages.h"
+#include "listener/eviction.h"
 #include "queue/message_log.h"
 #include "standby/replay.h"
+#include "standby/replay_wait.h"
 #include "wakeup/channel_map.h"
-#include "wakeup/slots.h"
 #include "wakeup/wakeup.h"
-
-/* Microseconds between two looks whether a listener has gone. */
-#define LISTENER_GONE_INTERVAL	10000
-
-/* Milliseconds that one has to be gone. */
-#define LISTENER_GONE_TIME		5000
 
 /* The numbers in the first line of a message; see wal_messages.c. */
 enum
@@ -79,19 +92,14 @@ enum
 	NNUMBERS
 };
 
-/*
- * Milliseconds that other sessions have to read what was handed on to them by one
- * that was disconnected.
- */
-#define HAND_ON_TIME			100
-
 /* A transaction that has sent notifications, and has not ended yet. */
 typedef struct Unfinished
 {
 	TransactionId xid;
 	Oid			dboid;
 	uint32		nnotifications;
-	PinpointBatchWriter writer; /* without a batch if they cannot be kept */
+	PinpointBatchWriter writer; /* without a batch if they cannot be kept, */
+	PinpointEviction incomplete;	/* for this reason */
 } Unfinished;
 
 /*
@@ -106,19 +114,48 @@ static int	nunfinished = 0;
 /* Bytes of the log that their batches take. */
 static Size unfinished_bytes = 0;
 
+/*
+ * The next XID when replay began.  Invalid if no transaction is left that has begun
+ * before that.
+ */
+static TransactionId first_redo_xid = InvalidTransactionId;
+
+/* What the primary has told of itself last. */
+static enum
+{
+	STATUS_UNKNOWN,
+	STATUS_REPLICATES,
+	STATUS_DOES_NOT
+} primary_status = STATUS_UNKNOWN;
+
+/* The reasons of why_incomplete(), for the server log. */
+static const char *const incomplete_details[] = {
+	[PINPOINT_EVICTED_NO_ROOM] =
+	gettext_noop("There was no room for them in the NOTIFY queue."),
+	[PINPOINT_EVICTED_INCOMPLETE] =
+	gettext_noop("They were incomplete in the WAL."),
+	[PINPOINT_EVICTED_NEWER_FORM] =
+	gettext_noop("The primary has a newer version of pg_pinpoint."),
+	[PINPOINT_EVICTED_BEFORE_REDO] =
+	gettext_noop("It may have written them before the place in the WAL at which replay began."),
+};
+
 static void (*prev_message_redo) (XLogReaderState *record) = NULL;
 static void (*prev_xact_redo) (XLogReaderState *record) = NULL;
 static void (*prev_standby_redo) (XLogReaderState *record) = NULL;
+static void (*prev_message_startup) (void) = NULL;
 static void (*prev_message_cleanup) (void) = NULL;
 
 static void do_without_context(void (*work) (XLogReaderState *),
 							   XLogReaderState *record);
 static void message_redo(XLogReaderState *record);
 static void keep_message(XLogReaderState *record);
+static void set_status(const char *status, Size size);
 static void xact_redo_end(XLogReaderState *record);
 static void end_transaction(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
 static void drop_not_running(XLogReaderState *record);
+static void message_startup(void);
 static void message_cleanup(void);
 static int	max_unfinished(void);
 static void keep_piece(TransactionId xid, Oid dboid, const char *cursor,
@@ -127,13 +164,20 @@ static bool read_first_line(const char **cursor, const char *end,
 							uint64 *numbers);
 static bool read_number(const char **cursor, const char *end, char terminator,
 						uint64 *number);
-static Unfinished *begin(TransactionId xid, Oid dboid, const uint64 *numbers);
+static Unfinished *begin(TransactionId xid, Oid dboid, const uint64 *numbers,
+						 PinpointEviction incomplete);
 static bool add_line(PinpointBatchWriter *writer, const char *line,
 					 const char *end);
 static PinpointBatch *reserve(Size size);
 static PinpointBatch *try_reserve(Size size);
-static bool disconnect_furthest_behind(void);
-static void disconnect_database(Oid dboid, uint32 nnotifications);
+static void end_by_commit(Unfinished *transaction, TransactionId xid,
+						  XLogReaderState *record);
+static bool began_before_redo(TransactionId xid);
+static PinpointEviction why_incomplete(Unfinished *transaction,
+									   TransactionId xid,
+									   const xl_xact_parsed_commit *commit);
+static void disconnect_listeners(Oid dboid, PinpointEviction reason,
+								 uint32 nnotifications);
 static Unfinished *find_unfinished(TransactionId xid);
 static void publish(Unfinished *transaction);
 static void forget(Unfinished *transaction);
@@ -148,6 +192,8 @@ pinpoint_replay_init(void)
 {
 	prev_message_redo = RmgrTable[RM_LOGICALMSG_ID].rm_redo;
 	RmgrTable[RM_LOGICALMSG_ID].rm_redo = message_redo;
+	prev_message_startup = RmgrTable[RM_LOGICALMSG_ID].rm_startup;
+	RmgrTable[RM_LOGICALMSG_ID].rm_startup = message_startup;
 	prev_message_cleanup = RmgrTable[RM_LOGICALMSG_ID].rm_cleanup;
 	RmgrTable[RM_LOGICALMSG_ID].rm_cleanup = message_cleanup;
 	prev_xact_redo = RmgrTable[RM_XACT_ID].rm_redo;
@@ -201,15 +247,47 @@ keep_message(XLogReaderState *record)
 {
 	xl_logical_message *message;
 
+	const char *content;
+
 	message = (xl_logical_message *) XLogRecGetData(record);
-	if (message->transactional &&
-		message->prefix_size == sizeof(PINPOINT_MESSAGE_PREFIX) &&
+	if (message->prefix_size != sizeof(PINPOINT_MESSAGE_PREFIX) ||
 		memcmp(message->message, PINPOINT_MESSAGE_PREFIX,
-			   sizeof(PINPOINT_MESSAGE_PREFIX)) == 0)
+			   sizeof(PINPOINT_MESSAGE_PREFIX)) != 0)
+		return;
+
+	content = message->message + message->prefix_size;
+	if (message->transactional)
 		keep_piece(XLogRecGetXid(record), message->dbId,
-				   message->message + message->prefix_size,
-				   message->message + message->prefix_size +
-				   message->message_size);
+				   content, content + message->message_size);
+	else if (!OidIsValid(message->dbId))
+		set_status(content, message->message_size);
+}
+
+/*
+ * The primary tells whether it replicates notifications.  A form that is not known says
+ * nothing.
+ */
+static void
+set_status(const char *status, Size size)
+{
+	int			n;
+
+	if (size == strlen(PINPOINT_STATUS_ON) &&
+		memcmp(status, PINPOINT_STATUS_ON, size) == 0)
+		primary_status = STATUS_REPLICATES;
+	else if (size == strlen(PINPOINT_STATUS_OFF) &&
+			 memcmp(status, PINPOINT_STATUS_OFF, size) == 0 &&
+			 primary_status != STATUS_DOES_NOT)
+	{
+		primary_status = STATUS_DOES_NOT;
+		n = pinpoint_evict_database(InvalidOid, PINPOINT_EVICTED_REPLICATE_OFF);
+		if (n > 0)
+			ereport(LOG,
+					(errmsg("the primary does not replicate notifications any more"),
+					 errdetail("The %d sessions that listen on this server are disconnected.",
+							   n),
+					 errhint("Set \"pinpoint.replicate\" on every server that may become the primary.")));
+	}
 }
 
 /*
@@ -220,24 +298,24 @@ static void
 xact_redo_end(XLogReaderState *record)
 {
 	prev_xact_redo(record);
-	if (nunfinished > 0)
+	if (standbyState != STANDBY_DISABLED)
+		pinpoint_positions_judge_replication();
+	if (nunfinished > 0 || TransactionIdIsValid(first_redo_xid))
 		do_without_context(end_transaction, record);
 }
 
 static void
 end_transaction(XLogReaderState *record)
 {
-	Unfinished *transaction;
+	TransactionId xid = XLogRecGetXid(record);
+	Unfinished *transaction = find_unfinished(xid);
 
 	switch (XLogRecGetInfo(record) & XLOG_XACT_OPMASK)
 	{
 		case XLOG_XACT_COMMIT:
-			transaction = find_unfinished(XLogRecGetXid(record));
-			if (transaction != NULL)
-				publish(transaction);
+			end_by_commit(transaction, xid, record);
 			break;
 		case XLOG_XACT_ABORT:
-			transaction = find_unfinished(XLogRecGetXid(record));
 			if (transaction != NULL)
 				drop(transaction);
 			break;
@@ -246,11 +324,79 @@ end_transaction(XLogReaderState *record)
 	}
 }
 
+/*
+ * A transaction has committed.
+ *
+ * transaction: NULL if no message of it was replayed.
+ */
+static void
+end_by_commit(Unfinished *transaction, TransactionId xid,
+			  XLogReaderState *record)
+{
+	xl_xact_parsed_commit commit;
+	PinpointEviction reason;
+
+	if (transaction == NULL && !began_before_redo(xid))
+		return;
+
+	ParseCommitRecord(XLogRecGetInfo(record),
+					  (xl_xact_commit *) XLogRecGetData(record), &commit);
+	reason = why_incomplete(transaction, xid, &commit);
+	if (reason == PINPOINT_NOT_EVICTED)
+	{
+		if (transaction != NULL)
+			publish(transaction);
+		return;
+	}
+
+	/* The record has no database if the transaction has changed no catalog. */
+	disconnect_listeners(transaction != NULL ? transaction->dboid : commit.dbId,
+						 reason,
+						 transaction != NULL ? transaction->nnotifications : 0);
+	if (transaction != NULL)
+		drop(transaction);
+}
+
+/*
+ * May the notifications of a committed transaction be incomplete here?  Returns the
+ * reason if so.  See the top of this file.
+ *
+ * transaction: NULL if no message of it was replayed.
+ */
+static PinpointEviction
+why_incomplete(Unfinished *transaction, TransactionId xid,
+			   const xl_xact_parsed_commit *commit)
+{
+	if (transaction == NULL)
+		return began_before_redo(xid) &&
+			(commit->xinfo & XACT_XINFO_HAS_AE_LOCKS) != 0 ?
+			PINPOINT_EVICTED_BEFORE_REDO : PINPOINT_NOT_EVICTED;
+
+	if (transaction->writer.batch == NULL)
+		return transaction->incomplete;
+	if (!pinpoint_batch_is_complete(&transaction->writer))
+		return PINPOINT_EVICTED_INCOMPLETE;
+	return PINPOINT_NOT_EVICTED;
+}
+
+/*
+ * Did a transaction have its XID before replay began?
+ */
+static bool
+began_before_redo(TransactionId xid)
+{
+	return TransactionIdIsValid(first_redo_xid) &&
+		TransactionIdIsNormal(xid) &&
+		TransactionIdPrecedes(xid, first_redo_xid);
+}
+
 static void
 standby_redo_running(XLogReaderState *record)
 {
 	prev_standby_redo(record);
-	if (nunfinished > 0 &&
+	if (standbyState != STANDBY_DISABLED)
+		pinpoint_positions_judge_replication();
+	if ((nunfinished > 0 || TransactionIdIsValid(first_redo_xid)) &&
 		(XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_RUNNING_XACTS)
 		do_without_context(drop_not_running, record);
 }
@@ -261,6 +407,22 @@ drop_not_running(XLogReaderState *record)
 	xl_running_xacts *running = (xl_running_xacts *) XLogRecGetData(record);
 
 	drop_older_than(running->oldestRunningXid);
+	if (TransactionIdIsValid(first_redo_xid) &&
+		!TransactionIdPrecedes(running->oldestRunningXid, first_redo_xid))
+		first_redo_xid = InvalidTransactionId;
+}
+
+/*
+ * Replay begins, at a checkpoint: the next XID is the one that it has noted.
+ */
+static void
+message_startup(void)
+{
+	if (prev_message_startup)
+		prev_message_startup();
+	first_redo_xid = XidFromFullTransactionId(ReadNextFullTransactionId());
+	primary_status = STATUS_UNKNOWN;
+	pinpoint_replay_wait_begin();
 }
 
 /*
@@ -271,8 +433,10 @@ message_cleanup(void)
 {
 	if (prev_message_cleanup)
 		prev_message_cleanup();
+	pinpoint_replay_wait_end();
 	if (nunfinished > 0)
 		drop_older_than(InvalidTransactionId);
+	pinpoint_positions_raise_floor();
 }
 
 /*
@@ -284,6 +448,7 @@ static void
 keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
 {
 	uint64		numbers[NNUMBERS] = {0};
+	PinpointEviction incomplete = PINPOINT_EVICTED_INCOMPLETE;
 	Unfinished *transaction;
 	PinpointBatchWriter *writer;
 
@@ -300,11 +465,12 @@ keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
 		 */
 		numbers[OFFSET] = 1;
 		numbers[CHANNELS] = numbers[NOTIFICATIONS] = 0;
+		incomplete = PINPOINT_EVICTED_NEWER_FORM;
 	}
 
 	transaction = find_unfinished(xid);
 	if (transaction == NULL)
-		transaction = begin(xid, dboid, numbers);
+		transaction = begin(xid, dboid, numbers, incomplete);
 	if (transaction == NULL)
 		return;
 	writer = &transaction->writer;
@@ -392,36 +558,56 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 			return false;
 		string[len++] = c;
 	}
+
+	/*
+	 * A primary of an older version lets anybody notify on the channel of the
+	 * heartbeat.  Here it becomes another channel, as good as any.
+	 */
+	if (!pinpoint_batch_has_channels(writer))
+	{
+		string[len] = '\0';
+		if (pinpoint_is_heartbeat_channel(string))
+			string[0] = pg_toupper(string[0]);
+	}
 	return pinpoint_batch_add_record(writer, (uint32) number, len);
 }
 
 /*
  * The first piece of a transaction, or at least the first that is replayed here.
+ *
+ * incomplete: why it cannot be delivered, if this is not the first one.
  */
 static Unfinished *
-begin(TransactionId xid, Oid dboid, const uint64 *numbers)
+begin(TransactionId xid, Oid dboid, const uint64 *numbers,
+	  PinpointEviction incomplete)
 {
 	Unfinished *transaction;
 	PinpointBatch *batch = NULL;
-	uint16		max_assignments = Min(numbers[CHANNELS],
-								 PINPOINT_CHANNELS_LOOKED_UP) *
-		Max(pinpoint_channel_map_max_share_limit(), 1);
+	uint16		max_assignments = Min(Min(numbers[CHANNELS],
+									  PINPOINT_CHANNELS_LOOKED_UP) *
+								  Max(pinpoint_channel_map_max_receivers(), 1),
+								  PG_UINT16_MAX);
 
 	if (nunfinished == max_unfinished())
 	{
 		/* It cannot be, but if it is, then let nobody wait for this one. */
-		disconnect_database(dboid, (uint32) numbers[NOTIFICATIONS]);
+		disconnect_listeners(dboid, PINPOINT_EVICTED_NO_ROOM,
+							 (uint32) numbers[NOTIFICATIONS]);
 		return NULL;
 	}
 	if (numbers[OFFSET] == 0)
+	{
 		batch = reserve(pinpoint_batch_size_of_body(numbers[TOTAL],
 													max_assignments));
+		incomplete = PINPOINT_EVICTED_NO_ROOM;
+	}
 
 	transaction = &unfinished[nunfinished++];
 	transaction->xid = xid;
 	transaction->dboid = dboid;
 	transaction->nnotifications = (uint32) numbers[NOTIFICATIONS];
 	transaction->writer.batch = NULL;
+	transaction->incomplete = incomplete;
 
 	if (batch != NULL)
 	{
@@ -438,32 +624,35 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers)
 
 /*
  * Take space in the log, if need be that of listeners.  NULL if there is none that
- * listeners keep.
+ * listeners keep, or if they do not let go of it in time.
  */
 static PinpointBatch *
 reserve(Size size)
 {
 	PinpointBatch *batch = try_reserve(size);
+	int			waited = 0;		/* milliseconds, in all passes */
 
-	while (batch == NULL &&
-		   size <= pinpoint_message_log_capacity() - unfinished_bytes &&
-		   disconnect_furthest_behind())
+	if (batch != NULL ||
+		size > pinpoint_message_log_capacity() - unfinished_bytes)
+		return batch;
+
+	/* The oldest quarter, the oldest half, everything. */
+	for (int divisor = 4; batch == NULL && divisor > 0; divisor /= 2)
 	{
-		batch = try_reserve(size);
+		int			n = pinpoint_evict_oldest(divisor);
 
-		/*
-		 * What that one had on channels that it shared has gone to others,
-		 * who keep it now.
-		 */
-		for (int waited = 0;
-			 batch == NULL && waited < HAND_ON_TIME &&
-			 pinpoint_channel_map_is_shared();
-			 waited += LISTENER_GONE_INTERVAL / 1000)
+		if (n > 0)
+			ereport(LOG,
+					(errmsg_plural("disconnecting %d listener, as replay needs room in the NOTIFY queue",
+								   "disconnecting %d listeners, as replay needs room in the NOTIFY queue",
+								   n, n),
+					 errhint("Their clients read too slowly, or they have been in a transaction for long. Increase \"pinpoint.queue_size\" on this server if that is to be expected.")));
+
+		/* Sessions that were evicted before have been waited for. */
+		do
 		{
-			pg_usleep(LISTENER_GONE_INTERVAL);
-			PINPOINT_STARTUP_INTERRUPTS();
 			batch = try_reserve(size);
-		}
+		} while (batch == NULL && pinpoint_eviction_wait(&waited));
 	}
 	return batch;
 }
@@ -477,72 +666,32 @@ try_reserve(Size size)
 }
 
 /*
- * Disconnect the listener that is furthest behind, and wait until it keeps nothing
- * any more.  False if there is none, or if that one does not end in time: a session
- * that reports an error to a client that does not read cannot be ended.  Replay must
- * not wait for it, and not once more for each transaction.
- */
-static bool
-disconnect_furthest_behind(void)
-{
-	static int	waited_in_vain = 0;
-	int			pid = pinpoint_slots_evict_furthest();
-
-	if (pid == 0)
-		return false;
-	if (pid == waited_in_vain && pinpoint_slots_keeps(pid))
-	{
-		/* It may be another one by now. */
-		(void) kill(pid, SIGTERM);
-		return false;
-	}
-	waited_in_vain = 0;
-
-	ereport(LOG,
-			(errmsg("disconnecting the listener with PID %d, as replay needs room in the NOTIFY queue",
-					pid),
-			 errhint("Its client reads too slowly, or it has been in a transaction for long. Increase \"pinpoint.queue_size\" on this server if that is to be expected.")));
-
-	/*
-	 * As in pg_terminate_backend(), it may have ended by itself.  One order
-	 * may not be enough: it obeys the first by telling its client, and may
-	 * wait for that.
-	 */
-	for (int waited = 0;; waited += LISTENER_GONE_INTERVAL / 1000)
-	{
-		(void) kill(pid, SIGTERM);
-		if (!pinpoint_slots_keeps(pid))
-			return true;
-		if (waited >= LISTENER_GONE_TIME)
-		{
-			waited_in_vain = pid;
-			return false;
-		}
-		pg_usleep(LISTENER_GONE_INTERVAL);
-		PINPOINT_STARTUP_INTERRUPTS();
-	}
-}
-
-/*
- * What a transaction has notified cannot be told: disconnect all who listen in its
- * database.
+ * What a transaction has notified may be incomplete: disconnect all that listen in its
+ * database, or in all databases if that is InvalidOid.
+ *
+ * nnotifications: how many it has sent, 0 if not known.
  */
 static void
-disconnect_database(Oid dboid, uint32 nnotifications)
+disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 {
-	int			n = pinpoint_slots_evict_database(dboid);
+	int			n = pinpoint_evict_database(dboid, reason);
 
+	pinpoint_positions_raise_floor();
 	if (n == 0)
 		return;
 	ereport(LOG,
 			(nnotifications > 0 ?
-			 errmsg("cannot tell the %u notifications of a transaction",
+			 errmsg("cannot deliver the %u notifications of a transaction",
 					nnotifications) :
-			 errmsg("cannot tell the notifications of a transaction"),
-			 errdetail("There was no room for them in the NOTIFY queue, or they were replayed in part only, or the primary has a newer version of pg_pinpoint. The %d sessions that listen in its database are disconnected.",
-					   n),
-			 nnotifications > 0 ?
-			 errhint("If this happens more than once, increase \"pinpoint.queue_size\" on this server.") : 0));
+			 errmsg("cannot deliver the notifications of a transaction"),
+			 errdetail("%s %s", _(incomplete_details[reason]),
+					   OidIsValid(dboid) ?
+					   _("All sessions that listen in its database are disconnected.") :
+					   _("All sessions that listen are disconnected.")),
+			 reason == PINPOINT_EVICTED_NO_ROOM ?
+			 errhint("If this happens more than once, increase \"pinpoint.queue_size\" on this server.") : 0,
+			 reason == PINPOINT_EVICTED_NEWER_FORM ?
+			 errhint("Install the primary's version of pg_pinpoint on this server.") : 0));
 }
 
 static Unfinished *
@@ -557,23 +706,16 @@ find_unfinished(TransactionId xid)
 }
 
 /*
- * A transaction has committed.
+ * A transaction has committed, and its batch is complete.
  */
 static void
 publish(Unfinished *transaction)
 {
 	PinpointBatch *batch = transaction->writer.batch;
 
-	if (batch != NULL && pinpoint_batch_is_complete(&transaction->writer))
-	{
-		forget(transaction);
-		pinpoint_commit_order_publish_replayed(batch);
-	}
-	else
-	{
-		disconnect_database(transaction->dboid, transaction->nnotifications);
-		drop(transaction);
-	}
+	forget(transaction);
+	pinpoint_wakeup_find_replayed(batch);
+	pinpoint_commit_order_publish_replayed(batch);
 }
 
 /*

@@ -31,9 +31,10 @@ typedef struct Row
 	char		channel[NAMEDATALEN];
 	int			nlisteners;
 	int			nsharers;
+	int			ngroups;		/* of those who share it */
 	uint64		transactions;
 	int			slotno;			/* of the listener */
-	bool		shared;			/* with other sessions */
+	Oid			group;			/* with which it shares the channel, if it does */
 } Row;
 
 typedef struct Rows
@@ -103,6 +104,10 @@ add_channel(Oid dboid, const char *channel,
 		return;
 	row->nlisteners = listeners->nslots + listeners->nsharers;
 	row->nsharers = listeners->nsharers;
+	row->ngroups = 0;
+	for (int i = 0; i < listeners->nsharers;
+		 i += pinpoint_listeners_group_size(listeners, i))
+		row->ngroups++;
 	row->transactions = pg_atomic_read_u64(listeners->transactions);
 }
 
@@ -117,8 +122,8 @@ add_listeners(Oid dboid, const char *channel,
 
 		if (row == NULL)
 			continue;
-		row->slotno = listeners->slots[i];
-		row->shared = i >= listeners->nslots;
+		row->slotno = pinpoint_listener(listeners, i)->slotno;
+		row->group = pinpoint_listener(listeners, i)->group;
 	}
 }
 
@@ -135,7 +140,7 @@ name_of(Row *row, bool *isnull)
 Datum
 pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 {
-#define CHANNEL_COLUMNS 5		/* version 0.1.0 has only three */
+#define CHANNEL_COLUMNS 6		/* version 0.1.0 has only three */
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Rows		rows;
 
@@ -154,6 +159,7 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 		values[2] = Int32GetDatum(row->nlisteners);
 		values[3] = Int32GetDatum(row->nsharers);
 		values[4] = Int64GetDatum((int64) row->transactions);
+		values[5] = Int32GetDatum(row->ngroups);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
 	}
@@ -186,7 +192,7 @@ pids_by_slot(void)
 Datum
 pinpoint_stat_get_listening(PG_FUNCTION_ARGS)
 {
-#define LISTENING_COLUMNS 4
+#define LISTENING_COLUMNS 5
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Rows		rows;
 	int		   *before;
@@ -210,7 +216,9 @@ pinpoint_stat_get_listening(PG_FUNCTION_ARGS)
 		values[0] = Int32GetDatum(pid);
 		values[1] = ObjectIdGetDatum(row->dboid);
 		values[2] = name_of(row, &nulls[2]);
-		values[3] = BoolGetDatum(row->shared);
+		values[3] = BoolGetDatum(OidIsValid(row->group));
+		values[4] = ObjectIdGetDatum(row->group);
+		nulls[4] = !OidIsValid(row->group);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
 	}

@@ -61,7 +61,7 @@ state_name(PinpointWakeState state)
 Datum
 pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 {
-#define LISTENER_COLUMNS 9		/* version 0.1.0 has the first seven */
+#define LISTENER_COLUMNS 10		/* version 0.1.0 has the first seven */
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	PinpointListenerStats *listeners;
 	int			n;
@@ -90,6 +90,7 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 			values[6] = Int64GetDatum((int64) l->backlog_bytes);
 			values[7] = Int64GetDatum((int64) l->backlog_batches);
 			values[8] = TimestampTzGetDatum(l->oldest_unread);
+			values[9] = BoolGetDatum(l->slot.wakes_for_all);
 			memset(&nulls[2], false, sizeof(nulls) - 2 * sizeof(bool));
 			nulls[8] = l->oldest_unread == 0;
 		}

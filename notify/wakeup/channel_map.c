@@ -3,17 +3,34 @@
  * channel_map.c
  *		Who listens: (database, channel) to session slots.
  *
- * The map is a dshash table.  An entry holds an array of slot numbers.  Only
+ * The map is a hash table.  An entry holds the listeners on a channel.  Only
  * the owner of a slot adds or removes its number: before the commit of a
  * LISTEN, and after that of an UNLISTEN; see listening.c.  The sender of a
  * notification reads the map to learn whom to wake.
  *
  * All of it lives in one piece of main shared memory of fixed size
- * (pinpoint.channel_memory).  It could grow into dynamic shared memory, but a
- * segment of that has to be mapped by every process that comes across it, which
- * may fail, and the map is read and changed after commit, where nothing may.
- * With all of it mapped from the start, adding to the map is the only thing
- * that can fail, and that is done before commit.
+ * (pinpoint.channel_memory): an array of buckets, and items of ITEM_SIZE bytes.  An
+ * entry is an item.  It has room for two listeners.  If there are more, they are in
+ * the leaves of a tree of further items, ten in each; a node has 32 children.  So
+ * adding a listener takes a few items at most, and removing one takes none.
+ *
+ * This is not dshash in a DSA area for two reasons.  dshash doubles its table with
+ * the locks of all partitions held, and senders would wait for that.  And an area of
+ * limited size loses a bit of memory with each allocation that fails, so a user could
+ * use up all of it for good.
+ *
+ * Any user can fill the memory.  So a LISTEN does not fail when its channel
+ * does not fit: its session is woken for everything in its database instead, see
+ * pinpoint_slot_set_wakes_for_all().  A channel does not fit if
+ *
+ *	- there is no item left;
+ *	- its role would have more memory than is free then.  So one role gets half of
+ *	  the memory at most, the next one half of what is left, and so on;
+ *	- too many channels have similar hash values.  That does not happen by chance,
+ *	  but it bounds the time of a look-up, whatever the names are.
+ *
+ * Hash values depend on a random seed (see pinpoint_channel_hash()), so nobody can
+ * choose names with similar ones.
  *
  * In front of the map is an array that counts its entries by hash, so that a
  * sender does not look for channels that nobody listens on.
@@ -25,14 +42,12 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "lib/dshash.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
-#include "storage/ipc.h"
+#include "port/pg_bitutils.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
-#include "utils/dsa.h"
-#include "utils/memutils.h"
+#include "storage/spin.h"
 
 #include "base/locks.h"
 #include "base/settings.h"
@@ -47,52 +62,89 @@
 #define DEFAULT_BASE_SIZE			((Size) 16 * 1024 * 1024)
 #define DEFAULT_SIZE_PER_SESSION	((Size) 32 * 1024)
 
-/*
- * Listeners that an entry holds by itself.  Most channels have one or two, and
- * with the first one inside, making an entry is one allocation: there is no
- * half-made entry to clean up if a second one failed.
- */
+/* Bytes of an item, and what fits into one. */
+#define ITEM_SIZE			128
 #define LISTENERS_INLINE	2
+#define LISTENERS_PER_LEAF	10
+#define CHILDREN_PER_NODE	32
 
-typedef struct ChannelKey
-{
-	Oid			dboid;
-	char		channel[NAMEDATALEN];	/* zero-terminated */
-} ChannelKey;
+/* Levels of nodes and leaves of the tree for 2^24 listeners, which is enough. */
+#define MAX_DEPTH			6
+
+/* Partitions of the map, each with a lock: by the highest bits of the hash value. */
+#define PARTITIONS_LOG2		7
+#define PARTITIONS			(1 << PARTITIONS_LOG2)
+#define PARTITION_OF(hash)	((hash) >> (32 - PARTITIONS_LOG2))
+
+/* Counters of entries, likewise. */
+#define FILTER_LOG2			14
+#define FILTER_SIZE			(1 << FILTER_LOG2)
 
 /*
- * Entry of the map.  Protected by the lock of its partition, but for turn and
- * transactions; so is the array of slot numbers that it may point to.  Those who
- * share the channel are the last nsharers of them.  They are in no order otherwise.
+ * Entries that one of these may count: four times the mean when the memory is full, and
+ * so many more.
+ */
+#define MAX_ABOVE_MEAN		64
+
+/*
+ * Bytes that are charged to the role of a listener: for the first one on a channel
+ * its entry, for each other one its part of the tree, roughly.
+ */
+#define ENTRY_CHARGE		ITEM_SIZE
+#define LISTENER_CHARGE		32
+
+/* Number of an item, counted from 1; 0 for none. */
+typedef uint32 ItemNumber;
+
+/*
+ * Entry of the map.  Protected by the lock of its partition, but for transactions
+ * and turns, see channel_map.h; so are the items of its tree.
  *
- * The fields are in this order to leave no holes: see ITEM_SIZE.
+ * The fields are in this order to leave no holes.
  */
 typedef struct ChannelEntry
 {
-	ChannelKey	key;			/* must be first */
+	ItemNumber	next;			/* in the same bucket */
+	uint32		hash;
+	Oid			dboid;
+	char		channel[NAMEDATALEN];	/* zero-terminated */
 	int			nlisteners;
-	int			length;			/* elements that fit where they are now */
-	int			few[LISTENERS_INLINE];	/* while length is LISTENERS_INLINE */
-	int			nsharers;
-	int			share_limit;	/* of the one who began to share it last */
-	uint32		turn;			/* see PinpointListeners, */
-	pg_atomic_uint64 transactions;	/* likewise */
-	dsa_pointer many;			/* array of int, when length is more */
+	int			nsharers;		/* the last ones of them */
+	uint32		charged:24;		/* slot of the listener that ENTRY_CHARGE is
+								 * charged to */
+	uint32		depth:8;		/* levels of the tree; 0 if there is none */
+	union
+	{
+		PinpointListener few[LISTENERS_INLINE]; /* while depth is 0 */
+		ItemNumber	root;		/* of the tree */
+	};
+	pg_atomic_uint64 transactions;	/* see PinpointListeners */
 } ChannelEntry;
 
+typedef union Item
+{
+	ChannelEntry entry;
+	PinpointListener listeners[LISTENERS_PER_LEAF]; /* of a leaf */
+	ItemNumber	children[CHILDREN_PER_NODE];	/* of a node */
+	ItemNumber	next_free;
+	char		size[ITEM_SIZE];
+} Item;
+
+StaticAssertDecl(NAMEDATALEN != 64 || sizeof(Item) == ITEM_SIZE,
+				 "an entry of the channel map fits into an item");
+
 /*
- * With what dshash puts in front of it, an entry fits into what DSA hands out for 113
- * to 128 bytes.  The next size is 160.
+ * Memory of the map that is charged to a session.  bytes: changed by the session
+ * itself, or under the lock of the partition of an entry that it listens on.
  */
-#define ITEM_SIZE			(sizeof(ChannelEntry) + 16)
-StaticAssertDecl(NAMEDATALEN != 64 || ITEM_SIZE <= 128,
-				 "an entry of the channel map takes 128 bytes");
-
-/* Counters of entries; a power of two. */
-#define FILTER_SIZE		16384
+typedef struct Account
+{
+	pg_atomic_uint32 roleid;	/* written by the session */
+	pg_atomic_uint64 bytes;
+} Account;
 
 /*
- * nentries: how many entries there are with a hash value of this remainder.
+ * nentries: how many entries there are whose hash values begin with these bits.
  * Changed under the lock of the entry's partition, read without.  A sender that
  * must find a listener sees its entry counted: the listener has counted it
  * before its commit, with a full barrier, and the sender has taken
@@ -100,45 +152,61 @@ StaticAssertDecl(NAMEDATALEN != 64 || ITEM_SIZE <= 128,
  *
  * nsharing: how often a session shares a channel, likewise.
  *
- * max_share_limit: the largest limit with which a channel was ever shared.
+ * max_receivers: how many sessions were to get a notification on a shared channel
+ * at most, ever.
+ *
+ * first_free, ntaken: protected by items_lock.  Items from number ntaken + 1 on were
+ * never in use, so their memory need not exist yet.
+ *
+ * nfree: changed under items_lock, read without.
  */
 typedef struct ChannelMapControl
 {
 	pg_atomic_uint32 nsharing;
-	pg_atomic_uint32 max_share_limit;
+	pg_atomic_uint32 max_receivers;
+	slock_t		items_lock;
+	ItemNumber	first_free;
+	uint32		ntaken;
+	pg_atomic_uint32 nfree;
 	pg_atomic_uint32 nentries[FILTER_SIZE];
+	LWLockPadded partitions[PARTITIONS];
+	Account		accounts[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
 } ChannelMapControl;
 
+/* Set by the postmaster, and inherited by all processes. */
 static ChannelMapControl *map_control = NULL;
-static dsa_area *map_area = NULL;
-static dshash_table *channel_map = NULL;
+static ItemNumber *buckets = NULL;
+static Item *items = NULL;
+static int	nbuckets_log2;
+static uint32 max_same_bits;	/* entries that one of nentries may count */
 
 static Size map_size(void);
+static Size control_size(void);
+static Size max_items(void);
 static uint32 combined_hash(Oid dboid, uint32 hash);
-static pg_atomic_uint32 *entry_counter(Oid dboid, uint32 hash);
-static uint32 key_hash(const void *key, size_t size, void *arg);
-static int	key_compare(const void *a, const void *b, size_t size, void *arg);
-static void make_key(ChannelKey *key, Oid dboid, const char *channel);
-static void describe(ChannelEntry *entry, PinpointListeners *listeners);
-static int *listeners_of(ChannelEntry *entry);
-static void add(const char *channel, int slotno, int share_limit);
-static void raise_max_share_limit(uint32 share_limit);
+static pg_atomic_uint32 *entry_counter(uint32 hash);
+static LWLock *partition_lock(uint32 hash);
+static ItemNumber *bucket_of(uint32 hash);
+static Item *item(ItemNumber number);
+static bool take_items(int n, ItemNumber *numbers);
+static void free_item(ItemNumber number);
+static ItemNumber *find(Oid dboid, const char *channel, uint32 hash);
+static ChannelEntry *make_entry(const char *channel, uint32 hash);
+static bool may_have_more(Oid roleid);
+static void charge(int slotno, int64 bytes);
+static bool add_listener(ChannelEntry *entry, const PinpointListener *listener,
+						 bool may_grow);
+static void raise_max_receivers(uint32 receivers);
 static void remove_listener(ChannelEntry *entry, int slotno);
-static void resize_listeners(ChannelEntry *entry, int length, int flags);
-static void explain_full(void *arg);
-
-static const dshash_parameters map_parameters = {
-	.key_size = sizeof(ChannelKey),
-	.entry_size = sizeof(ChannelEntry),
-	.compare_function = key_compare,
-	.hash_function = key_hash,
-#if PG_VERSION_NUM >= 170000
-	.copy_function = dshash_memcpy,
-#endif
-};
+static uint32 listeners_below(int depth);
+static PinpointListener *listener_at(ChannelEntry *entry, uint32 place);
+static bool make_room(ChannelEntry *entry);
+static void shrink(ChannelEntry *entry);
+static int	end_of_group(const PinpointListeners *listeners, Oid group);
+static void describe(ChannelEntry *entry, PinpointListeners *listeners);
 
 /*
- * Bytes for the map itself.
+ * Bytes for buckets and items.
  */
 static Size
 map_size(void)
@@ -149,59 +217,38 @@ map_size(void)
 					mul_size(MaxBackends, DEFAULT_SIZE_PER_SESSION));
 }
 
-/*
- * Hash of a key, from pinpoint_channel_hash() of its channel.
- */
-static uint32
-combined_hash(Oid dboid, uint32 hash)
+static Size
+control_size(void)
 {
-	return hash_combine(hash, murmurhash32((uint32) dboid));
+	return CACHELINEALIGN(add_size(offsetof(ChannelMapControl, accounts),
+								   mul_size(MaxBackends, sizeof(Account))));
 }
 
 /*
- * The counter of entries like that of a channel.  hash: pinpoint_channel_hash().
+ * Hash of a channel of a database.  hash: pinpoint_channel_hash().
  */
-static pg_atomic_uint32 *
-entry_counter(Oid dboid, uint32 hash)
+uint32
+pinpoint_channel_map_hash(Oid dboid, uint32 hash)
 {
-	return &map_control->nentries[combined_hash(dboid, hash) % FILTER_SIZE];
+	return combined_hash(dboid, hash);
 }
 
 /*
- * Keys are compared up to the terminating zero, so the rest of the array need
- * not be cleared.
+ * Items for which there is room, beside the buckets.
  */
-static uint32
-key_hash(const void *key, size_t size, void *arg)
+static Size
+max_items(void)
 {
-	const ChannelKey *k = key;
+	Size		size = map_size() -
+		((Size) 1 << nbuckets_log2) * sizeof(ItemNumber);
 
-	return combined_hash(k->dboid, pinpoint_channel_hash(k->channel));
-}
-
-static int
-key_compare(const void *a, const void *b, size_t size, void *arg)
-{
-	const ChannelKey *ka = a;
-	const ChannelKey *kb = b;
-
-	if (ka->dboid != kb->dboid)
-		return ka->dboid < kb->dboid ? -1 : 1;
-	return strcmp(ka->channel, kb->channel);
-}
-
-static void
-make_key(ChannelKey *key, Oid dboid, const char *channel)
-{
-	memset(key, 0, sizeof(ChannelKey));
-	key->dboid = dboid;
-	strlcpy(key->channel, channel, NAMEDATALEN);
+	return Min(size / ITEM_SIZE, PG_INT32_MAX);
 }
 
 Size
 pinpoint_channel_map_shmem_size(void)
 {
-	return add_size(MAXALIGN(sizeof(ChannelMapControl)), map_size());
+	return add_size(control_size() + PG_CACHE_LINE_SIZE, map_size());
 }
 
 /*
@@ -213,135 +260,290 @@ pinpoint_channel_map_shmem_size(void)
 void
 pinpoint_channel_map_shmem_init(void)
 {
-	MemoryContext oldcontext;
-	void	   *place;
-	dshash_parameters parameters = map_parameters;
+	char	   *place;
 	bool		found;
 
-	map_control = ShmemInitStruct("pg_pinpoint channel map",
-								  pinpoint_channel_map_shmem_size(), &found);
+	place = ShmemInitStruct("pg_pinpoint channel map",
+							pinpoint_channel_map_shmem_size(), &found);
 	Assert(!found);
 
+	map_control = (ChannelMapControl *) CACHELINEALIGN(place);
+	nbuckets_log2 = Min(pg_ceil_log2_64(map_size() / ITEM_SIZE), 31);
+	Assert(nbuckets_log2 >= PARTITIONS_LOG2);
+	items = (Item *) ((char *) map_control + control_size());
+	buckets = (ItemNumber *) (items + max_items());
+	max_same_bits = MAX_ABOVE_MEAN + 4 * (max_items() / FILTER_SIZE);
+
 	pg_atomic_init_u32(&map_control->nsharing, 0);
-	pg_atomic_init_u32(&map_control->max_share_limit, 0);
+	pg_atomic_init_u32(&map_control->max_receivers, 0);
+	SpinLockInit(&map_control->items_lock);
+	map_control->first_free = 0;
+	map_control->ntaken = 0;
+	pg_atomic_init_u32(&map_control->nfree, max_items());
 	for (int i = 0; i < FILTER_SIZE; i++)
 		pg_atomic_init_u32(&map_control->nentries[i], 0);
+	for (int i = 0; i < PARTITIONS; i++)
+		LWLockInitialize(&map_control->partitions[i].lock,
+						 pinpoint_channel_map_tranche());
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		pg_atomic_init_u32(&map_control->accounts[i].roleid, InvalidOid);
+		pg_atomic_init_u64(&map_control->accounts[i].bytes, 0);
+	}
+	memset(buckets, 0, ((Size) 1 << nbuckets_log2) * sizeof(ItemNumber));
+}
 
-	/* It is not to grow beyond its place, ever. */
-	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	place = (char *) map_control + MAXALIGN(sizeof(ChannelMapControl));
-	parameters.tranche_id = pinpoint_channel_map_tranche();
-	map_area = dsa_create_in_place(place, map_size(), parameters.tranche_id,
-								   NULL);
-	dsa_pin(map_area);
-	dsa_pin_mapping(map_area);
-	dsa_set_size_limit(map_area, map_size());
-	channel_map = dshash_create(map_area, &parameters, NULL);
-	MemoryContextSwitchTo(oldcontext);
+/*
+ * Hash of a channel in a database, from pinpoint_channel_hash() of the channel.
+ */
+static uint32
+combined_hash(Oid dboid, uint32 hash)
+{
+	return hash_combine(hash, murmurhash32((uint32) dboid));
+}
+
+/*
+ * What belongs to a hash value.
+ */
+static pg_atomic_uint32 *
+entry_counter(uint32 hash)
+{
+	return &map_control->nentries[hash >> (32 - FILTER_LOG2)];
+}
+
+static LWLock *
+partition_lock(uint32 hash)
+{
+	return &map_control->partitions[PARTITION_OF(hash)].lock;
+}
+
+static ItemNumber *
+bucket_of(uint32 hash)
+{
+	return &buckets[hash >> (32 - nbuckets_log2)];
+}
+
+static Item *
+item(ItemNumber number)
+{
+	return &items[number - 1];
+}
+
+/*
+ * Take n items, or none if there are not so many.
+ */
+static bool
+take_items(int n, ItemNumber *numbers)
+{
+	bool		enough;
+
+	SpinLockAcquire(&map_control->items_lock);
+	enough = pg_atomic_read_u32(&map_control->nfree) >= (uint32) n;
+	for (int i = 0; enough && i < n; i++)
+	{
+		numbers[i] = map_control->first_free;
+		if (numbers[i] != 0)
+			map_control->first_free = item(numbers[i])->next_free;
+		else
+			numbers[i] = ++map_control->ntaken;
+	}
+	if (enough)
+		pg_atomic_write_u32(&map_control->nfree,
+							pg_atomic_read_u32(&map_control->nfree) - n);
+	SpinLockRelease(&map_control->items_lock);
+	return enough;
+}
+
+static void
+free_item(ItemNumber number)
+{
+	SpinLockAcquire(&map_control->items_lock);
+	item(number)->next_free = map_control->first_free;
+	map_control->first_free = number;
+	pg_atomic_write_u32(&map_control->nfree,
+						pg_atomic_read_u32(&map_control->nfree) + 1);
+	SpinLockRelease(&map_control->items_lock);
+}
+
+/*
+ * Find the entry of a channel.  Returns where its number is: in the bucket, or in
+ * another entry; NULL if there is none.  hash: combined_hash() of the channel.  The
+ * caller holds the lock of the partition.
+ */
+static ItemNumber *
+find(Oid dboid, const char *channel, uint32 hash)
+{
+	ItemNumber *number = bucket_of(hash);
+
+	while (*number != 0)
+	{
+		ChannelEntry *entry = &item(*number)->entry;
+
+		if (entry->hash == hash && entry->dboid == dboid &&
+			strcmp(entry->channel, channel) == 0)
+			return number;
+		number = &entry->next;
+	}
+	return NULL;
 }
 
 /*
  * Add a slot to the listeners on a channel of this database, where it is not
  * yet.
  *
- * share_limit: how many of those who share the channel get each notification, if
- * this one is to share it; 0 if not.
+ * roleid: the role of its session.  share_limit: how many sessions of this role get
+ * each notification, if this one is to share the channel; 0 if not.
  *
- * The array of listeners grows by doubling, and shrinks here as well when it
- * has become far too large: removal comes after commit, where nothing may be
- * allocated.
- *
- * Errors: ERRCODE_OUT_OF_MEMORY, if the memory for channels is full.  The map is
- * as it was then.  PostgreSQL reports an error to the client before it releases the
- * locks that are held, and waits for that client; so they are released here.  The
- * caller holds none.
+ * Returns false if the channel does not fit, see above.  The map is as it was then.
  */
-void
-pinpoint_channel_map_add(const char *channel, int slotno, int share_limit)
+bool
+pinpoint_channel_map_add(const char *channel, int slotno, Oid roleid,
+						 int share_limit)
 {
-	ErrorContextCallback context;
+	uint32		hash = combined_hash(MyDatabaseId,
+									 pinpoint_channel_hash(channel));
+	PinpointListener listener = {
+		.slotno = slotno,
+		.share_limit = share_limit,
+		.group = share_limit > 0 ? roleid : InvalidOid,
+	};
+	ItemNumber *number;
+	ChannelEntry *entry;
+	bool		may_grow;
+	bool		fits;
 
-	context.callback = explain_full;
-	context.arg = NULL;
-	context.previous = error_context_stack;
-	error_context_stack = &context;
+	/* Nothing is charged to this session yet, or it has the same role. */
+	pg_atomic_write_u32(&map_control->accounts[slotno].roleid, roleid);
+	may_grow = may_have_more(roleid);
 
-	PG_TRY();
-	{
-		add(channel, slotno, share_limit);
-	}
-	PG_CATCH();
-	{
-		LWLockReleaseAll();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
-	error_context_stack = context.previous;
+	LWLockAcquire(partition_lock(hash), LW_EXCLUSIVE);
+	number = find(MyDatabaseId, channel, hash);
+	if (number != NULL)
+		entry = &item(*number)->entry;
+	else
+		entry = may_grow ? make_entry(channel, hash) : NULL;
+	fits = entry != NULL && add_listener(entry, &listener, may_grow);
+	LWLockRelease(partition_lock(hash));
+	return fits;
 }
 
-static void
-add(const char *channel, int slotno, int share_limit)
+/*
+ * Make the entry of a channel.  NULL if it does not fit.
+ */
+static ChannelEntry *
+make_entry(const char *channel, uint32 hash)
 {
-	ChannelKey	key;
+	ItemNumber	number;
+	ItemNumber *bucket = bucket_of(hash);
 	ChannelEntry *entry;
-	int		   *listeners;
-	bool		found;
 
-	make_key(&key, MyDatabaseId, channel);
-	entry = dshash_find_or_insert(channel_map, &key, &found);
-	if (!found)
+	if (pg_atomic_fetch_add_u32(entry_counter(hash), 1) >= max_same_bits ||
+		!take_items(1, &number))
 	{
-		entry->nlisteners = 0;
-		entry->length = LISTENERS_INLINE;
-		entry->many = InvalidDsaPointer;
-		entry->nsharers = 0;
-		entry->share_limit = 0;
-		entry->turn = 0;
-		pg_atomic_init_u64(&entry->transactions, 0);
-		pg_atomic_fetch_add_u32(entry_counter(MyDatabaseId,
-											  pinpoint_channel_hash(channel)),
-								1);
+		pg_atomic_fetch_sub_u32(entry_counter(hash), 1);
+		return NULL;
 	}
 
-	if (entry->nlisteners == entry->length)
-		resize_listeners(entry, 2 * entry->length, 0);
-	else if (entry->length > LISTENERS_INLINE &&
-			 entry->nlisteners < entry->length / 4)
-		resize_listeners(entry, entry->length / 2, DSA_ALLOC_NO_OOM);
+	entry = &item(number)->entry;
+	entry->hash = hash;
+	entry->dboid = MyDatabaseId;
+	strlcpy(entry->channel, channel, NAMEDATALEN);
+	entry->nlisteners = 0;
+	entry->nsharers = 0;
+	entry->depth = 0;
+	pg_atomic_init_u64(&entry->transactions, 0);
+	entry->next = *bucket;
+	*bucket = number;
+	return entry;
+}
 
-	listeners = listeners_of(entry);
-	if (share_limit > 0)
-	{
-		listeners[entry->nlisteners] = slotno;
-		entry->nsharers++;
-		entry->share_limit = share_limit;
-		pg_atomic_fetch_add_u32(&map_control->nsharing, 1);
-		raise_max_share_limit(share_limit);
-	}
-	else
-	{
-		/* the first of those who share it makes way */
-		int			place = entry->nlisteners - entry->nsharers;
+/*
+ * May a role have an item more?
+ *
+ * Takes no lock.  Accounts that change meanwhile make the answer a little less
+ * exact.
+ */
+static bool
+may_have_more(Oid roleid)
+{
+	Size		nfree = pg_atomic_read_u32(&map_control->nfree);
+	Size		of_role = 0;
 
-		listeners[entry->nlisteners] = listeners[place];
-		listeners[place] = slotno;
+	/* The usual case: not even all roles together have that much. */
+	if (max_items() - nfree < nfree)
+		return true;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		Account    *account = &map_control->accounts[i];
+
+		if (pg_atomic_read_u32(&account->roleid) == roleid)
+			of_role += pg_atomic_read_u64(&account->bytes);
 	}
+	return of_role < nfree * ITEM_SIZE;
+}
+
+/*
+ * Charge a session with so many bytes more, or less.
+ */
+static void
+charge(int slotno, int64 bytes)
+{
+	pg_atomic_fetch_add_u64(&map_control->accounts[slotno].bytes, bytes);
+}
+
+/*
+ * Add a listener to an entry that is locked exclusively.  Returns false if it does
+ * not fit.  (The first two always do.)  may_grow: may the entry take more memory?
+ */
+static bool
+add_listener(ChannelEntry *entry, const PinpointListener *listener,
+			 bool may_grow)
+{
+	PinpointListeners listeners;
+	int			place;
+
+	if (entry->nlisteners >= LISTENERS_INLINE && !may_grow)
+		return false;
+	if (!make_room(entry))
+		return false;
+
+	/* It becomes the last one of its group. */
+	describe(entry, &listeners);
+	place = OidIsValid(listener->group) ?
+		listeners.nslots + end_of_group(&listeners, listener->group) :
+		listeners.nslots;
+	for (int i = entry->nlisteners; i > place; i--)
+		*listener_at(entry, i) = *listener_at(entry, i - 1);
+	*listener_at(entry, place) = *listener;
+
+	if (entry->nlisteners == 0)
+		entry->charged = listener->slotno;
+	charge(listener->slotno,
+		   entry->nlisteners == 0 ? ENTRY_CHARGE : LISTENER_CHARGE);
 	entry->nlisteners++;
-	dshash_release_lock(channel_map, entry);
+
+	if (listener->share_limit > 0)
+	{
+		entry->nsharers++;
+		pg_atomic_fetch_add_u32(&map_control->nsharing, 1);
+		describe(entry, &listeners);
+		raise_max_receivers(pinpoint_listeners_max_receivers(&listeners));
+	}
+	return true;
 }
 
 /*
  * Others may do the same at this moment, for channels of other partitions.
  */
 static void
-raise_max_share_limit(uint32 share_limit)
+raise_max_receivers(uint32 receivers)
 {
-	uint32		max = pg_atomic_read_u32(&map_control->max_share_limit);
+	uint32		max = pg_atomic_read_u32(&map_control->max_receivers);
 
-	while (max < share_limit &&
-		   !pg_atomic_compare_exchange_u32(&map_control->max_share_limit,
-										   &max, share_limit))
+	while (max < receivers &&
+		   !pg_atomic_compare_exchange_u32(&map_control->max_receivers,
+										   &max, receivers))
 	{
 	}
 }
@@ -353,55 +555,196 @@ raise_max_share_limit(uint32 share_limit)
 void
 pinpoint_channel_map_remove(const char *channel, int slotno)
 {
-	ChannelKey	key;
-	ChannelEntry *entry;
+	uint32		hash = combined_hash(MyDatabaseId,
+									 pinpoint_channel_hash(channel));
+	ItemNumber *number;
 
-	make_key(&key, MyDatabaseId, channel);
-	entry = dshash_find(channel_map, &key, true);
-	if (entry == NULL)
-		return;
-
-	remove_listener(entry, slotno);
-	if (entry->nlisteners > 0)
+	LWLockAcquire(partition_lock(hash), LW_EXCLUSIVE);
+	number = find(MyDatabaseId, channel, hash);
+	if (number != NULL)
 	{
-		dshash_release_lock(channel_map, entry);
-		return;
-	}
+		ItemNumber	found = *number;
+		ChannelEntry *entry = &item(found)->entry;
 
-	if (DsaPointerIsValid(entry->many))
-		dsa_free(map_area, entry->many);
-	dshash_delete_entry(channel_map, entry);
-	pg_atomic_fetch_sub_u32(entry_counter(MyDatabaseId,
-										  pinpoint_channel_hash(channel)),
-							1);
+		remove_listener(entry, slotno);
+		if (entry->nlisteners == 0)
+		{
+			*number = entry->next;
+			free_item(found);
+			pg_atomic_fetch_sub_u32(entry_counter(hash), 1);
+		}
+	}
+	LWLockRelease(partition_lock(hash));
 }
 
 static void
 remove_listener(ChannelEntry *entry, int slotno)
 {
-	int		   *listeners = listeners_of(entry);
-	int			first_sharer = entry->nlisteners - entry->nsharers;
-	int			last = entry->nlisteners - 1;
+	int			place = 0;
+	PinpointListener removed;
 
-	for (int i = 0; i <= last; i++)
-	{
-		if (listeners[i] != slotno)
-			continue;
-
-		if (i >= first_sharer)
-		{
-			entry->nsharers--;
-			pg_atomic_fetch_sub_u32(&map_control->nsharing, 1);
-		}
-		else
-		{
-			/* one of its kind takes its place, and leaves a gap */
-			listeners[i] = listeners[first_sharer - 1];
-			i = first_sharer - 1;
-		}
-		listeners[i] = listeners[last];
-		entry->nlisteners--;
+	while (place < entry->nlisteners &&
+		   listener_at(entry, place)->slotno != slotno)
+		place++;
+	if (place == entry->nlisteners)
 		return;
+
+	removed = *listener_at(entry, place);
+	if (removed.share_limit > 0)
+	{
+		entry->nsharers--;
+		pg_atomic_fetch_sub_u32(&map_control->nsharing, 1);
+	}
+
+	/* If it was the first member of its group, the next one is that now. */
+	if (place + 1 < entry->nlisteners &&
+		listener_at(entry, place + 1)->group == removed.group)
+		listener_at(entry, place + 1)->turn = removed.turn;
+	for (int i = place; i + 1 < entry->nlisteners; i++)
+		*listener_at(entry, i) = *listener_at(entry, i + 1);
+	entry->nlisteners--;
+	shrink(entry);
+
+	if (entry->charged != slotno)
+		charge(slotno, -LISTENER_CHARGE);
+	else
+	{
+		charge(slotno, -ENTRY_CHARGE);
+		if (entry->nlisteners > 0)
+		{
+			entry->charged = listener_at(entry, 0)->slotno;
+			charge(entry->charged, ENTRY_CHARGE - LISTENER_CHARGE);
+		}
+	}
+}
+
+/*
+ * Listeners for which there is room in a tree of so many levels.
+ */
+static uint32
+listeners_below(int depth)
+{
+	uint32		n = LISTENERS_PER_LEAF;
+
+	if (depth == 0)
+		return LISTENERS_INLINE;
+	while (--depth > 0)
+		n *= CHILDREN_PER_NODE;
+	return n;
+}
+
+/*
+ * The listener at a place, counted from 0, for which there is room.
+ */
+static PinpointListener *
+listener_at(ChannelEntry *entry, uint32 place)
+{
+	ItemNumber	number;
+
+	if (entry->depth == 0)
+		return &entry->few[place];
+
+	number = entry->root;
+	for (int depth = entry->depth; depth > 1; depth--)
+	{
+		uint32		below = listeners_below(depth - 1);
+
+		number = item(number)->children[place / below];
+		place %= below;
+	}
+	return &item(number)->listeners[place];
+}
+
+/*
+ * Make room for one more listener: the items on the way to it that are not there yet.
+ * False if there are not enough of them; then nothing has changed.
+ */
+static bool
+make_room(ChannelEntry *entry)
+{
+	uint32		place = entry->nlisteners;
+	bool		grows = place == listeners_below(entry->depth);
+	int			depth = entry->depth + (grows ? 1 : 0);
+	int			nnew = 0;
+	int			nused = 0;
+	ItemNumber	new_items[MAX_DEPTH + 1];
+	ItemNumber *link;
+
+	/* A leaf or node is missing if this is its first listener. */
+	for (int level = 1; level <= depth; level++)
+	{
+		if (place % listeners_below(level) == 0)
+			nnew++;
+	}
+	if (grows)
+		nnew++;					/* the new root */
+	if (nnew > 0 && !take_items(nnew, new_items))
+		return false;
+
+	if (grows && entry->depth == 0)
+	{
+		ItemNumber	root = new_items[nused++];
+
+		memcpy(item(root)->listeners, entry->few, sizeof(entry->few));
+		entry->root = root;
+	}
+	else if (grows)
+	{
+		ItemNumber	root = new_items[nused++];
+
+		item(root)->children[0] = entry->root;
+		entry->root = root;
+	}
+	entry->depth = depth;
+
+	link = &entry->root;
+	for (int level = depth; level > 0; level--)
+	{
+		if (place % listeners_below(level) == 0)
+			*link = new_items[nused++];
+		if (level > 1)
+			link = &item(*link)->children[place % listeners_below(level) /
+										  listeners_below(level - 1)];
+	}
+	Assert(nused == nnew);
+	return true;
+}
+
+/*
+ * The last listener was removed: give back the items that were there for it only.
+ */
+static void
+shrink(ChannelEntry *entry)
+{
+	uint32		place = entry->nlisteners;	/* where it was */
+	ItemNumber	number = entry->root;
+
+	if (entry->depth == 0)
+		return;
+
+	for (int level = entry->depth; level > 0; level--)
+	{
+		ItemNumber	child = 0;
+
+		if (level > 1)
+			child = item(number)->children[place % listeners_below(level) /
+										   listeners_below(level - 1)];
+		if (place % listeners_below(level) == 0)
+			free_item(number);
+		number = child;
+	}
+
+	/* What is left fits into a tree with a level less. */
+	if (place == listeners_below(entry->depth - 1))
+	{
+		ItemNumber	root = entry->root;
+
+		if (entry->depth == 1)
+			memcpy(entry->few, item(root)->listeners, sizeof(entry->few));
+		else
+			entry->root = item(root)->children[0];
+		free_item(root);
+		entry->depth--;
 	}
 }
 
@@ -415,14 +758,14 @@ pinpoint_channel_map_is_shared(void)
 }
 
 /*
- * The largest limit with which a channel may be shared.  Needs no lock, and is
- * exact enough to make room by it.
+ * How many sessions get a notification on a shared channel at most.  Needs no lock,
+ * and is exact enough to make room by it.
  */
 int
-pinpoint_channel_map_max_share_limit(void)
+pinpoint_channel_map_max_receivers(void)
 {
 	return pinpoint_channel_map_is_shared() ?
-		(int) pg_atomic_read_u32(&map_control->max_share_limit) : 0;
+		(int) pg_atomic_read_u32(&map_control->max_receivers) : 0;
 }
 
 /*
@@ -436,21 +779,22 @@ void
 pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 							PinpointListenersVisitor visitor, void *arg)
 {
-	ChannelKey	key;
-	ChannelEntry *entry;
-	PinpointListeners listeners;
+	ItemNumber *number;
 
-	if (pg_atomic_read_u32(entry_counter(dboid, hash)) == 0)
+	hash = combined_hash(dboid, hash);
+	if (pg_atomic_read_u32(entry_counter(hash)) == 0)
 		return;
 
-	make_key(&key, dboid, channel);
-	entry = dshash_find(channel_map, &key, false);
-	if (entry == NULL)
-		return;
+	LWLockAcquire(partition_lock(hash), LW_SHARED);
+	number = find(dboid, channel, hash);
+	if (number != NULL)
+	{
+		PinpointListeners listeners;
 
-	describe(entry, &listeners);
-	visitor(&listeners, arg);
-	dshash_release_lock(channel_map, entry);
+		describe(&item(*number)->entry, &listeners);
+		visitor(&listeners, arg);
+	}
+	LWLockRelease(partition_lock(hash));
 }
 
 /*
@@ -460,18 +804,29 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 void
 pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 {
-	dshash_seq_status seq;
-	ChannelEntry *entry;
+	Size		per_partition = (Size) 1 << (nbuckets_log2 - PARTITIONS_LOG2);
 
-	dshash_seq_init(&seq, channel_map, false);
-	while ((entry = dshash_seq_next(&seq)) != NULL)
+	for (int partition = 0; partition < PARTITIONS; partition++)
 	{
-		PinpointListeners listeners;
+		LWLock	   *lock = &map_control->partitions[partition].lock;
 
-		describe(entry, &listeners);
-		visitor(entry->key.dboid, entry->key.channel, &listeners, arg);
+		LWLockAcquire(lock, LW_SHARED);
+		for (Size i = 0; i < per_partition; i++)
+		{
+			ItemNumber	number = buckets[partition * per_partition + i];
+
+			while (number != 0)
+			{
+				ChannelEntry *entry = &item(number)->entry;
+				PinpointListeners listeners;
+
+				describe(entry, &listeners);
+				visitor(entry->dboid, entry->channel, &listeners, arg);
+				number = entry->next;
+			}
+		}
+		LWLockRelease(lock);
 	}
-	dshash_seq_term(&seq);
 }
 
 /*
@@ -480,60 +835,88 @@ pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 static void
 describe(ChannelEntry *entry, PinpointListeners *listeners)
 {
-	listeners->slots = listeners_of(entry);
+	listeners->entry = entry;
 	listeners->nslots = entry->nlisteners - entry->nsharers;
-	listeners->sharers = listeners->slots + listeners->nslots;
 	listeners->nsharers = entry->nsharers;
-	listeners->share_limit = entry->share_limit;
-	listeners->turn = &entry->turn;
 	listeners->transactions = &entry->transactions;
 }
 
 /*
- * Where the slot numbers of an entry are.
+ * One of the listeners on a channel.  Those that share it come behind the nslots
+ * others.
  */
-static int *
-listeners_of(ChannelEntry *entry)
+PinpointListener *
+pinpoint_listener(const PinpointListeners *listeners, int place)
 {
-	return entry->length == LISTENERS_INLINE ? entry->few :
-		dsa_get_address(map_area, entry->many);
+	return listener_at(listeners->entry, place);
+}
+
+PinpointListener *
+pinpoint_sharer(const PinpointListeners *listeners, int place)
+{
+	return listener_at(listeners->entry, listeners->nslots + place);
 }
 
 /*
- * Move the slot numbers of an entry to a place for so many of them.  When there
- * is no memory the entry stays as it was; flags says if that is an error.
+ * Where the members of a group end among the sharers, or would.
  */
-static void
-resize_listeners(ChannelEntry *entry, int length, int flags)
+static int
+end_of_group(const PinpointListeners *listeners, Oid group)
 {
-	int		   *old_place = listeners_of(entry);
-	dsa_pointer old_many = entry->many;
-	dsa_pointer new_many = InvalidDsaPointer;
-	int		   *new_place = entry->few;
+	int			low = 0;
+	int			high = listeners->nsharers;
 
-	Assert(length >= LISTENERS_INLINE && length >= entry->nlisteners);
-
-	if (length > LISTENERS_INLINE)
+	while (low < high)
 	{
-		new_many = dsa_allocate_extended(map_area, length * sizeof(int),
-										 flags);
-		if (!DsaPointerIsValid(new_many))
-			return;
-		new_place = dsa_get_address(map_area, new_many);
+		int			middle = low + (high - low) / 2;
+
+		if (pinpoint_sharer(listeners, middle)->group <= group)
+			low = middle + 1;
+		else
+			high = middle;
 	}
-	memcpy(new_place, old_place, entry->nlisteners * sizeof(int));
-	entry->many = new_many;
-	entry->length = length;
-	if (DsaPointerIsValid(old_many))
-		dsa_free(map_area, old_many);
+	return low;
 }
 
 /*
- * The memory allocator says that it has none left, but not what to do about it.
+ * How many members the group has whose first member is at this place among the
+ * sharers.
  */
-static void
-explain_full(void *arg)
+int
+pinpoint_listeners_group_size(const PinpointListeners *listeners, int first)
 {
-	if (geterrcode() == ERRCODE_OUT_OF_MEMORY)
-		errhint("The shared memory for channels that sessions listen on is full. Increase \"pinpoint.channel_memory\".");
+	return end_of_group(listeners,
+						pinpoint_sharer(listeners, first)->group) - first;
+}
+
+/*
+ * Where the first member of a group is among the sharers.  *size is set to the number
+ * of its members, which may be 0.
+ */
+int
+pinpoint_listeners_find_group(const PinpointListeners *listeners, Oid group,
+							  int *size)
+{
+	int			first = end_of_group(listeners, group - 1);
+
+	*size = end_of_group(listeners, group) - first;
+	return first;
+}
+
+/*
+ * How many of the sharers get a notification: of each group as many as
+ * its newest member says.
+ */
+int
+pinpoint_listeners_max_receivers(const PinpointListeners *listeners)
+{
+	int			receivers = 0;
+	int			size;
+
+	for (int first = 0; first < listeners->nsharers; first += size)
+	{
+		size = pinpoint_listeners_group_size(listeners, first);
+		receivers += pinpoint_sharer(listeners, first + size - 1)->share_limit;
+	}
+	return receivers;
 }

@@ -12,16 +12,30 @@
 
 #include "port/atomics.h"
 
-/* Who listens on a channel, by slot number. */
+/*
+ * A listener on a channel.  The listeners of a channel are sorted by group: those
+ * that do not share the channel come first, then the members of each sharing group,
+ * in the order in which they began to listen.
+ */
+typedef struct PinpointListener
+{
+	uint32		slotno:24;
+	uint32		share_limit:8;	/* its pinpoint.share_limit; 0 if it does not
+								 * share the channel */
+	Oid			group;			/* role of its session; InvalidOid if it does not
+								 * share the channel */
+	uint32		turn;			/* of the first member of a group: which member is
+								 * to get the next notification; written under
+								 * PinpointOrderLock and the lock of the entry's
+								 * partition */
+} PinpointListener;
+
+/* The listeners on a channel. */
 typedef struct PinpointListeners
 {
-	const int  *slots;			/* those who get every notification */
-	int			nslots;
-	const int  *sharers;		/* those of whom some get it; see sharing.c */
-	int			nsharers;
-	int			share_limit;	/* how many of them */
-	uint32	   *turn;			/* whose turn it is; protected by
-								 * PinpointOrderLock */
+	struct ChannelEntry *entry;	/* for pinpoint_listener() */
+	int			nslots;			/* those that do not share the channel */
+	int			nsharers;		/* those that share it; they follow the others */
 	pg_atomic_uint64 *transactions; /* how many were published with the
 									 * channel since its entry was made, as
 									 * far as it was looked up for that;
@@ -39,16 +53,26 @@ typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);
-extern void pinpoint_channel_map_add(const char *channel, int slotno,
-									 int share_limit);
+extern uint32 pinpoint_channel_map_hash(Oid dboid, uint32 hash);
+extern bool pinpoint_channel_map_add(const char *channel, int slotno,
+									 Oid roleid, int share_limit);
 extern void pinpoint_channel_map_remove(const char *channel, int slotno);
 extern bool pinpoint_channel_map_is_shared(void);
-extern int	pinpoint_channel_map_max_share_limit(void);
+extern int	pinpoint_channel_map_max_receivers(void);
 extern void pinpoint_channel_map_lookup(Oid dboid, const char *channel,
 										uint32 hash,
 										PinpointListenersVisitor visitor,
 										void *arg);
 extern void pinpoint_channel_map_visit(PinpointChannelVisitor visitor,
 									   void *arg);
+extern PinpointListener *pinpoint_listener(const PinpointListeners *listeners,
+										   int place);
+extern PinpointListener *pinpoint_sharer(const PinpointListeners *listeners,
+										 int place);
+extern int	pinpoint_listeners_group_size(const PinpointListeners *listeners,
+										  int first);
+extern int	pinpoint_listeners_find_group(const PinpointListeners *listeners,
+										  Oid group, int *size);
+extern int	pinpoint_listeners_max_receivers(const PinpointListeners *listeners);
 
 #endif							/* PINPOINT_CHANNEL_MAP_H */

@@ -65,6 +65,7 @@ void
 pinpoint_reassign(PinpointStillShares still_shares)
 {
 	PinpointSlot *slot = &PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER];
+	const PinpointPosition *unread;
 	PinpointBatch *batch;
 	PinpointBatch *last;
 	uint64		first_unread;
@@ -72,13 +73,22 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	if (!pinpoint_slot_registered())
 		return;
 
+	/* Replay waits for the room that the others would keep then. */
+	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL)
+		return;
+
 	/*
 	 * Other sessions may reassign more to this one meanwhile, but only on
 	 * channels that it still shares.
 	 */
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	batch = slot->unread.batch;
-	first_unread = batch != NULL ? slot->unread.sequence : PG_UINT64_MAX;
+	unread = &slot->unread;
+
+	/* It may end while it reads only what was reassigned to it. */
+	if (unread->batch == NULL && slot->state == PINPOINT_READING_AGAIN)
+		unread = &slot->again;
+	batch = unread->batch;
+	first_unread = batch != NULL ? unread->sequence : PG_UINT64_MAX;
 	if (slot->reassigned.batch != NULL &&
 		(batch == NULL || slot->reassigned.sequence < first_unread))
 		batch = slot->reassigned.batch;

@@ -9,6 +9,11 @@
  * its channel without sharing it, and to a few of those who share it: to those
  * first who have nothing to do, and in turn.
  *
+ * Sessions share a channel with sessions of the same role only: these are a group.
+ * Each group gets every notification as if there were no other, so no role can
+ * take what another one waits for.  How many members get it is the share_limit of
+ * the member that joined the group last.
+ *
  * They are chosen when the batch is published.  The batch remembers them, as
  * PinpointAssignments, since a session may read past it for another reason and must
  * know that it is not for it.  The room for that is reserved with the batch, by
@@ -31,6 +36,7 @@
 
 #include "miscadmin.h"
 #include "storage/proc.h"
+#include "tcop/pquery.h"
 
 #include "base/compat.h"
 #include "wakeup/sharing.h"
@@ -46,7 +52,15 @@
 /* See readiness(). */
 #define MAX_READINESS		3
 
+/* Is the current transaction about to end by COMMIT AND CHAIN, or the like? */
+static bool chains = false;
+
 static void set_room(const PinpointListeners *listeners, void *arg);
+static void assign_to_group(PinpointBatch *batch, uint32 channel,
+							const PinpointListeners *listeners,
+							int first_member, int n,
+							PinpointReceiverVisitor visitor, void *arg);
+static bool is_assigned(PinpointBatch *batch, int first, int slotno);
 static int	readiness(PinpointSlot *slot);
 static PinpointAssignment *find_assignment(PinpointBatch *batch, uint32 channel,
 								 int slotno);
@@ -73,6 +87,7 @@ pinpoint_sharing_reserve(PinpointBatchLayout *layout)
 										set_room, &room);
 		nassignments += room;
 	}
+	nassignments = Min(nassignments, PG_UINT16_MAX);
 	pinpoint_batch_layout_add_assignments(layout, nassignments);
 }
 
@@ -82,12 +97,21 @@ set_room(const PinpointListeners *listeners, void *arg)
 	int		   *room = arg;
 
 	if (listeners->nsharers > 0)
-		*room = listeners->share_limit;
+		*room = pinpoint_listeners_max_receivers(listeners);
 }
 
 /*
- * A batch is being published: give what it has on a channel to some of those who
- * share the channel, and call visitor for each of them.
+ * Is the current transaction about to end by COMMIT AND CHAIN, or the like?
+ */
+void
+pinpoint_sharing_set_chains(bool value)
+{
+	chains = value;
+}
+
+/*
+ * A batch is being published: give what it has on a channel to some members of each
+ * group that shares the channel, and call visitor for each of them.
  *
  * The caller holds PinpointOrderLock and the lock of the channel's partition.
  */
@@ -96,14 +120,14 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 					  const PinpointListeners *listeners,
 					  PinpointReceiverVisitor visitor, void *arg)
 {
-	PinpointAssignment *given = pinpoint_batch_assignments(batch);
 	int			n = listeners->nsharers;
-	int			wanted = Min(listeners->share_limit, n);
-	uint32		turn = *listeners->turn;
+	int			wanted;
+	int			size;
 
 	if (n == 0)
 		return;
 
+	wanted = Min(pinpoint_listeners_max_receivers(listeners), n);
 	if (channel >= batch->all_share_from ||
 		wanted > batch->max_assignments - batch->nassignments)
 	{
@@ -113,9 +137,31 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 		 */
 		batch->all_share_from = Min(batch->all_share_from, channel);
 		for (int i = 0; i < n; i++)
-			visitor(listeners->sharers[i], arg);
+			visitor(pinpoint_sharer(listeners, i)->slotno, arg);
 		return;
 	}
+
+	for (int first = 0; first < n; first += size)
+	{
+		size = pinpoint_listeners_group_size(listeners, first);
+		assign_to_group(batch, channel, listeners, first, size, visitor, arg);
+	}
+}
+
+/*
+ * The same for the members of one group.
+ */
+static void
+assign_to_group(PinpointBatch *batch, uint32 channel,
+				const PinpointListeners *listeners, int first_member, int n,
+				PinpointReceiverVisitor visitor, void *arg)
+{
+	PinpointAssignment *given = pinpoint_batch_assignments(batch);
+	PinpointListener *newest = pinpoint_sharer(listeners, first_member + n - 1);
+	PinpointListener *oldest = pinpoint_sharer(listeners, first_member);
+	int			wanted = Min(newest->share_limit, n);
+	uint32		turn = oldest->turn;
+	int			first = batch->nassignments;
 
 	/*
 	 * First those who wait for something to do, then those who will before
@@ -127,7 +173,8 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 		for (int i = 0; i < n && wanted > 0; i++)
 		{
 			int			place = (turn + i) % n;
-			int			slotno = listeners->sharers[place];
+			int			slotno = pinpoint_sharer(listeners,
+													 first_member + place)->slotno;
 			int			ready = readiness(&PinpointSlotArray->slots[slotno]);
 
 			if (PinpointSlotArray->slots[slotno].evicted)
@@ -137,17 +184,34 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 				next = Max(next, ready);
 				continue;
 			}
-			if (find_assignment(batch, channel, slotno) != NULL)
+			if (is_assigned(batch, first, slotno))
 				continue;
 
 			given[batch->nassignments].channel = channel;
 			pg_atomic_init_u32(&given[batch->nassignments].receiver, slotno);
 			batch->nassignments++;
-			*listeners->turn = (uint32) place + 1;
+			oldest->turn = (uint32) place + 1;
 			wanted--;
 			visitor(slotno, arg);
 		}
 	}
+}
+
+/*
+ * Was something given to a session already, at this place among the
+ * PinpointAssignments of a batch or behind it?
+ */
+static bool
+is_assigned(PinpointBatch *batch, int first, int slotno)
+{
+	PinpointAssignment *given = pinpoint_batch_assignments(batch);
+
+	for (int i = first; i < batch->nassignments; i++)
+	{
+		if (pg_atomic_read_u32(&given[i].receiver) == (uint32) slotno)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -156,6 +220,9 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
  * One that is in a transaction reads its notifications only when that ends; one that
  * rests, when its pinpoint.latency_target has passed.  Its PGPROC is looked at
  * without a lock: it is a matter of taste, not of truth.
+ *
+ * This session is in no transaction while it publishes, but it will be in the next
+ * one at once if a procedure has committed, or after COMMIT AND CHAIN.
  */
 static int
 readiness(PinpointSlot *slot)
@@ -163,6 +230,8 @@ readiness(PinpointSlot *slot)
 	if (slot->state != PINPOINT_IDLE && slot->state != PINPOINT_RESTING)
 		return 0;
 	if (LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)))
+		return 1;
+	if (slot->proc == MyProc && (chains || ActivePortal != NULL))
 		return 1;
 	return slot->state == PINPOINT_RESTING ? 2 : MAX_READINESS;
 }
@@ -263,8 +332,8 @@ pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
 }
 
 /*
- * Reassign what was assigned at a place to the readiest of the other sessions that share
- * the channel, and to which it was not assigned yet.
+ * Reassign what was assigned at a place to the readiest of the other members of this
+ * session's group to which it was not assigned yet.
  *
  * Returns the slot number, or -1 if there is no such session.
  *
@@ -276,14 +345,23 @@ pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
 						  const PinpointListeners *listeners)
 {
 	PinpointAssignment *assignment = &pinpoint_batch_assignments(batch)[place];
-	int			n = listeners ? listeners->nsharers : 0;
+	PinpointListener *oldest = NULL;
+	int			first_member = 0;
+	int			n = 0;
 	int			best = -1;
 	int			best_readiness = -1;
 
+	if (listeners != NULL)
+		first_member = pinpoint_listeners_find_group(listeners,
+													 pinpoint_slot_role(), &n);
+	if (n > 0)
+		oldest = pinpoint_sharer(listeners, first_member);
+
 	for (int i = 0; i < n && best_readiness < MAX_READINESS; i++)
 	{
-		int			candidate = (*listeners->turn + i) % n;
-		int			slotno = listeners->sharers[candidate];
+		int			candidate = (oldest->turn + i) % n;
+		int			slotno = pinpoint_sharer(listeners,
+												 first_member + candidate)->slotno;
 		PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 		int			ready = readiness(slot);
 
@@ -301,7 +379,7 @@ pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
 	{
 		pg_atomic_write_u32(&assignment->receiver,
 							(uint32) best | RECEIVER_REASSIGNED);
-		*listeners->turn += 1;
+		oldest->turn += 1;
 	}
 	return best;
 }

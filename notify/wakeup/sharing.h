@@ -24,6 +24,7 @@ typedef enum PinpointShare
 /* What is done with each session that gets one. */
 typedef void (*PinpointReceiverVisitor) (int slotno, void *arg);
 
+extern void pinpoint_sharing_set_chains(bool chains);
 extern void pinpoint_sharing_reserve(PinpointBatchLayout *layout);
 extern void pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 								  const PinpointListeners *listeners,

@@ -18,8 +18,8 @@
  * To reassign a batch to a session counts as publishing it for the session, though
  * the slot has a position of its own for that; see reassignment.c.
  *
- * A session that is given up is in any of these until it has ended.  If it was
- * SIGNALLED it may not have a position any more.
+ * A session that is evicted (see listener/eviction.c) is in any of these until it has
+ * ended.  If it was SIGNALLED it may not have a position any more.
  *
  *					publish			session
  *	IDLE			SIGNALLED		-
@@ -45,11 +45,11 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "utils/builtins.h"
 
 #include "base/compat.h"
 #include "base/counters.h"
@@ -62,16 +62,15 @@ PinpointSlots *PinpointSlotArray = NULL;
 /* Does this session own its slot? */
 static bool registered = false;
 
+/* Is the time noted at which this session began to send? */
+static bool sending = false;
+
 /* To how many reminders since it was woken has this session answered? */
 static uint32 answered = 0;
 
 static PinpointSlot *my_slot(void);
 static PinpointWakeState my_state(void);
-static void trim(void);
-static PinpointSlot *furthest_behind(void);
 static bool has_position(const PinpointPosition *position);
-static uint64 lag(const PinpointSlot *slot);
-static bool evict(PinpointSlot *slot);
 
 static PinpointSlot *
 my_slot(void)
@@ -98,6 +97,9 @@ pinpoint_slots_shmem_init(void)
 		memset(PinpointSlotArray, 0, pinpoint_slots_shmem_size());
 		PinpointSlotArray->waker_queue.first = -1;
 		PinpointSlotArray->waker_queue.last = -1;
+		dlist_init(&PinpointSlotArray->wakes_for_all);
+		for (int i = 0; i < MaxBackends; i++)
+			pg_atomic_init_u64(&PinpointSlotArray->slots[i].sending_since, 0);
 	}
 }
 
@@ -117,9 +119,12 @@ pinpoint_slot_register(void)
 	slot->pid = MyProcPid;
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
+	slot->roleid = GetSessionUserId();
 	slot->state = PINPOINT_IDLE;
+	pg_atomic_write_u64(&slot->sending_since, 0);
 	LWLockRelease(PinpointOrderLock);
 	answered = 0;
+	sending = false;
 	registered = true;
 }
 
@@ -142,6 +147,9 @@ pinpoint_slot_unregister(void)
 	trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
 	if (trim_log)
 		pinpoint_message_log_trim();
+	if (slot->wakes_for_all)
+		dlist_delete(&slot->wakes_for_all_link);
+	slot->wakes_for_all = false;
 	slot->pid = 0;
 	slot->state = PINPOINT_IDLE;
 	LWLockRelease(PinpointOrderLock);
@@ -151,6 +159,43 @@ bool
 pinpoint_slot_registered(void)
 {
 	return registered;
+}
+
+/*
+ * The role of this session, as of when it began to listen.  SET SESSION
+ * AUTHORIZATION does not change it while the session listens on anything.
+ */
+Oid
+pinpoint_slot_role(void)
+{
+	return my_slot()->roleid;
+}
+
+/*
+ * Before the commit of a LISTEN: the session has channels that do not fit into the
+ * channel map.  From now on publications of all channels in its database find it.  Or
+ * it has no such channel any more.
+ *
+ * A sender that sees the commit of the LISTEN finds the session: it publishes with
+ * PinpointOrderLock held, which it takes later.
+ */
+void
+pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
+{
+	PinpointSlot *slot = my_slot();
+
+	/* Nobody but us changes it. */
+	if (!registered || slot->wakes_for_all == wakes_for_all)
+		return;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	slot->wakes_for_all = wakes_for_all;
+	if (wakes_for_all)
+		dlist_push_tail(&PinpointSlotArray->wakes_for_all,
+						&slot->wakes_for_all_link);
+	else
+		dlist_delete(&slot->wakes_for_all_link);
+	LWLockRelease(PinpointOrderLock);
 }
 
 /*
@@ -220,8 +265,8 @@ pinpoint_slot_set_position(PinpointPosition *place,
 /*
  * Give back what no pin keeps any more.
  */
-static void
-trim(void)
+void
+pinpoint_slots_trim(void)
 {
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_trim();
@@ -302,12 +347,25 @@ pinpoint_slot_reminded(void)
 }
 
 /*
- * Was this session given up?
+ * Was this session evicted, and why?
  */
-bool
+PinpointEviction
 pinpoint_slot_evicted(void)
 {
-	return registered && *(volatile bool *) &my_slot()->evicted;
+	return registered ?
+		*(volatile PinpointEviction *) &my_slot()->evicted :
+		PINPOINT_NOT_EVICTED;
+}
+
+/*
+ * This session begins to send notifications at this time, or does something else if 0.
+ */
+void
+pinpoint_slot_set_sending(TimestampTz since)
+{
+	if (registered && (since != 0 || sending))
+		pg_atomic_write_u64(&my_slot()->sending_since, (uint64) since);
+	sending = since != 0;
 }
 
 /*
@@ -351,7 +409,7 @@ pinpoint_slot_advance(PinpointBatch *next)
 	trim_log = pinpoint_slot_set_position(&my_slot()->unread, &position);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
-		trim();
+		pinpoint_slots_trim();
 }
 
 /*
@@ -386,45 +444,9 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	slot->reminders = 0;
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
-		trim();
+		pinpoint_slots_trim();
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
 	return more;
-}
-
-/*
- * PID of the listener that keeps the oldest batch, 0 if there is none.  The
- * caller holds PinpointOrderLock.
- */
-int
-pinpoint_slots_furthest_behind(void)
-{
-	PinpointSlot *furthest = furthest_behind();
-
-	return furthest ? furthest->pid : 0;
-}
-
-static PinpointSlot *
-furthest_behind(void)
-{
-	PinpointSlot *furthest = NULL;
-	uint64		oldest = 0;
-
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-		uint64		sequence = PG_UINT64_MAX;
-
-		if (slot->pid != 0 && has_position(&slot->unread))
-			sequence = slot->unread.sequence;
-		if (slot->pid != 0 && has_position(&slot->reassigned))
-			sequence = Min(sequence, slot->reassigned.sequence);
-		if (sequence != PG_UINT64_MAX && (furthest == NULL || sequence < oldest))
-		{
-			furthest = slot;
-			oldest = sequence;
-		}
-	}
-	return furthest;
 }
 
 /*
@@ -438,12 +460,28 @@ has_position(const PinpointPosition *position)
 }
 
 /*
+ * Number of the first publication that a slot keeps, 0 if it keeps none.  The caller
+ * holds PinpointOrderLock, in shared mode at least.
+ */
+uint64
+pinpoint_slot_first_sequence(const PinpointSlot *slot)
+{
+	uint64		sequence = PG_UINT64_MAX;
+
+	if (has_position(&slot->unread))
+		sequence = slot->unread.sequence;
+	if (has_position(&slot->reassigned))
+		sequence = Min(sequence, slot->reassigned.sequence);
+	return sequence != PG_UINT64_MAX ? sequence : 0;
+}
+
+/*
  * Bytes published since the first batch that a session has to read, and since
  * something was reassigned to it; 0 if it has nothing to read.  The caller holds
  * PinpointOrderLock, in shared mode at least.
  */
-static uint64
-lag(const PinpointSlot *slot)
+uint64
+pinpoint_slot_lag(const PinpointSlot *slot)
 {
 	uint64		bytes = pinpoint_message_log_bytes();
 	uint64		from = bytes;
@@ -456,131 +494,24 @@ lag(const PinpointSlot *slot)
 }
 
 /*
- * Mark a listener as given up: its session is going to be ended, and nothing is
- * published for it any more.
- *
- * It may take long until the session obeys.  While it reports an error to a client
- * that does not read, for instance, PostgreSQL does not let it.  So what it has not
- * begun to read is let go of now.  (It will not begin any more.)  But if it shares
- * channels, what was given to it has to stay until it has handed that on.
- *
- * The caller holds PinpointOrderLock exclusively.  Returns true if it is to call
- * trim() when it has released that.
- */
-static bool
-evict(PinpointSlot *slot)
-{
-	bool		trim_log = false;
-
-	if (!slot->evicted)
-		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
-	slot->evicted = true;
-	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
-	{
-		trim_log = pinpoint_slot_set_position(&slot->unread, NULL);
-		trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
-	}
-	return trim_log;
-}
-
-/*
- * Give up all listeners that have more than limit bytes to read: mark them, and
- * store their PIDs in pids, which has room for MaxBackends elements.  Returns
- * how many there are; each is found once only.
+ * The databases in which anybody listens.  dboids has room for MaxBackends elements.
+ * Returns their number.
  */
 int
-pinpoint_slots_evict(Size limit, int *pids)
+pinpoint_slots_databases(Oid *dboids)
 {
 	int			n = 0;
-	bool		trim_log = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-
-		if (slot->pid == 0 || lag(slot) <= limit)
-			continue;
-
-		/* One that was reading then may be done by now. */
-		if (!slot->evicted)
-			pids[n++] = slot->pid;
-		trim_log |= evict(slot);
-	}
-	LWLockRelease(PinpointOrderLock);
-	if (trim_log)
-		trim();
-	return n;
-}
-
-/*
- * Give up the listener that keeps the oldest batch.  Returns its PID, 0 if there is
- * none.
- */
-int
-pinpoint_slots_evict_furthest(void)
-{
-	PinpointSlot *furthest;
-	int			pid = 0;
-	bool		trim_log = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	furthest = furthest_behind();
-	if (furthest != NULL)
-	{
-		pid = furthest->pid;
-		trim_log = evict(furthest);
-	}
-	LWLockRelease(PinpointOrderLock);
-	if (trim_log)
-		trim();
-	return pid;
-}
-
-/*
- * Give up all who listen in a database, and end them.  Returns how many there are.
- */
-int
-pinpoint_slots_evict_database(Oid dboid)
-{
-	int			n = 0;
-	bool		trim_log = false;
-
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-
-		if (slot->pid == 0 || slot->dboid != dboid)
-			continue;
-		trim_log |= evict(slot);
-		(void) kill(slot->pid, SIGTERM);
-		n++;
-	}
-	LWLockRelease(PinpointOrderLock);
-	if (trim_log)
-		trim();
-	return n;
-}
-
-/*
- * Does a process keep anything?
- */
-bool
-pinpoint_slots_keeps(int pid)
-{
-	bool		result = false;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	for (int i = 0; i < MaxBackends && !result; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-
-		result = slot->pid == pid &&
-			(has_position(&slot->unread) || has_position(&slot->reassigned));
+		if (PinpointSlotArray->slots[i].pid != 0)
+			dboids[n++] = PinpointSlotArray->slots[i].dboid;
 	}
 	LWLockRelease(PinpointOrderLock);
-	return result;
+
+	qsort(dboids, n, sizeof(Oid), oid_cmp);
+	return (int) qunique(dboids, n, sizeof(Oid), oid_cmp);
 }
 
 /*
@@ -604,7 +535,7 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 		stats->slotno = i;
 		stats->slot = *slot;
 		stats->roleid = slot->proc->roleId;
-		stats->backlog_bytes = lag(slot);
+		stats->backlog_bytes = pinpoint_slot_lag(slot);
 		stats->backlog_batches = 0;
 		stats->oldest_unread = 0;
 		if (has_position(&slot->unread))

@@ -11,6 +11,8 @@
 #define PINPOINT_SLOTS_H
 
 #include "datatype/timestamp.h"
+#include "lib/ilist.h"
+#include "port/atomics.h"
 #include "queue/message_log.h"
 
 /* What a slot says about the next wakeup of its session; see slots.c. */
@@ -23,19 +25,38 @@ typedef enum PinpointWakeState
 	PINPOINT_READING_AGAIN		/* as before, and there is more by now */
 } PinpointWakeState;
 
+/* Was a session told to end, and why?  See listener/eviction.c. */
+typedef enum PinpointEviction
+{
+	PINPOINT_NOT_EVICTED = 0,
+	PINPOINT_EVICTED_LAGGING,	/* behind by more than
+								 * pinpoint.max_listener_lag */
+	PINPOINT_EVICTED_QUEUE_FULL,	/* replay needs the room that it keeps */
+	PINPOINT_EVICTED_NO_ROOM,	/* a transaction does not fit into the queue */
+	PINPOINT_EVICTED_INCOMPLETE,	/* the WAL has but a part of them */
+	PINPOINT_EVICTED_NEWER_FORM,	/* the primary has a newer version */
+	PINPOINT_EVICTED_BEFORE_REDO,	/* they may be in the WAL before the place
+									 * where replay began */
+	PINPOINT_EVICTED_REPLICATE_OFF, /* the primary does not replicate */
+	PINPOINT_EVICTED_REPLAY_WAITS	/* replay waits for it */
+} PinpointEviction;
+
 /*
  * Indexed by PINPOINT_MY_SLOT_NUMBER.
  *
  * The fields of the first group are written by the owner, who holds
  * PinpointOrderLock at least in shared mode, and by others, who hold it
  * exclusively.  The owner may look at state, reminders and evicted without it.
- * Those of the second group are written by whoever holds it exclusively.
+ * Those of the second group are written by whoever holds it exclusively, but for
+ * sending_since, which the owner writes, and anybody reads, without a lock.
  */
 typedef struct PinpointSlot
 {
 	int			pid;			/* owner, 0 if it does not listen */
 	Oid			dboid;			/* the owner's database */
 	struct PGPROC *proc;		/* the owner */
+	Oid			roleid;			/* its session user when it began to listen: the
+								 * group with which it shares channels */
 	PinpointWakeState state;
 	PinpointPosition unread;	/* to read first; its epoch is pinned; none if
 								 * IDLE or evicted */
@@ -53,13 +74,16 @@ typedef struct PinpointSlot
 	uint64		delivered;		/* notifications handed to its client */
 	bool		shares;			/* something may be given to it, or is to be
 								 * handed on by it */
-	bool		evicted;		/* it was told to end, being too far behind */
+	PinpointEviction evicted;	/* it was told to end */
 	TimestampTz rests_from;		/* while RESTING: since when, */
 	TimestampTz rests_until;	/* and when it is going to look */
 
 	uint64		marked;			/* publication that last found this listener */
 	uint64		joined;			/* number of its last LISTEN; see wakeup.c */
 	uint64		wakeups;		/* signals sent to it */
+	bool		wakes_for_all;	/* everything in its database is for it, as its
+								 * channels do not fit into the channel map */
+	dlist_node	wakes_for_all_link; /* in PinpointSlots, if so */
 
 	/*
 	 * These outlive the owner, as the list of slots that the waker is to
@@ -67,6 +91,10 @@ typedef struct PinpointSlot
 	 */
 	bool		queued_for_waker;	/* in that list */
 	int			next;			/* the one behind it there, -1 for none */
+
+	pg_atomic_uint64 sending_since; /* when its owner began to send
+									 * notifications, 0 if it does something
+									 * else */
 } PinpointSlot;
 
 /* What a session is to read; see delivery.c. */
@@ -105,6 +133,7 @@ typedef struct PinpointSlots
 {
 	uint64		joined;			/* number of the last LISTEN */
 	PinpointWakerQueue waker_queue;
+	dlist_head	wakes_for_all;	/* the slots with wakes_for_all */
 	TimestampTz last_reminders; /* when somebody looked last; read without the
 								 * lock, too */
 	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
@@ -117,7 +146,9 @@ extern void pinpoint_slots_shmem_init(void);
 extern void pinpoint_slot_register(void);
 extern void pinpoint_slot_unregister(void);
 extern bool pinpoint_slot_registered(void);
+extern Oid	pinpoint_slot_role(void);
 extern void pinpoint_slot_join(void);
+extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_position(PinpointPosition *place,
@@ -127,16 +158,16 @@ extern bool pinpoint_slot_resting(void);
 extern bool pinpoint_slot_to_look(void);
 extern void pinpoint_slot_stop_resting(void);
 extern bool pinpoint_slot_reminded(void);
-extern bool pinpoint_slot_evicted(void);
+extern PinpointEviction pinpoint_slot_evicted(void);
+extern void pinpoint_slot_set_sending(TimestampTz since);
 extern bool pinpoint_slot_begin_reading(PinpointReading *reading);
 extern void pinpoint_slot_advance(PinpointBatch *next);
 extern bool pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 									  TimestampTz rests_until);
-extern int	pinpoint_slots_furthest_behind(void);
-extern int	pinpoint_slots_evict(Size limit, int *pids);
-extern int	pinpoint_slots_evict_furthest(void);
-extern int	pinpoint_slots_evict_database(Oid dboid);
-extern bool pinpoint_slots_keeps(int pid);
+extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
+extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
+extern void pinpoint_slots_trim(void);
+extern int	pinpoint_slots_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #endif							/* PINPOINT_SLOTS_H */

@@ -44,7 +44,8 @@
  * listener's commit came before the sender's, it has taken it before the sender
  * publishes.  So at publication it is enough to look at the slots.  A slot
  * may be found that is another session's by then, or that does not listen any
- * more; then a session is woken in vain.
+ * more; then a session is woken in vain.  On a standby the startup process looks right
+ * before it publishes, for the same reason and in the same order.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -111,6 +112,14 @@ static int *found_slots = NULL;
 static PinpointWakeup *noted = NULL;
 static int	nnoted = 0;
 
+/*
+ * The same for the batch that pinpoint_wakeup_find_replayed() was called for last.
+ */
+static PinpointBatch *replayed = NULL;
+static bool *found_replayed = NULL; /* by slot */
+static int *slots_replayed = NULL;
+static int	nslots_replayed = 0;
+
 /* Is the waker to be told that there is something in its list? */
 static struct Latch *waker_to_tell = NULL;
 
@@ -136,6 +145,12 @@ pinpoint_wakeup_init(void)
 	if (noted == NULL)
 		noted = MemoryContextAlloc(TopMemoryContext,
 								   MaxBackends * sizeof(PinpointWakeup));
+	if (found_replayed == NULL)
+		found_replayed = MemoryContextAlloc(TopMemoryContext,
+											MaxBackends * sizeof(bool));
+	if (slots_replayed == NULL)
+		slots_replayed = MemoryContextAlloc(TopMemoryContext,
+											MaxBackends * sizeof(int));
 }
 
 /*
@@ -197,7 +212,7 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 	/* Those who share the channel come right behind the others. */
 	for (int i = 0; i < n; i++)
 	{
-		int			slotno = listeners->slots[i];
+		int			slotno = pinpoint_listener(listeners, i)->slotno;
 
 		if (!search->found[slotno])
 		{
@@ -205,6 +220,46 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 			search->nfound++;
 		}
 	}
+}
+
+/*
+ * On a standby, right before a batch is published: if it has many channels, look now who
+ * listens, without PinpointOrderLock.  Such a batch does not carry its listeners.
+ *
+ * It makes no difference for the argument at the top of this file that the transaction
+ * has committed already: what counts is that the number is noted before the map is
+ * looked into, and that this is done before the publication.
+ */
+void
+pinpoint_wakeup_find_replayed(PinpointBatch *batch)
+{
+	EarlySearch search = {.found = found_replayed};
+	const char *channel = pinpoint_batch_first_channel(batch);
+
+	replayed = NULL;
+	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
+		return;
+
+	memset(found_replayed, 0, MaxBackends * sizeof(bool));
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	batch->joined = PinpointSlotArray->joined;
+	LWLockRelease(PinpointOrderLock);
+
+	for (uint32 i = 0; i < batch->nchannels; i++)
+	{
+		pinpoint_channel_map_lookup(batch->dboid, channel,
+									pinpoint_batch_channel_hash(channel),
+									find_listeners_early, &search);
+		channel = pinpoint_batch_next_channel(channel);
+	}
+
+	nslots_replayed = 0;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (found_replayed[i])
+			slots_replayed[nslots_replayed++] = i;
+	}
+	replayed = batch;
 }
 
 /*
@@ -220,6 +275,7 @@ int
 pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 {
 	ListenerSearch search = {batch, 0, mark, 0};
+	dlist_iter	iter;
 
 	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
@@ -237,15 +293,30 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 	else
 	{
 		const int  *slots = pinpoint_batch_listeners(batch);
+		uint32		nslots = batch->nlisteners;
 
+		if (batch == replayed)
+		{
+			slots = slots_replayed;
+			nslots = nslots_replayed;
+		}
 		batch->all_share_from = 0;
-		for (uint32 i = 0; i < batch->nlisteners; i++)
+		for (uint32 i = 0; i < nslots; i++)
 			find_slot(slots[i], &search);
 		for (int i = 0; i < MaxBackends; i++)
 		{
 			if (PinpointSlotArray->slots[i].joined > batch->joined)
 				find_slot(i, &search);
 		}
+	}
+
+	/* Those whose channels do not fit into the channel map. */
+	dlist_foreach(iter, &PinpointSlotArray->wakes_for_all)
+	{
+		PinpointSlot *slot = dlist_container(PinpointSlot, wakes_for_all_link,
+											 iter.cur);
+
+		find_slot(slot - PinpointSlotArray->slots, &search);
 	}
 	return search.nfound;
 }
@@ -258,14 +329,14 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 	pg_atomic_write_u64(listeners->transactions,
 						pg_atomic_read_u64(listeners->transactions) + 1);
 	for (int i = 0; i < listeners->nslots; i++)
-		find_slot(listeners->slots[i], arg);
+		find_slot(pinpoint_listener(listeners, i)->slotno, arg);
 	pinpoint_sharing_assign(search->batch, search->channel, listeners,
 						  find_slot, arg);
 }
 
 /*
  * Note that a slot is found for a publication, unless it was before, or is not,
- * or no longer, that of a listener in this database, or that one is given up.
+ * or no longer, that of a listener in this database, or that one is evicted.
  */
 static void
 find_slot(int slotno, void *arg)

@@ -27,6 +27,7 @@ typedef struct PinpointWakeup
 
 extern void pinpoint_wakeup_init(void);
 extern void pinpoint_wakeup_find_early(PinpointBatchLayout *layout);
+extern void pinpoint_wakeup_find_replayed(PinpointBatch *batch);
 extern int	pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark);
 extern void pinpoint_wakeup_collect(PinpointBatch *batch, int nfound);
 extern bool pinpoint_wakeup_note(int slotno);

@@ -1,5 +1,6 @@
 # Snapshots of the running transactions, written to the WAL when many
 # transactions have changed catalogs.
+# Needs: test_decoding
 
 use strict;
 use warnings;

@@ -149,7 +149,7 @@ reload('pinpoint.on_lag' => 'disconnect');
 $is_disconnecting = 1;
 my $reason =
   'The session listens, and was further behind with its notifications than'
-  . ' "pinpoint.max_listener_lag" allows, or than the queue has room for.';
+  . ' "pinpoint.max_listener_lag" allows.';
 
 # Waits for the end of a session, and tests what it says.
 sub is_disconnected
@@ -225,7 +225,7 @@ prompt_has_all('the end of one that is stuck');
 my $last = (grep { $_->{type} eq 'E' } $reporting->receive_until('EOF')->messages)[-1];
 is_deeply(
 	[ @{ $last->{fields} }{qw(C D)} ],
-	[ '57P01', 'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows, or than the queue has room for.' ],
+	[ '57P01', 'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows.' ],
 	'when its client reads it ends');
 $sharer->close;
 

@@ -152,6 +152,26 @@ nobody_noticed('in pre-commit', $session);
 my $channels = 20_000;
 my $listens  = join ';', map { "LISTEN own_$_" } 1 .. $channels;
 my ($before_commit, $after_commit) = (0, 0);
+
+# PostgreSQL 19 keeps a table of channels of its own in dynamic shared memory, and allocates
+# before the commit. Two of its errors when memory runs out are internal errors. If memory ran
+# out while a session mapped a segment of that table, no later LISTEN of the session can map it.
+my $is_19 = $node->pg_version >= '19devel';
+
+sub cannot_attach
+{
+	my ($result) = @_;
+	return $is_19 && $result->error && $result->error->{M} eq q(can't attach the same segment more than once);
+}
+
+sub expected_sqlstate
+{
+	my ($result) = @_;
+	my $message = $result->error ? $result->error->{M} : '';
+	return 'XX000' if cannot_attach($result) || $is_19 && $message eq 'failed to initialize hash table "Pending Listen Actions"';
+	return '53200';
+}
+
 foreach my $kb (0, 512, 1024, 2048, map { 2048 + 256 * $_ } 1 .. 8)
 {
 	my $listener = connect_to($node);
@@ -161,7 +181,7 @@ foreach my $kb (0, 512, 1024, 2048, map { 2048 + 256 * $_ } 1 .. 8)
 	my $commit = $listener->query('COMMIT');
 	lift_limit($listener);
 	next if !$commit->error && $kb > 2048;
-	is($commit->error->{C}, '53200', "LISTEN with $kb kB left fails");
+	is($commit->error->{C}, expected_sqlstate($commit), "LISTEN with $kb kB left fails");
 
 	# PostgreSQL may have got to the middle of its list.
 	my $listening = $listener->value('SELECT count(*) FROM pg_listening_channels()');
@@ -174,18 +194,22 @@ foreach my $kb (0, 512, 1024, 2048, map { 2048 + 256 * $_ } 1 .. 8)
 	nobody_noticed('LISTEN');
 	$listener->take_notifications;
 
-	$listener->run("$listens");
-	is(stat_listener($observer, $listener->pid)->{channels},
-		$channels + 1, 'with enough memory it works');
-	$sender->run("NOTIFY own_$channels, 'now'");
-	is(as_text($listener->wait_for(1)), "own_$channels/now", 'and it is woken');
+	my $listen = $listener->query($listens);
+	if (!cannot_attach($listen))
+	{
+		is($listen->error, undef, 'with enough memory it works');
+		is(stat_listener($observer, $listener->pid)->{channels}, $channels + 1, 'and it listens on all channels');
+		$sender->run("NOTIFY own_$channels, 'now'");
+		is(as_text($listener->wait_for(1)), "own_$channels/now", 'and it is woken');
+	}
 	$listener->close;
 	wait_until(
 		sub { $observer->value('SELECT count(*) FROM pinpoint.stat_channels') == 2 })
 	  or die 'its channels stay';
 }
 cmp_ok($before_commit, '>=', 3, 'a LISTEN failed before its commit');
-cmp_ok($after_commit, '>=', 1, q(and PostgreSQL's own after it));
+if ($is_19) { is($after_commit, 0, 'and none after it'); }
+else { cmp_ok($after_commit, '>=', 1, q(and PostgreSQL's own after it)); }
 
 # ---- delivery
 

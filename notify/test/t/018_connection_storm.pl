@@ -3,6 +3,8 @@
 #
 # PINPOINT_TEST_STORM=SECONDS makes it longer (10 by default), and with 60 or
 # more 2,000 sessions are there at a time instead of 200.
+#
+# Alone: the storm takes the whole machine from other tests
 
 use strict;
 use warnings;

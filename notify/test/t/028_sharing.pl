@@ -524,6 +524,30 @@ wait_until(sub { !defined stat_listener($observer, $keeps->pid) }) or die 'it st
 is_deeply([ told($heir) ], [ ['one'] ], 'and what was given to another is still handed on');
 close_all($heir, $other_channel);
 
+# A session ends while it reads only what was reassigned to it, and was assigned more
+# meanwhile.
+foreach my $way ('terminate', 'hang up')
+{
+	my ($leaver) = sharers(1, 1);
+	$leaver->run('BEGIN');
+	$sender->run("NOTIFY c, '" . ('x' x 7800) . "$_'") for 1 .. 300;
+	my ($stuck) = sharers(1, 1);
+	$leaver->close;
+	wait_until(
+		sub {
+			$observer->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $stuck->pid) eq 'ClientWrite' &&
+			  !defined stat_listener($observer, $leaver->pid);
+		}) or die 'it does not wait for its client';
+	$sender->run("NOTIFY c, 'plain $_'") for 1 .. 5;
+	($heir) = sharers(1, 1);
+	if ($way eq 'terminate') { $observer->run('SELECT pg_terminate_backend(' . $stuck->pid . ')'); }
+	else                     { $stuck->hang_up; }
+	wait_until(sub { !defined stat_listener($observer, $stuck->pid) }) or die 'it stays';
+	is_deeply([ grep { /^plain/ } map { @$_ } told($heir) ],
+		[ map { "plain $_" } 1 .. 5 ], "$way: what was assigned to it meanwhile goes to another");
+	close_all($heir);
+}
+
 server_is_clean($observer, 'nothing is left');
 
 done_testing();

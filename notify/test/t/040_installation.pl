@@ -8,9 +8,9 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Basename qw(basename);
-use File::Copy qw(copy);
 use File::Find ();
 use PinpointTest;
+use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -77,13 +77,10 @@ my $elsewhere = "$tmp_check/elsewhere";
 my @expected;
 foreach my $part (sort keys %library)
 {
-	mkdir "$tmp_check/$part" or die "$tmp_check/$part: $!\n";
-	foreach my $file (glob "$source/$part/*.[ch] $source/$part/*.sql $source/$part/*.control $source/$part/Makefile")
-	{
-		copy($file, "$tmp_check/$part") or die "$file: $!\n";
-		push @expected, pg_config('--sharedir') . '/extension/' . basename($file)
-		  if $file =~ /\.(sql|control)$/;
-	}
+	PostgreSQL::Test::RecursiveCopy::copypath("$source/$part", "$tmp_check/$part",
+		filterfn => sub { $_[0] ne 'tmp_check' });
+	push @expected, map { pg_config('--sharedir') . '/extension/' . basename($_) }
+	  glob "$source/$part/*.sql $source/$part/*.control";
 	push @expected, pg_config('--pkglibdir') . "/$library{$part}.so";
 	run_make($part, 'install', "DESTDIR=$root");
 }

@@ -1,0 +1,172 @@
+/*-------------------------------------------------------------------------
+ *
+ * heartbeat.c
+ *		Tells listeners that their connection works, and how far they are.
+ *
+ * Sessions that listen on PINPOINT_HEARTBEAT_CHANNEL get a notification every
+ * pinpoint.heartbeat_interval.  Its payload is a position (see positions.c) and
+ * "primary" or "standby".  It says: all that was counted up to this position on your
+ * channels has come before this notification.  So after a while of silence a client
+ * connects again, listens, and asks what has changed since the last heartbeat.
+ *
+ * The waker sends heartbeats (see waker.c), one for each database in which anybody
+ * listens.  A heartbeat is an ordinary batch, and goes through the same log as all
+ * others, so it comes behind what was published before.  It has no transaction and
+ * is published at once.  The position is that of the moment of its publication, under
+ * one hold of PinpointOrderLock: see pinpoint_commit_order_published().
+ *
+ * A heartbeat that nobody listens for is dropped at its publication, like any
+ * batch.  When there is no room in the log it is left out: the server is in trouble
+ * then, and to be reminded of that does not hurt.
+ *
+ * Nobody else notifies on that channel, as far as it goes our way: see statement.c,
+ * and replay.c for what an older primary may have let through.  Sessions cannot share
+ * the channel.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/locks.h"
+#include "base/request.h"
+#include "base/settings.h"
+#include "commit/commit_order.h"
+#include "commit/heartbeat.h"
+#include "commit/positions.h"
+#include "queue/message_log.h"
+#include "wakeup/slots.h"
+
+/* A position, a space, and "primary" or "standby", which have the same length. */
+#define PAYLOAD_LENGTH	(PINPOINT_POSITION_LENGTH + 8)
+
+static long milliseconds_until(TimestampTz due);
+static void send_to_all(void);
+static PinpointBatchLayout *make_layout(void);
+static void send_to_database(Oid dboid, PinpointBatchLayout *layout);
+static void write_payload(char *payload, uint64 published);
+
+/*
+ * Is this the channel on which nobody else may notify?
+ */
+bool
+pinpoint_is_heartbeat_channel(const char *channel)
+{
+	return strcmp(channel, PINPOINT_HEARTBEAT_CHANNEL) == 0;
+}
+
+/*
+ * In the waker: send heartbeats if it is time.  Returns in how many milliseconds it
+ * will be, -1 if never.
+ *
+ * Errors: out of memory.
+ */
+long
+pinpoint_heartbeat_send(void)
+{
+	static TimestampTz last = 0;
+	TimestampTz now;
+	long		wait;
+
+	if (pinpoint_heartbeat_interval == 0)
+		return -1;
+
+	now = GetCurrentTimestamp();
+	wait = milliseconds_until(TimestampTzPlusMilliseconds(last,
+														  pinpoint_heartbeat_interval));
+
+	/* A clock that was set back must not silence us. */
+	if (wait > 0 && now >= last)
+		return wait;
+
+	last = now;
+	send_to_all();
+	return pinpoint_heartbeat_interval;
+}
+
+static long
+milliseconds_until(TimestampTz due)
+{
+	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), due);
+}
+
+static void
+send_to_all(void)
+{
+	MemoryContext context;
+	MemoryContext oldcontext;
+	PinpointBatchLayout *layout;
+	Oid		   *dboids;
+	int			n;
+
+	context = AllocSetContextCreate(TopMemoryContext, "pg_pinpoint heartbeat",
+									ALLOCSET_SMALL_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	dboids = palloc_array(Oid, MaxBackends);
+	n = pinpoint_slots_databases(dboids);
+	layout = n > 0 ? make_layout() : NULL;
+	for (int i = 0; i < n; i++)
+		send_to_database(dboids[i], layout);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+}
+
+/*
+ * The batch of one heartbeat: the payload is filled in later, and has this length
+ * always.
+ */
+static PinpointBatchLayout *
+make_layout(void)
+{
+	int			channel_len = strlen(PINPOINT_HEARTBEAT_CHANNEL);
+	PinpointNotification *n;
+
+	n = palloc0(offsetof(PinpointNotification, data) +
+				channel_len + PAYLOAD_LENGTH + 2);
+	n->channel_len = channel_len;
+	n->payload_len = PAYLOAD_LENGTH;
+	memcpy(n->data, PINPOINT_HEARTBEAT_CHANNEL, channel_len);
+	memset(n->data + channel_len + 1, ' ', PAYLOAD_LENGTH);
+	return pinpoint_batch_layout(list_make1(n));
+}
+
+static void
+send_to_database(Oid dboid, PinpointBatchLayout *layout)
+{
+	PinpointBatch *batch;
+	PinpointBatchReader reader;
+	const char *payload;
+	uint32		number;
+	int			error;
+
+	batch = pinpoint_message_log_reserve(layout->size, &error);
+	if (batch == NULL)
+		return;
+
+	pinpoint_batch_write(batch, layout);
+	batch->dboid = dboid;
+	pinpoint_batch_read(batch,
+						pinpoint_batch_next_channel(pinpoint_batch_first_channel(batch)),
+						&reader);
+	payload = pinpoint_batch_read_next(&reader, &number);
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	write_payload(unconstify(char *, payload),
+				  pinpoint_commit_order_published());
+	pinpoint_commit_order_publish_heartbeat(batch);
+}
+
+static void
+write_payload(char *payload, uint64 published)
+{
+	pinpoint_positions_format(published, payload);
+	strcpy(payload + PINPOINT_POSITION_LENGTH,
+		   RecoveryInProgress() ? " standby" : " primary");
+}

@@ -1,0 +1,38 @@
+/*-------------------------------------------------------------------------
+ *
+ * positions.h
+ *		Positions: which channels were notified since a moment.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_POSITIONS_H
+#define PINPOINT_POSITIONS_H
+
+#include "queue/batch.h"
+
+/* Bytes of a position in text form, without the terminating zero. */
+#define PINPOINT_POSITION_LENGTH	50
+
+/* What changed_since() compares with; see pinpoint_positions_begin_look(). */
+typedef struct PinpointLook
+{
+	uint64		counter;		/* the next position */
+	bool		all;			/* nothing is known: all channels have changed */
+} PinpointLook;
+
+extern Size pinpoint_positions_shmem_size(void);
+extern void pinpoint_positions_shmem_init(void);
+extern void pinpoint_positions_prepare(PinpointBatch *batch);
+extern void pinpoint_positions_count(void);
+extern uint64 pinpoint_positions_counter(void);
+extern void pinpoint_positions_raise_floor(void);
+extern void pinpoint_positions_judge_replication(void);
+extern void pinpoint_positions_format(uint64 counter, char *text);
+extern bool pinpoint_positions_parse(const char *text, uint64 *counter,
+									 bool *known);
+extern void pinpoint_positions_begin_look(PinpointLook *look);
+extern bool pinpoint_positions_changed(const char *channel, uint64 counter);
+
+#endif							/* PINPOINT_POSITIONS_H */

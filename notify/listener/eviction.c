@@ -1,0 +1,336 @@
+/*-------------------------------------------------------------------------
+ *
+ * eviction.c
+ *		Ends the sessions of listeners that stand in the way of others.
+ *
+ * To evict a listener is to mark its slot with the reason, and to send SIGTERM to its
+ * session, as pg_terminate_backend() does.  Nothing is published for it any more.
+ * Its last message tells its client the reason; see disconnect_reason.c.  Those who
+ * evict:
+ *
+ *	senders			listeners that are further behind than
+ *					pinpoint.max_listener_lag; on a standby the waker does so
+ *	the startup		listeners that keep room which replay needs; all listeners
+ *	process			of a database, if notifications for it cannot be delivered
+ *	the waker		sessions that replay waits for, and whose clients do not read
+ *
+ * Slots are marked under PinpointOrderLock.  The signals are sent after its release.
+ * A session may have ended by then, and another process may have its PID; this is as
+ * unlikely here as in pg_terminate_backend().
+ *
+ * It may take long until a session obeys.  While it reports an error to a client that
+ * does not read, for instance, PostgreSQL does not let it.  So its place in the queue
+ * is released at once if it has not begun to read.  (It will not begin any more.)  But
+ * a session that shares channels keeps its place until it has ended, as it may be
+ * going through what was assigned to it at this moment.
+ *
+ * Nothing here allocates memory, or throws an error.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "miscadmin.h"
+#include "postmaster/startup.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+#include "utils/wait_event.h"
+
+#include "base/compat.h"
+#include "base/counters.h"
+#include "base/locks.h"
+#include "listener/eviction.h"
+#include "queue/message_log.h"
+
+/* Milliseconds between two looks whether sessions have ended. */
+#define WAIT_INTERVAL			2
+
+/* Milliseconds for which replay waits for their end, at most. */
+#define MAX_WAIT				5000
+
+/* A session that is to be signalled. */
+typedef struct EvictedSession
+{
+	int			slotno;
+	int			pid;
+} EvictedSession;
+
+/*
+ * The sessions that this process has evicted in its last pass.  Room for MaxBackends
+ * elements, made by the postmaster and inherited.
+ */
+static EvictedSession *evicted = NULL;
+static int	nevicted = 0;
+
+/* Was something unpinned in this pass that may have kept the oldest epoch? */
+static bool trim_needed = false;
+
+static uint64 kept_by(int slotno);
+static void begin(void);
+static void evict(int slotno, PinpointEviction reason);
+static int	end(void);
+static void signal_all(void);
+static bool any_keeps(void);
+
+/*
+ * In the postmaster, at start and at restart after a crash.
+ */
+void
+pinpoint_eviction_init(void)
+{
+	if (evicted == NULL)
+		evicted = MemoryContextAlloc(TopMemoryContext,
+									 MaxBackends * sizeof(EvictedSession));
+}
+
+/*
+ * PID of the listener that is furthest behind, 0 if there is none; *dboid is set to
+ * its database if dboid is not NULL, and *lag to how far
+ * behind it is, in bytes.  The
+ * caller holds PinpointOrderLock.
+ */
+int
+pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
+{
+	PinpointSlot *furthest = NULL;
+	uint64		most = 0;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		uint64		bytes = kept_by(i) != 0 ? pinpoint_slot_lag(slot) : 0;
+
+		if (kept_by(i) != 0 && (furthest == NULL || bytes > most))
+		{
+			furthest = slot;
+			most = bytes;
+		}
+	}
+	if (lag != NULL)
+		*lag = most;
+	if (furthest == NULL)
+		return 0;
+	if (dboid != NULL)
+		*dboid = furthest->dboid;
+	return furthest->pid;
+}
+
+/*
+ * Number of the first publication that the owner of a slot keeps, 0 if it keeps none or
+ * the slot has no owner.
+ */
+static uint64
+kept_by(int slotno)
+{
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+	return slot->pid != 0 ? pinpoint_slot_first_sequence(slot) : 0;
+}
+
+/*
+ * Evict all listeners that have more than limit bytes to read.  Returns how many there
+ * are; each is found once only.
+ */
+int
+pinpoint_evict_lagging(Size limit)
+{
+	begin();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid != 0 && pinpoint_slot_lag(slot) > limit)
+			evict(i, PINPOINT_EVICTED_LAGGING);
+	}
+	return end();
+}
+
+/*
+ * Evict all listeners that keep a batch of the oldest part of the publications that
+ * are kept: 1/divisor of them.  What was assigned to these sessions on shared channels
+ * is not reassigned: others would keep it then.
+ *
+ * Returns how many there are; each is found once only.
+ */
+int
+pinpoint_evict_oldest(int divisor)
+{
+	uint64		oldest = 0;
+	uint64		limit;
+
+	begin();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		uint64		sequence = kept_by(i);
+
+		if (sequence != 0 && (oldest == 0 || sequence < oldest))
+			oldest = sequence;
+	}
+	limit = oldest + (pinpoint_message_log_sequence() - oldest) / divisor;
+	for (int i = 0; i < MaxBackends && oldest != 0; i++)
+	{
+		uint64		sequence = kept_by(i);
+
+		if (sequence != 0 && sequence <= limit)
+			evict(i, PINPOINT_EVICTED_QUEUE_FULL);
+	}
+	return end();
+}
+
+/*
+ * The startup process waits for the sessions that it has evicted last.  Returns false
+ * if none of them keeps a batch any more, or if it has waited for MAX_WAIT
+ * milliseconds; otherwise true, after a short sleep.
+ *
+ * waited: milliseconds for which it has waited before; increased.
+ */
+bool
+pinpoint_eviction_wait(int *waited)
+{
+	if (*waited >= MAX_WAIT || !any_keeps())
+		return false;
+
+	pg_usleep(WAIT_INTERVAL * 1000L);
+	PINPOINT_STARTUP_INTERRUPTS();
+	*waited += WAIT_INTERVAL;
+
+	/*
+	 * One signal may not be enough: a session obeys the first one by telling its
+	 * client, and may wait for that.
+	 */
+	signal_all();
+	return true;
+}
+
+/*
+ * Evict all that listen in a database, or in any database if dboid is InvalidOid.
+ * Returns how many there are.
+ */
+int
+pinpoint_evict_database(Oid dboid, PinpointEviction reason)
+{
+	begin();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid != 0 && (slot->dboid == dboid || !OidIsValid(dboid)))
+			evict(i, reason);
+	}
+	return end();
+}
+
+/*
+ * Evict all that have begun to send notifications before this time, and wait for their
+ * clients to read.  A session that was evicted earlier may wait with its last message:
+ * it is signalled again.  Returns how many there are, without those.
+ */
+int
+pinpoint_evict_senders(TimestampTz before)
+{
+	int			nagain = 0;
+
+	begin();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		TimestampTz since;
+
+		if (slot->pid == 0 ||
+			*(volatile uint32 *) &slot->proc->wait_event_info != WAIT_EVENT_CLIENT_WRITE)
+			continue;
+		since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
+		if (slot->evicted != PINPOINT_NOT_EVICTED)
+		{
+			evicted[nevicted].slotno = i;
+			evicted[nevicted++].pid = slot->pid;
+			nagain++;
+		}
+		else if (since != 0 && since < before)
+			evict(i, PINPOINT_EVICTED_REPLAY_WAITS);
+	}
+	return end() - nagain;
+}
+
+/*
+ * Begin a pass: between begin() and end() evict() is called.
+ */
+static void
+begin(void)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	nevicted = 0;
+	trim_needed = false;
+}
+
+/*
+ * Mark a slot, and let go of its place in the queue if nobody uses it any more.
+ */
+static void
+evict(int slotno, PinpointEviction reason)
+{
+	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+
+	if (slot->evicted == PINPOINT_NOT_EVICTED)
+		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
+	if (slot->evicted == PINPOINT_NOT_EVICTED ||
+		(reason == PINPOINT_EVICTED_QUEUE_FULL &&
+		 slot->evicted != PINPOINT_EVICTED_QUEUE_FULL))
+	{
+		/* This reason also means that it is not to reassign anything. */
+		slot->evicted = reason;
+		evicted[nevicted].slotno = slotno;
+		evicted[nevicted++].pid = slot->pid;
+	}
+
+	/* A session that was reading when it was evicted may be done by now. */
+	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
+	{
+		trim_needed |= pinpoint_slot_set_position(&slot->unread, NULL);
+		trim_needed |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+	}
+}
+
+/*
+ * End a pass: release the lock, and signal the sessions.  Returns how many there are.
+ */
+static int
+end(void)
+{
+	LWLockRelease(PinpointOrderLock);
+	signal_all();
+	if (trim_needed)
+		pinpoint_slots_trim();
+	return nevicted;
+}
+
+static void
+signal_all(void)
+{
+	for (int i = 0; i < nevicted; i++)
+		(void) kill(evicted[i].pid, SIGTERM);
+}
+
+/*
+ * Does a session that was evicted last keep a batch?
+ */
+static bool
+any_keeps(void)
+{
+	bool		result = false;
+
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < nevicted && !result; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[evicted[i].slotno];
+
+		result = slot->pid == evicted[i].pid &&
+			pinpoint_slot_first_sequence(slot) != 0;
+	}
+	LWLockRelease(PinpointOrderLock);
+	return result;
+}

@@ -1,0 +1,155 @@
+/*-------------------------------------------------------------------------
+ *
+ * replay_wait.c
+ *		Ends sessions that replay waits for while their clients do not read.
+ *
+ * To replay DROP DATABASE, CREATE DATABASE with the strategy FILE_COPY, or DROP
+ * TABLESPACE, the startup process asks all processes to close their files (a
+ * ProcSignalBarrier), and waits until all have done so.  A session that waits for its
+ * client to read does not come to do it.  PostgreSQL waits for it without end, and with
+ * it replay, and a promotion.  Without notifications this needs a client that asks for
+ * something and does not read the answer.  A listener is sent something unasked, so a
+ * client that is merely stuck is enough.
+ *
+ * The startup process itself cannot do anything meanwhile, so the waker does.  While
+ * replay waits in this way, it evicts those sessions that have been sending notifications
+ * for longer than a limit:
+ *
+ *	max_standby_streaming_delay		the time for which replay may be held up by sessions.
+ *									If it is -1, replay is to wait for them, and does.
+ *	MIN_LIMIT						at least, so that a client that reads is not hit by
+ *									chance; and when a promotion is requested, whatever
+ *									the setting: a failover does not wait.
+ *
+ * Sessions whose clients do not read the result of a query are PostgreSQL's affair.
+ *
+ * On a primary the session that drops the database waits in the same way, with the
+ * library and without it.  There it harms nobody else, and can be cancelled.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlogrecovery.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "storage/standby.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "listener/eviction.h"
+#include "standby/replay_wait.h"
+
+/* In milliseconds. */
+#define MIN_LIMIT				1000
+
+/*
+ * The startup process, while it replays.  Written by itself, read by the waker, without
+ * a lock: a PGPROC stays where it is.
+ */
+typedef struct ReplayWaitControl
+{
+	PGPROC	   *volatile startup_process;
+} ReplayWaitControl;
+
+static ReplayWaitControl *replay_wait_control = NULL;
+
+static bool is_waiting(void);
+static int	limit_in_ms(void);
+
+Size
+pinpoint_replay_wait_shmem_size(void)
+{
+	return MAXALIGN(sizeof(ReplayWaitControl));
+}
+
+void
+pinpoint_replay_wait_shmem_init(void)
+{
+	bool		found;
+
+	replay_wait_control =
+		ShmemInitStruct("pg_pinpoint replay",
+						pinpoint_replay_wait_shmem_size(), &found);
+	if (!found)
+		replay_wait_control->startup_process = NULL;
+}
+
+/*
+ * This process is the startup process, and begins to replay.
+ */
+void
+pinpoint_replay_wait_begin(void)
+{
+	replay_wait_control->startup_process = MyProc;
+}
+
+void
+pinpoint_replay_wait_end(void)
+{
+	replay_wait_control->startup_process = NULL;
+}
+
+/*
+ * Called by the waker, at intervals, during recovery: evict the sessions that replay has
+ * been waiting for too long.  What it sees may change at any time; at worst a session
+ * ends that has not read for as long, and that replay has just waited for.
+ */
+void
+pinpoint_replay_wait_check(void)
+{
+	static TimestampTz waiting_since = 0;	/* as far as it was looked at */
+	TimestampTz now;
+	int			limit;
+	int			n;
+
+	if (!is_waiting())
+	{
+		waiting_since = 0;
+		return;
+	}
+	now = GetCurrentTimestamp();
+	if (waiting_since == 0 || waiting_since > now)
+		waiting_since = now;
+
+	limit = limit_in_ms();
+	if (limit < 0 ||
+		!TimestampDifferenceExceeds(waiting_since, now, MIN_LIMIT / 2))
+		return;
+
+	n = pinpoint_evict_senders(TimestampTzPlusMilliseconds(now, -limit));
+	if (n > 0)
+		ereport(LOG,
+				(errmsg_plural("disconnecting %d listener, as replay waits for it",
+							   "disconnecting %d listeners, as replay waits for them",
+							   n, n),
+				 errdetail_plural("Its client does not read its notifications.",
+								  "Their clients do not read their notifications.",
+								  n)));
+}
+
+static bool
+is_waiting(void)
+{
+	PGPROC	   *startup_process = replay_wait_control->startup_process;
+
+	return startup_process != NULL &&
+		*(volatile uint32 *) &startup_process->wait_event_info ==
+		WAIT_EVENT_PROC_SIGNAL_BARRIER;
+}
+
+/*
+ * For how long may a session send before it is evicted?  -1 means without end.
+ */
+static int
+limit_in_ms(void)
+{
+	/* While it waits, the startup process does not notice the request itself. */
+	if (CheckPromoteSignal())
+		return MIN_LIMIT;
+	if (max_standby_streaming_delay < 0)
+		return -1;
+	return Max(max_standby_streaming_delay, MIN_LIMIT);
+}

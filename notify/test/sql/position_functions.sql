@@ -1,0 +1,131 @@
+-- pinpoint.position() and pinpoint.changed_since(), in one session.
+
+-- a position is a text, and is the same while nothing is notified
+SELECT pinpoint.position() AS p \gset
+SELECT :'p' ~ '^[0-9a-f]{16}-[0-9a-f]{16}-[0-9a-f]{16}$' AS is_position;
+SELECT changed, position = :'p' AS same FROM pinpoint.changed_since(:'p', 'a', 'b');
+NOTIFY a;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b');
+SELECT changed FROM pinpoint.changed_since(:'p', 'b', 'a', 'b', 'a');
+-- the next position
+SELECT position AS q FROM pinpoint.changed_since(:'p', 'a', 'b') \gset
+SELECT :'q' > :'p' AS later;
+SELECT changed, position = :'q' AS same FROM pinpoint.changed_since(:'q', 'a', 'b');
+-- those who hold the first one still get their answer
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b');
+-- both ways to notify count, names are exact, and nobody has to listen
+SELECT pg_notify('A', 'x');
+SELECT changed FROM pinpoint.changed_since(:'q', 'a', 'b', 'A');
+NOTIFY "b";
+SELECT changed FROM pinpoint.changed_since(:'q', VARIADIC ARRAY['a', 'b', 'A']);
+
+-- only what commits counts
+SELECT pinpoint.position() AS p \gset
+BEGIN;
+NOTIFY a;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'c');
+ROLLBACK;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'c');
+BEGIN;
+NOTIFY a;
+SAVEPOINT s;
+NOTIFY b;
+ROLLBACK TO s;
+SAVEPOINT s;
+NOTIFY c;
+RELEASE s;
+COMMIT;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'c');
+
+-- a transaction with many channels: all of them, and few others
+SELECT pinpoint.position() AS p \gset
+SELECT count(pg_notify('many_' || i, '')) FROM generate_series(1, 1000) AS i;
+SELECT cardinality(changed) FROM pinpoint.changed_since(:'p',
+	VARIADIC (SELECT array_agg('many_' || i) FROM generate_series(1, 1000) AS i));
+SELECT cardinality(changed) < 100 AS few FROM pinpoint.changed_since(:'p',
+	VARIADIC (SELECT array_agg('other_' || i) FROM generate_series(1, 1000) AS i));
+
+-- nothing is known: all have changed
+SELECT changed FROM pinpoint.changed_since(NULL, 'never', 'notified');
+-- of another system, of another incarnation, from the future
+SELECT pinpoint.position() AS p \gset
+SELECT changed FROM pinpoint.changed_since('0000000000000001' || substr(:'p', 17), 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 17) || '0000000000000001' || substr(:'p', 34), 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 34) || '7fffffffffffffff', 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 34) || 'ffffffffffffffff', 'never');
+SELECT changed FROM pinpoint.changed_since(:'p', 'never');
+
+-- what is no position
+\set VERBOSITY terse
+SELECT pinpoint.changed_since('', 'a');
+\echo :SQLSTATE
+SELECT pinpoint.changed_since('0/0', 'a');
+\echo :SQLSTATE
+SELECT pinpoint.changed_since('0000000000000000-0000000000000000-0000000000000000-', 'a');
+\echo :SQLSTATE
+SELECT pinpoint.changed_since(replace('0000000000000000-0000000000000000-0000000000000000', '-', '0'), 'a');
+SELECT pinpoint.changed_since('000000000000000g-0000000000000000-0000000000000000', 'a');
+
+-- what are no channels
+SELECT changed FROM pinpoint.changed_since(:'p', VARIADIC '{}');
+SELECT changed FROM pinpoint.changed_since(:'p', VARIADIC NULL);
+\echo :SQLSTATE
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', NULL);
+\echo :SQLSTATE
+SELECT changed FROM pinpoint.changed_since(NULL, 'a', NULL);
+\echo :SQLSTATE
+SELECT changed FROM pinpoint.changed_since(:'p', '');
+\echo :SQLSTATE
+SELECT changed FROM pinpoint.changed_since(:'p', repeat('c', 63));
+SELECT changed FROM pinpoint.changed_since(:'p', repeat('c', 64));
+\echo :SQLSTATE
+\set VERBOSITY default
+
+-- above READ COMMITTED the snapshot is older than the answer
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT pinpoint.position();
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT pinpoint.changed_since(NULL, 'a');
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN ISOLATION LEVEL READ UNCOMMITTED;
+SELECT changed FROM pinpoint.changed_since(NULL, 'a');
+ROLLBACK;
+
+-- what goes PostgreSQL's own way is not counted
+SELECT pinpoint.position() AS p \gset
+SET pinpoint.enabled = off;
+NOTIFY a;
+RESET pinpoint.enabled;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a');
+
+-- anyone may ask
+CREATE ROLE position_plain;
+SET ROLE position_plain;
+SELECT pinpoint.position() = :'p' AS same;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a');
+RESET ROLE;
+DROP ROLE position_plain;
+
+-- the extension anew: nobody knows what went by in between, in any database
+SELECT pinpoint.position() AS p \gset
+BEGIN;
+DROP EXTENSION pg_pinpoint;
+CREATE EXTENSION pg_pinpoint;
+ROLLBACK;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a');
+CREATE EXTENSION IF NOT EXISTS pg_pinpoint;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a');
+DROP EXTENSION pg_pinpoint;
+NOTIFY a;
+CREATE EXTENSION pg_pinpoint;
+SELECT changed FROM pinpoint.changed_since(:'p', 'never');
+SELECT changed FROM pinpoint.changed_since(pinpoint.position(), 'never');
+BEGIN;
+DROP EXTENSION pg_pinpoint;
+CREATE EXTENSION pg_pinpoint;
+SELECT pinpoint.position() AS q \gset
+COMMIT;
+SELECT changed FROM pinpoint.changed_since(:'q', 'never');

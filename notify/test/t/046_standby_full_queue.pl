@@ -1,0 +1,151 @@
+# A standby whose queue is full: replay waits once for all listeners that are in the way,
+# whether or not they share channels, and others stay.  And the settings for listeners
+# that are far behind count on a standby.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $many = 60;
+my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => "pinpoint.replicate = on\nwal_keep_size = 512MB",
+	max_connections => 100);
+$primary->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'base', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "pinpoint.queue_size = 2MB\npinpoint.queue_memory = 2MB");
+$standby->start;
+my $sender   = connect_to($primary);
+my $observer = connect_to($standby);
+my $reader   = connect_to($standby);
+$reader->run('LISTEN a; LISTEN s; LISTEN fence');
+
+# Notifications of 4 kB in transactions of ten, each read by the one that reads.
+my $payload = 'x' x 4000;
+my $sent    = 0;
+my $longest = 0;
+sub send_kb
+{
+	my ($kb, $channel) = @_;
+	for (1 .. $kb / 40)
+	{
+		my $began = time;
+		$sent++;
+		$sender->run(qq(SELECT count(pg_notify('$channel', '$sent ' || i || '$payload')) FROM generate_series(1, 10) i));
+		$sender->run("NOTIFY fence, '$sent'");
+		$reader->notifications_until('fence', $sent);
+		$longest = time - $began if time - $began > $longest;
+	}
+	return;
+}
+
+# Sessions listen, and then sit in a transaction.
+sub begin_to_listen
+{
+	my ($channel, @sessions) = @_;
+	foreach my $session (@sessions)
+	{
+		$session->run("LISTEN $channel");
+		$session->run('BEGIN');
+	}
+	return;
+}
+
+# Disconnected sessions have this reason.
+sub are_disconnected
+{
+	my ($reason, $name, @sessions) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @details = map {
+		my ($error) = map { $_->{fields} } grep { $_->{type} eq 'E' } $_->receive_until('EOF')->messages;
+		$error->{D} // 'none'
+	} @sessions;
+	return is_deeply(\@details, [ ($reason) x @sessions ], $name);
+}
+
+sub passes
+{
+	my ($log) = @_;
+	return scalar(() = substr(slurp_file($standby->logfile), $log) =~ /disconnecting \d+ listeners?, as replay needs room/g);
+}
+
+my $furthest = 'The session listens, and was among those that are furthest behind when the NOTIFY queue of this standby was full.';
+
+# ---- plain listeners
+
+my @plain = connect_many($standby, $many);
+begin_to_listen('a', @plain);
+my $log = -s $standby->logfile;
+send_kb(4000, 'a');
+are_disconnected($furthest, 'listeners in a transaction are disconnected when the queue is full, with the reason', @plain);
+is(passes($log), 1, 'all at once');
+
+# ---- listeners that share a channel
+
+my @sharing = connect_many($standby, $many, options => '-c pinpoint.shared_channels=s');
+begin_to_listen('s', @sharing);
+$sender->run("NOTIFY s, '$_'") for 1 .. $many / 2;
+wait_until(sub { $observer->value(q(SELECT count(*) FROM pinpoint.stat_listeners WHERE state = 'signalled')) == $many })
+  or die 'not each of them has something to do';
+$log     = -s $standby->logfile;
+$longest = 0;
+my $before = $observer->value('SELECT coalesce(sum(reassigned), 0) FROM pinpoint.stat_notify');
+send_kb(1200, 'a');
+my $latecomer = connect_to($standby, options => '-c pinpoint.shared_channels=s');
+begin_to_listen('s', $latecomer);
+$sender->run(q(NOTIFY s, 'for the latecomer'));
+send_kb(1200, 'a');
+are_disconnected($furthest, 'listeners that share a channel are disconnected', @sharing);
+is(passes($log), 1, 'all at once');
+is($observer->value('SELECT coalesce(sum(reassigned), 0) FROM pinpoint.stat_notify'), $before, 'nothing is reassigned');
+cmp_ok($longest, '<', 4, 'replay does not wait for each of them');
+note("longest: $longest s");
+ok(stat_listener($observer, $latecomer->pid), 'one that is not far behind stays');
+is($latecomer->query('ROLLBACK')->types, 'CAZ', 'and gets what was assigned to it');
+$latecomer->close;
+
+# ---- a transaction that does not fit
+
+my ($other) = connect_many($standby, 1);
+$other->run('LISTEN b');
+$sender->run(qq(SELECT count(pg_notify('a', i || '$payload')) FROM generate_series(1, 1000) i));
+are_disconnected(
+	'The session listens, and the notifications of a transaction did not fit into the NOTIFY queue of this standby.',
+	'a transaction that does not fit disconnects all, with the reason', $reader, $other);
+
+# ---- pinpoint.max_listener_lag and pinpoint.on_lag
+
+$reader = connect_to($standby);
+$reader->run('LISTEN a; LISTEN s; LISTEN fence');
+$observer->run(q(ALTER SYSTEM SET pinpoint.max_listener_lag = '400kB'));
+$standby->reload;
+my $slow = connect_to($standby);
+$slow->run(q(SET application_name = 'the slow one'));
+begin_to_listen('a', $slow);
+$log = -s $standby->logfile;
+send_kb(600, 'a');
+my $pid = $slow->pid;
+ok( wait_until(
+		sub { $standby->log_contains(qr/WARNING:  a listener is \d+ kB behind in the NOTIFY queue\n.*DETAIL:  The listener that is furthest behind is the server process with PID $pid, user "\w+", application "the slow one", in a transaction/, $log) }),
+	'a listener of a standby is behind by more than pinpoint.max_listener_lag: a warning in the log');
+cmp_ok($observer->value(q(SELECT sum(warned) FROM pinpoint.stat_notify WHERE datname = 'postgres')), '>=', 1, 'it is counted');
+ok(stat_listener($observer, $pid), 'and nothing more');
+$observer->run(q(ALTER SYSTEM SET pinpoint.on_lag = 'disconnect'));
+$standby->reload;
+are_disconnected(
+	'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows.',
+	'with pinpoint.on_lag = disconnect it is disconnected, though nobody sends', $slow);
+send_kb(80, 'a');
+pass('who reads stays');
+
+$reader->close;
+server_is_clean($observer, 'nothing is left');
+
+done_testing();
