@@ -19,6 +19,7 @@
 
 LWLock	   *PinpointStorageLock = NULL;
 LWLock	   *PinpointOrderLock = NULL;
+LWLockPadded *PinpointChannelMapLocks = NULL;
 
 /*
  * When the server starts: ask for the locks.
@@ -28,7 +29,7 @@ pinpoint_locks_request(void)
 {
 	RequestNamedLWLockTranche(STORAGE_TRANCHE, 1);
 	RequestNamedLWLockTranche(ORDER_TRANCHE, 1);
-	RequestNamedLWLockTranche(CHANNEL_MAP_TRANCHE, 1);
+	RequestNamedLWLockTranche(CHANNEL_MAP_TRANCHE, PINPOINT_PARTITIONS);
 }
 
 /*
@@ -39,15 +40,7 @@ pinpoint_locks_init(void)
 {
 	PinpointStorageLock = &GetNamedLWLockTranche(STORAGE_TRANCHE)->lock;
 	PinpointOrderLock = &GetNamedLWLockTranche(ORDER_TRANCHE)->lock;
-}
-
-/*
- * Tranche of the locks of the channel map.
- */
-int
-pinpoint_channel_map_tranche(void)
-{
-	return GetNamedLWLockTranche(CHANNEL_MAP_TRANCHE)->lock.tranche;
+	PinpointChannelMapLocks = GetNamedLWLockTranche(CHANNEL_MAP_TRANCHE);
 }
 
 /*

@@ -25,12 +25,16 @@
 
 #include "storage/lwlock.h"
 
+/* Partitions of the channel map: a power of two, and its logarithm. */
+#define PINPOINT_PARTITIONS_LOG2	7
+#define PINPOINT_PARTITIONS			(1 << PINPOINT_PARTITIONS_LOG2)
+
 extern LWLock *PinpointStorageLock;
 extern LWLock *PinpointOrderLock;
+extern LWLockPadded *PinpointChannelMapLocks;	/* one for each partition */
 
 extern void pinpoint_locks_request(void);
 extern void pinpoint_locks_init(void);
 extern void pinpoint_check_preloaded(void);
-extern int	pinpoint_channel_map_tranche(void);
 
 #endif							/* PINPOINT_LOCKS_H */

@@ -15,6 +15,8 @@
  * is published at once.  The position is that of the moment of its publication, under
  * one hold of PinpointOrderLock: see pinpoint_commit_order_published().
  *
+ * A standby where pinpoint.replicate is off sends none, as no notifications come to it.
+ *
  * A heartbeat that nobody listens for is dropped at its publication, like any
  * batch.  When there is no room in the log it is left out: the server is in trouble
  * then, and to be reminded of that does not hurt.
@@ -47,6 +49,7 @@
 /* A position, a space, and "primary" or "standby", which have the same length. */
 #define PAYLOAD_LENGTH	(PINPOINT_POSITION_LENGTH + 8)
 
+static bool receives_notifications(void);
 static long milliseconds_until(TimestampTz due);
 static void send_to_all(void);
 static PinpointBatchLayout *make_layout(void);
@@ -75,7 +78,7 @@ pinpoint_heartbeat_send(void)
 	TimestampTz now;
 	long		wait;
 
-	if (pinpoint_heartbeat_interval == 0)
+	if (pinpoint_heartbeat_interval == 0 || !receives_notifications())
 		return -1;
 
 	now = GetCurrentTimestamp();
@@ -89,6 +92,16 @@ pinpoint_heartbeat_send(void)
 	last = now;
 	send_to_all();
 	return pinpoint_heartbeat_interval;
+}
+
+/*
+ * Do notifications come to this server?  If not, silence is what its listeners have to
+ * notice.
+ */
+static bool
+receives_notifications(void)
+{
+	return pinpoint_replicate_notifications || !RecoveryInProgress();
 }
 
 static long

@@ -34,6 +34,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/message.h"
+#include "storage/lwlock.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -68,6 +69,7 @@ static object_access_hook_type prev_object_access = NULL;
 
 PG_FUNCTION_INFO_V1(interference_unlisten_all);
 PG_FUNCTION_INFO_V1(interference_emit);
+PG_FUNCTION_INFO_V1(interference_look_at_channels);
 
 /*
  * As an extension in C may do it, past the SQL command.
@@ -114,6 +116,27 @@ pause_at(PausePlace place)
 	while (access(gate, F_OK) == 0)
 		pg_usleep(1000);
 	pgstat_report_wait_end();
+}
+
+/*
+ * interference_look_at_channels(partitions int): keep the locks of all partitions of
+ * the channel map in shared mode, as somebody does who looks, while the gate exists.
+ */
+Datum
+interference_look_at_channels(PG_FUNCTION_ARGS)
+{
+	LWLockPadded *locks = GetNamedLWLockTranche("PinpointChannelMap");
+	int			n = PG_GETARG_INT32(0);
+
+	for (int i = 0; i < n; i++)
+		LWLockAcquire(&locks[i].lock, LW_SHARED);
+	pgstat_report_wait_start(PG_WAIT_EXTENSION);
+	while (access(gate, F_OK) == 0)
+		pg_usleep(1000);
+	pgstat_report_wait_end();
+	for (int i = n - 1; i >= 0; i--)
+		LWLockRelease(&locks[i].lock);
+	PG_RETURN_VOID();
 }
 
 static bool

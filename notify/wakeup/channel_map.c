@@ -72,9 +72,7 @@
 #define MAX_DEPTH			6
 
 /* Partitions of the map, each with a lock: by the highest bits of the hash value. */
-#define PARTITIONS_LOG2		7
-#define PARTITIONS			(1 << PARTITIONS_LOG2)
-#define PARTITION_OF(hash)	((hash) >> (32 - PARTITIONS_LOG2))
+#define PARTITION_OF(hash)	((hash) >> (32 - PINPOINT_PARTITIONS_LOG2))
 
 /* Counters of entries, likewise. */
 #define FILTER_LOG2			14
@@ -169,7 +167,6 @@ typedef struct ChannelMapControl
 	uint32		ntaken;
 	pg_atomic_uint32 nfree;
 	pg_atomic_uint32 nentries[FILTER_SIZE];
-	LWLockPadded partitions[PARTITIONS];
 	Account		accounts[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
 } ChannelMapControl;
 
@@ -269,7 +266,7 @@ pinpoint_channel_map_shmem_init(void)
 
 	map_control = (ChannelMapControl *) CACHELINEALIGN(place);
 	nbuckets_log2 = Min(pg_ceil_log2_64(map_size() / ITEM_SIZE), 31);
-	Assert(nbuckets_log2 >= PARTITIONS_LOG2);
+	Assert(nbuckets_log2 >= PINPOINT_PARTITIONS_LOG2);
 	items = (Item *) ((char *) map_control + control_size());
 	buckets = (ItemNumber *) (items + max_items());
 	max_same_bits = MAX_ABOVE_MEAN + 4 * (max_items() / FILTER_SIZE);
@@ -282,9 +279,6 @@ pinpoint_channel_map_shmem_init(void)
 	pg_atomic_init_u32(&map_control->nfree, max_items());
 	for (int i = 0; i < FILTER_SIZE; i++)
 		pg_atomic_init_u32(&map_control->nentries[i], 0);
-	for (int i = 0; i < PARTITIONS; i++)
-		LWLockInitialize(&map_control->partitions[i].lock,
-						 pinpoint_channel_map_tranche());
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		pg_atomic_init_u32(&map_control->accounts[i].roleid, InvalidOid);
@@ -314,7 +308,7 @@ entry_counter(uint32 hash)
 static LWLock *
 partition_lock(uint32 hash)
 {
-	return &map_control->partitions[PARTITION_OF(hash)].lock;
+	return &PinpointChannelMapLocks[PARTITION_OF(hash)].lock;
 }
 
 static ItemNumber *
@@ -804,11 +798,11 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 void
 pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 {
-	Size		per_partition = (Size) 1 << (nbuckets_log2 - PARTITIONS_LOG2);
+	Size		per_partition = (Size) 1 << (nbuckets_log2 - PINPOINT_PARTITIONS_LOG2);
 
-	for (int partition = 0; partition < PARTITIONS; partition++)
+	for (int partition = 0; partition < PINPOINT_PARTITIONS; partition++)
 	{
-		LWLock	   *lock = &map_control->partitions[partition].lock;
+		LWLock	   *lock = &PinpointChannelMapLocks[partition].lock;
 
 		LWLockAcquire(lock, LW_SHARED);
 		for (Size i = 0; i < per_partition; i++)

@@ -19,12 +19,32 @@ my $slow     = connect_to($node);
 my $listener = connect_to($node);
 $listener->run('LISTEN a');
 $slow->run("LOAD '$library'");
+$slow->run("CREATE FUNCTION look_at_channels(int) RETURNS void LANGUAGE c AS '$library', 'interference_look_at_channels'");
 
 sub go_on
 {
 	open_gate();
 	return $slow->result;
 }
+
+# ---- a session that leaves
+
+# It comes to its UNLISTENs, which take long if there are many, when it has published.
+my $leaver = connect_to($node);
+$leaver->run('LISTEN b');
+begin_and_pause($observer, $slow, 'nowhere', 'SELECT look_at_channels(128)');
+$leaver->send_query(q(BEGIN; UNLISTEN *; NOTIFY a, 'bye'; COMMIT));
+ok( wait_until(
+		sub {
+			$observer->value(q(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PinpointChannelMap' AND pid = )
+				  . $leaver->pid);
+		}),
+	'a session leaves its channels');
+$sender->run(q{BEGIN; CREATE TABLE after_it (i int); NOTIFY a, 'next'; DROP TABLE after_it; COMMIT});
+is_deeply(all_as_text($listener->wait_for(2)), [ 'a/bye', 'a/next' ], 'and holds back nobody');
+is(go_on()->error, undef, 'nobody looks any more');
+is($leaver->result->error, undef, 'it has left');
+$leaver->close;
 
 # ---- temporary tables
 

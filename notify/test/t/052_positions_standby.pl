@@ -9,6 +9,7 @@ use lib "$FindBin::RealBin/lib";
 use PinpointTest;
 use PostgreSQL::Test::Cluster;
 use Test::More;
+use Time::HiRes;
 
 my $conf = join "\n", 'pinpoint.replicate = on', 'pinpoint.heartbeat_interval = 100ms', 'wal_log_hints = on',
   'wal_keep_size = 512MB';
@@ -102,6 +103,20 @@ $writer->run(q{NOTIFY a});
 catch_up();
 is(changed($next, 'a', 'never'), 'a never', 'with replicate off on the standby all have changed');
 is(changed(position(), 'a', 'never'), 'a never', 'always');
+
+# Nor do heartbeats say that all is well there.  (The waker may send some until it reads
+# its configuration.)
+my $alive = connect_to($standby);
+$alive->run('LISTEN pinpoint_heartbeat');
+ok( wait_until(
+		sub {
+			$alive->query('');
+			$alive->take_notifications;
+			my $until = Time::HiRes::time() + 0.5;
+			while (Time::HiRes::time() < $until) { $alive->receive_available; Time::HiRes::sleep(0.01); }
+			return !$alive->take_notifications;
+		}),
+	'there are no heartbeats');
 $client->run('SET pinpoint.replicate = on');
 is(changed(position(), 'a', 'never'), 'a never', 'whatever a session sets');
 $client->run('RESET pinpoint.replicate');
@@ -113,6 +128,8 @@ $unreplicated->run(q{INSERT INTO rows VALUES ('unreplicated'); NOTIFY c});
 catch_up();
 set_on($standby, $client, 'pinpoint.replicate', 'on');
 wait_until_never_changed_is('');
+like(($alive->wait_for(1))[0]{payload}, qr/ standby$/, 'when it is on there are heartbeats again');
+$alive->close;
 is(changed($next, 'c', 'never'), 'c never', 'positions from before it was switched on are unknown');
 $next = position();
 is(changed($next, 'c', 'never'), '', 'those from after it are not');
