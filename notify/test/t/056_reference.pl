@@ -89,7 +89,7 @@ foreach my $name (@$views)
 # Arguments with OUT parameters are described in words.
 is_deeply([ sort @functions ], sorted_values_of(q(
 	SELECT concat_ws(' | ',
-	                 format('%s.%s(%s)', pronamespace::regnamespace, quote_ident(proname),
+	                 format('%s.%s(%s)', pronamespace::regnamespace, proname,
 	                        array_to_string(ARRAY(
 	                            SELECT CASE mode WHEN 'v' THEN 'VARIADIC ' ELSE '' END || quote_ident(name) || ' ' || format_type(type, NULL)
 	                              FROM unnest(coalesce(proallargtypes, proargtypes::oid[]), proargnames, proargmodes)
