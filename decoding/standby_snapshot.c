@@ -104,7 +104,7 @@ pinpoint_standby_snapshot_init(void)
 	if (library == NULL)
 	{
 		ereport(WARNING,
-				(errmsg("no snapshots of running transactions are written, as the path of the library is too long")));
+				(errmsg("no snapshots of running transactions are written because the path of the library is too long")));
 		return;
 	}
 
