@@ -14,7 +14,7 @@ use Test::More;
 
 my $program = "$PostgreSQL::Test::Utils::tmp_check/minor_release_test";
 my $output;
-ok(IPC::Run::run([ 'cc', '-Wall', '-Werror', '-o', $program, "$FindBin::RealBin/../minor_release_test.c" ], '>&', \$output), 'it compiles')
+ok(IPC::Run::run([ $ENV{CC} // 'cc', '-Wall', '-Werror', '-o', $program, "$FindBin::RealBin/../minor_release_test.c" ], '>&', \$output), 'it compiles')
   or diag($output);
 
 my %fixed_in = (
