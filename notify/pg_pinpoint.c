@@ -31,6 +31,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
+#include "base/channel_hash.h"
 #include "base/compat.h"
 #include "base/counters.h"
 #include "base/locks.h"
@@ -53,7 +54,7 @@
 #include "sql/planner_rewrite.h"
 #include "sql/statement.h"
 #include "standby/replay.h"
-#include "standby/replay_wait.h"
+#include "standby/replay_blockers.h"
 #include "waker.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
@@ -148,7 +149,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
-	RequestAddinShmemSpace(pinpoint_replay_wait_shmem_size());
+	RequestAddinShmemSpace(pinpoint_replay_blockers_shmem_size());
 	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
 	pinpoint_locks_request();
 }
@@ -172,7 +173,7 @@ startup_shmem(void)
 	pinpoint_wakeup_init();
 	pinpoint_eviction_init();
 	pinpoint_replay_allocate();
-	pinpoint_replay_wait_shmem_init();
+	pinpoint_replay_blockers_shmem_init();
 	pinpoint_slow_listener_shmem_init();
 	pinpoint_counters_shmem_init();
 	LWLockRelease(AddinShmemInitLock);

@@ -16,9 +16,9 @@
  * sends the heartbeats; see heartbeat.c.
  *
  * During recovery nobody sends at all.  Then it also looks after listeners that are far
- * behind (slow_listener.c), and after sessions that replay waits for (replay_wait.c).
+ * behind (slow_listener.c), and after sessions that replay waits for (replay_blockers.c).
  * On a primary it writes into the WAL whether notifications are replicated
- * (wal_status.c).
+ * (replication_status.c).
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -41,10 +41,10 @@
 #include "base/compat.h"
 #include "base/settings.h"
 #include "commit/heartbeat.h"
-#include "commit/wal_status.h"
+#include "commit/replication_status.h"
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
-#include "standby/replay_wait.h"
+#include "standby/replay_blockers.h"
 #include "waker.h"
 #include "wakeup/wakeup.h"
 
@@ -155,13 +155,13 @@ pinpoint_waker_main(Datum arg)
 
 		if (RecoveryInProgress())
 		{
-			pinpoint_replay_wait_check();
+			pinpoint_replay_blockers_check();
 			if (pinpoint_message_log_kept() > 0)
 				check_slow_listeners();
 			sleep = SLEEP_IN_RECOVERY;
 		}
 		else
-			pinpoint_wal_status_write();
+			pinpoint_replication_status_write();
 
 		if (pinpoint_message_log_kept() > 0)
 		{

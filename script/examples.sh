@@ -2,7 +2,8 @@
 # The stage "examples" of script/test: the clients in examples/, each built and
 # run against the stock server and with pg_pinpoint. A client passes when it does
 # what it should on both, with the same outcome. Then the job queues of bench/queues,
-# so briefly that it is no measurement: jobs are done, and through pg_pinpoint.
+# so briefly that it is no measurement: jobs are done, and through pg_pinpoint. And the
+# bridge to NATS, with the page that shows what it publishes.
 
 # The tool that an example is built with.
 example_tool() {
@@ -51,6 +52,7 @@ stage_examples() {
 	for name in "$WORK"/examples/*/; do
 		name=$(basename "$name")
 		tool=$(example_tool "$name")
+		[ -n "$tool" ] || continue # a test of its own: test_nats
 		if ! command -v "$tool" >/dev/null; then
 			not_run "examples/$name" "there is no $tool"
 		elif [ "$tool" = python3 ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
@@ -168,4 +170,33 @@ smoke_queues() {
 			print_log "$log"
 		fi
 	done
+}
+
+# The bridge of examples/nats, and the page of examples/browser. Their tests start servers
+# of their own, for they are killed.
+test_nats() {
+	local tool log=$WORK/nats.log browser=1 rc=0
+
+	for tool in go nats-server; do
+		command -v "$tool" >/dev/null || {
+			not_run "examples/nats, examples/browser" "there is no $tool"
+			return
+		}
+	done
+	for tool in npm chromedriver; do
+		[ -z "$browser" ] || command -v "$tool" >/dev/null || {
+			not_run examples/browser "there is no $tool"
+			browser=
+		}
+	done
+	if [ -n "$browser" ] && ! run quietly "$WORK/build-browser.log" \
+		in_folder "$WORK/examples/browser" build_example javascript-browser; then
+		print_log "$WORK/build-browser.log" 30
+		count 0 1 1 examples/browser "$WORK/build-browser.log" '^npm'
+		browser=
+	fi
+	run logged "$log" in_folder "$WORK/examples/nats" env "BRIDGE_TEST_BROWSER=$browser" \
+		go test -mod=readonly -count=1 -timeout 300s -v . || rc=$?
+	count "$(matches '^--- PASS' "$log")" "$(matches '^--- FAIL' "$log")" "$rc" \
+		examples/nats "$log" '^--- FAIL|_test\.go:'
 }

@@ -90,6 +90,7 @@
 #include "port/pg_bitutils.h"
 #include "storage/shmem.h"
 
+#include "base/channel_hash.h"
 #include "base/locks.h"
 #include "base/settings.h"
 #include "commit/positions.h"
@@ -168,7 +169,7 @@ pinpoint_positions_shmem_init(void)
 static int
 place_of(Oid dboid, uint32 hash)
 {
-	return pinpoint_channel_map_hash(dboid, hash) % NPLACES;
+	return pinpoint_channel_hash_in_database(dboid, hash) % NPLACES;
 }
 
 /*

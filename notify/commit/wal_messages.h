@@ -24,7 +24,7 @@
 
 /*
  * A message that tells whether a server replicates belongs to no transaction and to no
- * database, and is one of these; see wal_status.c.
+ * database, and is one of these; see replication_status.c.
  */
 #define PINPOINT_STATUS_ON			"1 replicate on\n"
 #define PINPOINT_STATUS_OFF			"1 replicate off\n"

@@ -52,7 +52,7 @@
  * Sending may take as long as the client does not read.  So that this holds back
  * nobody's VACUUM, nothing is sent while the transaction has a snapshot.  The slot says
  * since when the session has been sending, for those that wait for it: see
- * standby/replay_wait.c.
+ * standby/replay_blockers.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

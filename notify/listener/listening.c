@@ -46,6 +46,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
+#include "base/channel_hash.h"
 #include "base/compat.h"
 #include "base/request.h"
 #include "base/transaction.h"

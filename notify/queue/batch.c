@@ -24,11 +24,11 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 
+#include "base/channel_hash.h"
 #include "base/request.h"
 #include "queue/batch.h"
 
@@ -60,40 +60,12 @@ typedef struct ChannelNumber
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* Drawn by the postmaster, and inherited by all processes. */
-static uint64 hash_seed = 0;
-
 static Size record_size(Size len);
 static char *write_record(char *cursor, uint32 number, const char *string,
 						  Size len);
 static char *body(PinpointBatch *batch);
 static Size listeners_size(uint32 nlisteners);
 static Size assignments_size(uint16 max_assignments);
-
-/*
- * In the postmaster, at start and at restart after a crash: draw the seed of
- * pinpoint_channel_hash().
- */
-void
-pinpoint_channel_hash_init(void)
-{
-	if (!pg_strong_random(&hash_seed, sizeof(hash_seed)))
-		ereport(FATAL,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random numbers")));
-}
-
-/*
- * Hash of a channel name, as stored in batches and used by the tables of
- * channels.  It is another one after each start of the server, so that nobody can
- * choose names that have the same one.
- */
-uint32
-pinpoint_channel_hash(const char *channel)
-{
-	return (uint32) hash_bytes_extended((const unsigned char *) channel,
-										(int) strlen(channel), hash_seed);
-}
 
 /*
  * Bytes that a string of len bytes takes within a batch.

@@ -149,7 +149,5 @@ extern const char *pinpoint_batch_read_next(PinpointBatchReader *reader,
 											uint32 *channel);
 extern const int *pinpoint_batch_listeners(PinpointBatch *batch);
 extern PinpointAssignment *pinpoint_batch_assignments(PinpointBatch *batch);
-extern void pinpoint_channel_hash_init(void);
-extern uint32 pinpoint_channel_hash(const char *channel);
 
 #endif							/* PINPOINT_BATCH_H */

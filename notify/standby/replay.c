@@ -43,7 +43,7 @@
  * running transactions tell, all of this is over.  Listeners that come after the commit
  * is replayed cannot miss anything.
  *
- * A primary also tells whether it replicates at all; see wal_status.c.  When it does not
+ * A primary also tells whether it replicates at all; see replication_status.c.  When it does not
  * do so any more, all listeners are disconnected.
  *
  * All this is done where hot standby is on.  A server that recovers from a crash has
@@ -76,7 +76,7 @@
 #include "listener/eviction.h"
 #include "queue/message_log.h"
 #include "standby/replay.h"
-#include "standby/replay_wait.h"
+#include "standby/replay_blockers.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/wakeup.h"
 
@@ -422,7 +422,7 @@ message_startup(void)
 		prev_message_startup();
 	first_redo_xid = XidFromFullTransactionId(ReadNextFullTransactionId());
 	primary_status = STATUS_UNKNOWN;
-	pinpoint_replay_wait_begin();
+	pinpoint_replay_blockers_begin();
 }
 
 /*
@@ -433,7 +433,7 @@ message_cleanup(void)
 {
 	if (prev_message_cleanup)
 		prev_message_cleanup();
-	pinpoint_replay_wait_end();
+	pinpoint_replay_blockers_end();
 	if (nunfinished > 0)
 		drop_older_than(InvalidTransactionId);
 	pinpoint_positions_raise_floor();

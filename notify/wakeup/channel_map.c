@@ -49,6 +49,7 @@
 #include "storage/shmem.h"
 #include "storage/spin.h"
 
+#include "base/channel_hash.h"
 #include "base/locks.h"
 #include "base/settings.h"
 #include "queue/batch.h"
@@ -180,7 +181,6 @@ static uint32 max_same_bits;	/* entries that one of nentries may count */
 static Size map_size(void);
 static Size control_size(void);
 static Size max_items(void);
-static uint32 combined_hash(Oid dboid, uint32 hash);
 static pg_atomic_uint32 *entry_counter(uint32 hash);
 static LWLock *partition_lock(uint32 hash);
 static ItemNumber *bucket_of(uint32 hash);
@@ -219,15 +219,6 @@ control_size(void)
 {
 	return CACHELINEALIGN(add_size(offsetof(ChannelMapControl, accounts),
 								   mul_size(MaxBackends, sizeof(Account))));
-}
-
-/*
- * Hash of a channel of a database.  hash: pinpoint_channel_hash().
- */
-uint32
-pinpoint_channel_map_hash(Oid dboid, uint32 hash)
-{
-	return combined_hash(dboid, hash);
 }
 
 /*
@@ -285,15 +276,6 @@ pinpoint_channel_map_shmem_init(void)
 		pg_atomic_init_u64(&map_control->accounts[i].bytes, 0);
 	}
 	memset(buckets, 0, ((Size) 1 << nbuckets_log2) * sizeof(ItemNumber));
-}
-
-/*
- * Hash of a channel in a database, from pinpoint_channel_hash() of the channel.
- */
-static uint32
-combined_hash(Oid dboid, uint32 hash)
-{
-	return hash_combine(hash, murmurhash32((uint32) dboid));
 }
 
 /*
@@ -361,7 +343,7 @@ free_item(ItemNumber number)
 
 /*
  * Find the entry of a channel.  Returns where its number is: in the bucket, or in
- * another entry; NULL if there is none.  hash: combined_hash() of the channel.  The
+ * another entry; NULL if there is none.  hash: pinpoint_channel_hash_in_database() of the channel.  The
  * caller holds the lock of the partition.
  */
 static ItemNumber *
@@ -394,7 +376,7 @@ bool
 pinpoint_channel_map_add(const char *channel, int slotno, Oid roleid,
 						 int share_limit)
 {
-	uint32		hash = combined_hash(MyDatabaseId,
+	uint32		hash = pinpoint_channel_hash_in_database(MyDatabaseId,
 									 pinpoint_channel_hash(channel));
 	PinpointListener listener = {
 		.slotno = slotno,
@@ -549,7 +531,7 @@ raise_max_receivers(uint32 receivers)
 void
 pinpoint_channel_map_remove(const char *channel, int slotno)
 {
-	uint32		hash = combined_hash(MyDatabaseId,
+	uint32		hash = pinpoint_channel_hash_in_database(MyDatabaseId,
 									 pinpoint_channel_hash(channel));
 	ItemNumber *number;
 
@@ -775,7 +757,7 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 {
 	ItemNumber *number;
 
-	hash = combined_hash(dboid, hash);
+	hash = pinpoint_channel_hash_in_database(dboid, hash);
 	if (pg_atomic_read_u32(entry_counter(hash)) == 0)
 		return;
 

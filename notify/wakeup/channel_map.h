@@ -53,7 +53,6 @@ typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);
-extern uint32 pinpoint_channel_map_hash(Oid dboid, uint32 hash);
 extern bool pinpoint_channel_map_add(const char *channel, int slotno,
 									 Oid roleid, int share_limit);
 extern void pinpoint_channel_map_remove(const char *channel, int slotno);

@@ -38,6 +38,7 @@
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 
+#include "base/channel_hash.h"
 #include "base/compat.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"

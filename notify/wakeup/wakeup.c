@@ -60,6 +60,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/channel_hash.h"
 #include "base/compat.h"
 #include "base/counters.h"
 #include "base/locks.h"

@@ -23,6 +23,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/channel_hash.c"
 #include "queue/batch.c"
 #include "queue/blocks.c"
 #include "queue/message_log.c"

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
- * wal_status.h
+ * replication_status.h
  *		Tells standbys whether this server replicates notifications.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_WAL_STATUS_H
-#define PINPOINT_WAL_STATUS_H
+#ifndef PINPOINT_REPLICATION_STATUS_H
+#define PINPOINT_REPLICATION_STATUS_H
 
-extern void pinpoint_wal_status_write(void);
+extern void pinpoint_replication_status_write(void);
 
-#endif							/* PINPOINT_WAL_STATUS_H */
+#endif							/* PINPOINT_REPLICATION_STATUS_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * wal_status.c
+ * replication_status.c
  *		Tells standbys whether this server replicates notifications.
  *
  * Listeners on a standby hear nothing if its primary has pinpoint.replicate off, and
@@ -34,7 +34,7 @@
 
 #include "base/settings.h"
 #include "commit/wal_messages.h"
-#include "commit/wal_status.h"
+#include "commit/replication_status.h"
 
 static void write_status(const char *status);
 
@@ -45,7 +45,7 @@ static void write_status(const char *status);
  * Errors: those of writing WAL.
  */
 void
-pinpoint_wal_status_write(void)
+pinpoint_replication_status_write(void)
 {
 	static bool any_written = false;
 	static bool written;

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * replay_wait.c
+ * replay_blockers.c
  *		Ends sessions that replay waits for while their clients do not read.
  *
  * To replay DROP DATABASE, CREATE DATABASE with the strategy FILE_COPY, or DROP
@@ -40,7 +40,7 @@
 #include "utils/wait_event.h"
 
 #include "listener/eviction.h"
-#include "standby/replay_wait.h"
+#include "standby/replay_blockers.h"
 
 /* In milliseconds. */
 #define MIN_LIMIT				1000
@@ -60,19 +60,19 @@ static bool is_waiting(void);
 static int	limit_in_ms(void);
 
 Size
-pinpoint_replay_wait_shmem_size(void)
+pinpoint_replay_blockers_shmem_size(void)
 {
 	return MAXALIGN(sizeof(ReplayWaitControl));
 }
 
 void
-pinpoint_replay_wait_shmem_init(void)
+pinpoint_replay_blockers_shmem_init(void)
 {
 	bool		found;
 
 	replay_wait_control =
 		ShmemInitStruct("pg_pinpoint replay",
-						pinpoint_replay_wait_shmem_size(), &found);
+						pinpoint_replay_blockers_shmem_size(), &found);
 	if (!found)
 		replay_wait_control->startup_process = NULL;
 }
@@ -81,13 +81,13 @@ pinpoint_replay_wait_shmem_init(void)
  * This process is the startup process, and begins to replay.
  */
 void
-pinpoint_replay_wait_begin(void)
+pinpoint_replay_blockers_begin(void)
 {
 	replay_wait_control->startup_process = MyProc;
 }
 
 void
-pinpoint_replay_wait_end(void)
+pinpoint_replay_blockers_end(void)
 {
 	replay_wait_control->startup_process = NULL;
 }
@@ -98,7 +98,7 @@ pinpoint_replay_wait_end(void)
  * ends that has not read for as long, and that replay has just waited for.
  */
 void
-pinpoint_replay_wait_check(void)
+pinpoint_replay_blockers_check(void)
 {
 	static TimestampTz waiting_since = 0;	/* as far as it was looked at */
 	TimestampTz now;

@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * channel_hash.c
+ *		Hash values of channel names.
+ *
+ * They are stored in batches, and used by all tables of channels.  They depend on a
+ * random seed, another one after each start of the server, so nobody can choose names
+ * with equal or similar hash values.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+
+#include "base/channel_hash.h"
+
+/* Drawn by the postmaster, and inherited by all processes. */
+static uint64 hash_seed = 0;
+
+/*
+ * In the postmaster, at start and at restart after a crash: draw the seed.
+ */
+void
+pinpoint_channel_hash_init(void)
+{
+	if (!pg_strong_random(&hash_seed, sizeof(hash_seed)))
+		ereport(FATAL,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random numbers")));
+}
+
+/*
+ * Hash of a channel name, zero-terminated.
+ */
+uint32
+pinpoint_channel_hash(const char *channel)
+{
+	return (uint32) hash_bytes_extended((const unsigned char *) channel,
+										(int) strlen(channel), hash_seed);
+}
+
+/*
+ * Hash of a channel in a database.  hash: pinpoint_channel_hash() of the channel.
+ */
+uint32
+pinpoint_channel_hash_in_database(Oid dboid, uint32 hash)
+{
+	return hash_combine(hash, murmurhash32((uint32) dboid));
+}

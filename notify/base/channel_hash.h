@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * channel_hash.h
+ *		Hash values of channel names.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_CHANNEL_HASH_H
+#define PINPOINT_CHANNEL_HASH_H
+
+extern void pinpoint_channel_hash_init(void);
+extern uint32 pinpoint_channel_hash(const char *channel);
+extern uint32 pinpoint_channel_hash_in_database(Oid dboid, uint32 hash);
+
+#endif							/* PINPOINT_CHANNEL_HASH_H */

@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * replay_blockers.h
+ *		Ends sessions that replay waits for while their clients do not read.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_REPLAY_BLOCKERS_H
+#define PINPOINT_REPLAY_BLOCKERS_H
+
+extern Size pinpoint_replay_blockers_shmem_size(void);
+extern void pinpoint_replay_blockers_shmem_init(void);
+extern void pinpoint_replay_blockers_begin(void);
+extern void pinpoint_replay_blockers_end(void);
+extern void pinpoint_replay_blockers_check(void);
+
+#endif							/* PINPOINT_REPLAY_BLOCKERS_H */
