@@ -149,18 +149,22 @@ find_postgres() {
 # Compile in a copy, so that everything is compiled each time and the objects
 # in the checkout stay as they are, and install. Arguments are given to make.
 build_extension() {
-	local extdir install
+	local extdir install stale=()
 	extdir=$("$PG_CONFIG" --sharedir)/extension
 
 	mkdir "$WORK/build"
-	cp -R "$ROOT/Makefile" "${PARTS[@]/#/$ROOT/}" "$WORK/build"
+	cp -R "$ROOT/Makefile" "$ROOT/VERSION" "${PARTS[@]/#/$ROOT/}" "$WORK/build"
 	supervise make -s -C "$WORK/build" clean
 	run make -s -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
 
+	# What another version has left would be a version that cannot be updated.
+	mapfile -t stale < <(find "$extdir" -maxdepth 1 -name 'pg_pinpoint*--*')
 	install=(make -s -C "$WORK/build" install "PG_CONFIG=$PG_CONFIG")
 	if [ -w "$PKGLIBDIR" ] && [ -w "$extdir" ]; then
+		rm -f "${stale[@]}"
 		run "${install[@]}"
 	else
+		[ "${#stale[@]}" -eq 0 ] || as_root rm -f "${stale[@]}"
 		as_root "${install[@]}"
 	fi
 }

@@ -141,19 +141,6 @@ pinpoint_counters_copy(PinpointCounts *copy)
 }
 
 /*
- * How often something has happened, in all databases together.
- */
-uint64
-pinpoint_counters_total(PinpointCounter counter)
-{
-	uint64		total = 0;
-
-	for (int i = 0; i < PINPOINT_MAX_COUNTED_DATABASES; i++)
-		total += pg_atomic_read_u64(&counters->databases[i].counts[counter]);
-	return total;
-}
-
-/*
  * Begin to count anew.
  */
 void

@@ -53,7 +53,6 @@ extern Size pinpoint_counters_shmem_size(void);
 extern void pinpoint_counters_shmem_init(void);
 extern void pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n);
 extern void pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n);
-extern uint64 pinpoint_counters_total(PinpointCounter counter);
 extern int	pinpoint_counters_copy(PinpointCounts *copy);
 extern void pinpoint_counters_reset(void);
 

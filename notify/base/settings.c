@@ -102,7 +102,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
 							"Sets the amount of shared memory for the channels on which sessions listen.",
-							"About 135 bytes per channel, and 13 per listener of a channel that has more than two. A role can use half of it at most. All notifications of a database wake a session whose channel does not fit. -1 selects a size by the number of possible sessions.",
+							"About 135 bytes per channel, and 13 per listener of a channel that has more than two. A role can use about half of it at most. All notifications of a database wake a session whose channel does not fit. -1 selects a size by the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
 							-1,
@@ -242,8 +242,7 @@ pinpoint_settings_check(void)
 }
 
 /*
- * The memory allocator hands out 64 kB at a time for each size that it is asked
- * for, so there has to be some more than a few channels take.
+ * It has to have room for the buckets of the channel map, and for some channels.
  */
 static bool
 check_channel_memory(int *newval, void **extra, GucSource source)

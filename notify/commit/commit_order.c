@@ -429,7 +429,9 @@ remove_first_ready(void)
 static void
 begin_round(void)
 {
-	commit_order->published = commit_order->round_counter;
+	/* The round may have begun long ago, when the heap was empty. */
+	commit_order->published = Max(commit_order->published,
+								  commit_order->round_counter);
 	commit_order->round_counter = pinpoint_positions_counter();
 	commit_order->round_turn = commit_order->turn;
 	commit_order->nround = commit_order->nready;

@@ -101,7 +101,9 @@ pinpoint_heartbeat_send(void)
 static bool
 receives_notifications(void)
 {
-	return pinpoint_replicate_notifications || !RecoveryInProgress();
+	return !RecoveryInProgress() ||
+		(pinpoint_replicate_notifications &&
+		 pinpoint_positions_primary_replicates());
 }
 
 static long

@@ -107,8 +107,9 @@
 
 /*
  * counter, floor and places are written under PinpointOrderLock, and read without.
- * incarnation is constant.  replicates is written by the startup process: is
- * pinpoint.replicate on in the configuration of this standby?
+ * incarnation is constant.  replicates and primary_is_off are written by the startup
+ * process: is pinpoint.replicate on in the configuration of this standby, and has the
+ * primary not said that it is off there?  Has it said so?
  */
 typedef struct Positions
 {
@@ -116,6 +117,7 @@ typedef struct Positions
 	pg_atomic_uint64 counter;
 	pg_atomic_uint64 floor;
 	pg_atomic_uint32 replicates;
+	pg_atomic_uint32 primary_is_off;
 	pg_atomic_uint64 places[NPLACES];
 } Positions;
 
@@ -159,6 +161,7 @@ pinpoint_positions_shmem_init(void)
 	pg_atomic_init_u64(&positions->counter, 0);
 	pg_atomic_init_u64(&positions->floor, 0);
 	pg_atomic_init_u32(&positions->replicates, 0);
+	pg_atomic_init_u32(&positions->primary_is_off, 0);
 	for (int i = 0; i < NPLACES; i++)
 		pg_atomic_init_u64(&positions->places[i], 0);
 }
@@ -264,14 +267,22 @@ pinpoint_positions_counter(void)
 void
 pinpoint_positions_raise_floor(void)
 {
-	uint64		number;
-
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	number = pg_atomic_read_u64(&positions->counter) + 1;
+	pinpoint_positions_raise_floor_locked();
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * The same.  The caller holds PinpointOrderLock.
+ */
+void
+pinpoint_positions_raise_floor_locked(void)
+{
+	uint64		number = pg_atomic_read_u64(&positions->counter) + 1;
+
 	pg_atomic_write_u64(&positions->floor, number);
 	pg_write_barrier();
 	pg_atomic_write_u64(&positions->counter, number);
-	LWLockRelease(PinpointOrderLock);
 }
 
 /*
@@ -281,15 +292,35 @@ pinpoint_positions_raise_floor(void)
 void
 pinpoint_positions_judge_replication(void)
 {
-	bool		replicates = pg_atomic_read_u32(&positions->replicates) != 0;
+	bool		replicated = pg_atomic_read_u32(&positions->replicates) != 0;
+	bool		replicates = pinpoint_replicate_notifications &&
+		pinpoint_positions_primary_replicates();
 
-	if (replicates == pinpoint_replicate_notifications)
+	if (replicated == replicates)
 		return;
-	if (!replicates)
+	if (replicates)
 		pinpoint_positions_raise_floor();
 	pg_write_barrier();
-	pg_atomic_write_u32(&positions->replicates,
-						pinpoint_replicate_notifications ? 1 : 0);
+	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
+}
+
+/*
+ * On a standby, in the startup process: the primary has told whether it replicates.
+ */
+void
+pinpoint_positions_set_primary(bool replicates)
+{
+	pg_atomic_write_u32(&positions->primary_is_off, replicates ? 0 : 1);
+	pinpoint_positions_judge_replication();
+}
+
+/*
+ * False if the primary has said that it does not.
+ */
+bool
+pinpoint_positions_primary_replicates(void)
+{
+	return pg_atomic_read_u32(&positions->primary_is_off) == 0;
 }
 
 /*

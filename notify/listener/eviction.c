@@ -209,11 +209,16 @@ pinpoint_eviction_wait(int *waited)
 /*
  * Evict all that listen in a database, or in any database if dboid is InvalidOid.
  * Returns how many there are.
+ *
+ * with_lock: NULL, or what is to be done in the same hold of PinpointOrderLock.
  */
 int
-pinpoint_evict_database(Oid dboid, PinpointEviction reason)
+pinpoint_evict_database(Oid dboid, PinpointEviction reason,
+						void (*with_lock) (void))
 {
 	begin();
+	if (with_lock != NULL)
+		with_lock();
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
@@ -225,12 +230,13 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason)
 }
 
 /*
- * Evict all that have begun to send notifications before this time, and wait for their
+ * Evict all in a database, or in any database if dboid is InvalidOid, that have begun to
+ * send notifications before this time, and wait for their
  * clients to read.  A session that was evicted earlier may wait with its last message:
  * it is signalled again.  Returns how many there are, without those.
  */
 int
-pinpoint_evict_senders(TimestampTz before)
+pinpoint_evict_senders(Oid dboid, TimestampTz before)
 {
 	int			nagain = 0;
 
@@ -241,6 +247,7 @@ pinpoint_evict_senders(TimestampTz before)
 		TimestampTz since;
 
 		if (slot->pid == 0 ||
+			(OidIsValid(dboid) && slot->dboid != dboid) ||
 			*(volatile uint32 *) &slot->proc->wait_event_info != WAIT_EVENT_CLIENT_WRITE)
 			continue;
 		since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
@@ -316,21 +323,24 @@ signal_all(void)
 }
 
 /*
- * Does a session that was evicted last keep a batch?
+ * Does a session that was evicted last keep a batch?  Forgets those that keep none:
+ * they may have ended, and another process may get their PID.
  */
 static bool
 any_keeps(void)
 {
-	bool		result = false;
+	int			n = 0;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	for (int i = 0; i < nevicted && !result; i++)
+	for (int i = 0; i < nevicted; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[evicted[i].slotno];
 
-		result = slot->pid == evicted[i].pid &&
-			pinpoint_slot_first_sequence(slot) != 0;
+		if (slot->pid == evicted[i].pid &&
+			pinpoint_slot_first_sequence(slot) != 0)
+			evicted[n++] = evicted[i];
 	}
 	LWLockRelease(PinpointOrderLock);
-	return result;
+	nevicted = n;
+	return n > 0;
 }

@@ -18,7 +18,8 @@ extern int	pinpoint_furthest_behind(Oid *dboid, uint64 *lag);
 extern int	pinpoint_evict_lagging(Size limit);
 extern int	pinpoint_evict_oldest(int divisor);
 extern bool pinpoint_eviction_wait(int *waited);
-extern int	pinpoint_evict_database(Oid dboid, PinpointEviction reason);
-extern int	pinpoint_evict_senders(TimestampTz before);
+extern int	pinpoint_evict_database(Oid dboid, PinpointEviction reason,
+									void (*with_lock) (void));
+extern int	pinpoint_evict_senders(Oid dboid, TimestampTz before);
 
 #endif							/* PINPOINT_EVICTION_H */

@@ -61,6 +61,7 @@
 #include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "access/xlogutils.h"
+#include "commands/dbcommands_xlog.h"
 #include "miscadmin.h"
 #include "postmaster/startup.h"
 #include "replication/message.h"
@@ -143,6 +144,7 @@ static const char *const incomplete_details[] = {
 static void (*prev_message_redo) (XLogReaderState *record) = NULL;
 static void (*prev_xact_redo) (XLogReaderState *record) = NULL;
 static void (*prev_standby_redo) (XLogReaderState *record) = NULL;
+static void (*prev_dbase_redo) (XLogReaderState *record) = NULL;
 static void (*prev_message_startup) (void) = NULL;
 static void (*prev_message_cleanup) (void) = NULL;
 
@@ -155,6 +157,7 @@ static void xact_redo_end(XLogReaderState *record);
 static void end_transaction(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
 static void drop_not_running(XLogReaderState *record);
+static void dbase_redo_drop(XLogReaderState *record);
 static void message_startup(void);
 static void message_cleanup(void);
 static int	max_unfinished(void);
@@ -200,6 +203,8 @@ pinpoint_replay_init(void)
 	RmgrTable[RM_XACT_ID].rm_redo = xact_redo_end;
 	prev_standby_redo = RmgrTable[RM_STANDBY_ID].rm_redo;
 	RmgrTable[RM_STANDBY_ID].rm_redo = standby_redo_running;
+	prev_dbase_redo = RmgrTable[RM_DBASE_ID].rm_redo;
+	RmgrTable[RM_DBASE_ID].rm_redo = dbase_redo_drop;
 }
 
 /*
@@ -274,13 +279,18 @@ set_status(const char *status, Size size)
 
 	if (size == strlen(PINPOINT_STATUS_ON) &&
 		memcmp(status, PINPOINT_STATUS_ON, size) == 0)
+	{
 		primary_status = STATUS_REPLICATES;
+		pinpoint_positions_set_primary(true);
+	}
 	else if (size == strlen(PINPOINT_STATUS_OFF) &&
 			 memcmp(status, PINPOINT_STATUS_OFF, size) == 0 &&
 			 primary_status != STATUS_DOES_NOT)
 	{
 		primary_status = STATUS_DOES_NOT;
-		n = pinpoint_evict_database(InvalidOid, PINPOINT_EVICTED_REPLICATE_OFF);
+		pinpoint_positions_set_primary(false);
+		n = pinpoint_evict_database(InvalidOid, PINPOINT_EVICTED_REPLICATE_OFF,
+									NULL);
 		if (n > 0)
 			ereport(LOG,
 					(errmsg("the primary no longer replicates notifications"),
@@ -410,6 +420,21 @@ drop_not_running(XLogReaderState *record)
 	if (TransactionIdIsValid(first_redo_xid) &&
 		!TransactionIdPrecedes(running->oldestRunningXid, first_redo_xid))
 		first_redo_xid = InvalidTransactionId;
+}
+
+/*
+ * The waker is to know which database is dropped; see replay_blockers.c.
+ */
+static void
+dbase_redo_drop(XLogReaderState *record)
+{
+	bool		drops = (XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_DBASE_DROP;
+
+	if (drops)
+		pinpoint_replay_blockers_set_dropped(((xl_dbase_drop_rec *) XLogRecGetData(record))->db_id);
+	prev_dbase_redo(record);
+	if (drops)
+		pinpoint_replay_blockers_set_dropped(InvalidOid);
 }
 
 /*
@@ -674,9 +699,14 @@ try_reserve(Size size)
 static void
 disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 {
-	int			n = pinpoint_evict_database(dboid, reason);
+	/*
+	 * Both in one hold of the lock.  A session that begins to listen after it
+	 * finds the floor raised, and no heartbeat from above the floor goes to one
+	 * that is disconnected.
+	 */
+	int			n = pinpoint_evict_database(dboid, reason,
+											pinpoint_positions_raise_floor_locked);
 
-	pinpoint_positions_raise_floor();
 	if (n == 0)
 		return;
 	ereport(LOG,

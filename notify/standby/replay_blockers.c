@@ -21,6 +21,11 @@
  *									chance; and when a promotion is requested, whatever
  *									the setting: a failover does not wait.
  *
+ * DROP DATABASE also ends all sessions of the database, whatever the settings.  From
+ * PostgreSQL 16 on a session that waits for its client to read does not notice, and
+ * PostgreSQL waits for it without end and without a wait event.  So the startup process
+ * says which database it drops, and the waker evicts such sessions there after MIN_LIMIT.
+ *
  * Sessions whose clients do not read the result of a query are PostgreSQL's affair.
  *
  * On a primary the session that drops the database waits in the same way, with the
@@ -52,6 +57,7 @@
 typedef struct ReplayWaitControl
 {
 	PGPROC	   *volatile startup_process;
+	volatile Oid dropped_database;	/* InvalidOid if it drops none */
 } ReplayWaitControl;
 
 static ReplayWaitControl *replay_wait_control = NULL;
@@ -74,7 +80,10 @@ pinpoint_replay_blockers_shmem_init(void)
 		ShmemInitStruct("pg_pinpoint replay",
 						pinpoint_replay_blockers_shmem_size(), &found);
 	if (!found)
+	{
 		replay_wait_control->startup_process = NULL;
+		replay_wait_control->dropped_database = InvalidOid;
+	}
 }
 
 /*
@@ -83,7 +92,17 @@ pinpoint_replay_blockers_shmem_init(void)
 void
 pinpoint_replay_blockers_begin(void)
 {
+	replay_wait_control->dropped_database = InvalidOid;
 	replay_wait_control->startup_process = MyProc;
+}
+
+/*
+ * Replay begins to drop a database, or is done with it if InvalidOid.
+ */
+void
+pinpoint_replay_blockers_set_dropped(Oid dboid)
+{
+	replay_wait_control->dropped_database = dboid;
 }
 
 void
@@ -101,11 +120,13 @@ void
 pinpoint_replay_blockers_check(void)
 {
 	static TimestampTz waiting_since = 0;	/* as far as it was looked at */
+	Oid			dropped = replay_wait_control->dropped_database;
+	bool		for_barrier = is_waiting();
 	TimestampTz now;
 	int			limit;
 	int			n;
 
-	if (!is_waiting())
+	if (!for_barrier && !OidIsValid(dropped))
 	{
 		waiting_since = 0;
 		return;
@@ -114,12 +135,14 @@ pinpoint_replay_blockers_check(void)
 	if (waiting_since == 0 || waiting_since > now)
 		waiting_since = now;
 
-	limit = limit_in_ms();
+	/* No setting lets the sessions of a database that is dropped stay. */
+	limit = for_barrier ? limit_in_ms() : MIN_LIMIT;
 	if (limit < 0 ||
 		!TimestampDifferenceExceeds(waiting_since, now, MIN_LIMIT / 2))
 		return;
 
-	n = pinpoint_evict_senders(TimestampTzPlusMilliseconds(now, -limit));
+	n = pinpoint_evict_senders(for_barrier ? InvalidOid : dropped,
+							   TimestampTzPlusMilliseconds(now, -limit));
 	if (n > 0)
 		ereport(LOG,
 				(errmsg_plural("disconnecting %d listener because replay waits for it",

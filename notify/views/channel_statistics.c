@@ -140,7 +140,7 @@ name_of(Row *row, bool *isnull)
 Datum
 pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 {
-#define CHANNEL_COLUMNS 6		/* version 0.1.0 has only three */
+#define CHANNEL_COLUMNS 6
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Rows		rows;
 

@@ -61,7 +61,7 @@ state_name(PinpointWakeState state)
 Datum
 pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 {
-#define LISTENER_COLUMNS 10		/* version 0.1.0 has the first seven */
+#define LISTENER_COLUMNS 10
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	PinpointListenerStats *listeners;
 	int			n;

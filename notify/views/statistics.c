@@ -67,20 +67,16 @@ pinpoint_notification_queue_usage(PG_FUNCTION_ARGS)
 }
 
 /*
- * pinpoint.stat_get_queue(): one row, all in all.
- *
- * In version 0.1.0 of the extension it has more columns, for counters that
- * pinpoint.stat_notify has now.
+ * pinpoint.stat_get_queue(): one row for the whole server.
  */
 Datum
 pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 {
 #define QUEUE_COLUMNS 6
-#define QUEUE_COLUMNS_0_1_0 10
 	QueueStats	stats;
 	TupleDesc	tupdesc;
-	Datum		values[QUEUE_COLUMNS_0_1_0];
-	bool		nulls[QUEUE_COLUMNS_0_1_0] = {false};
+	Datum		values[QUEUE_COLUMNS];
+	bool		nulls[QUEUE_COLUMNS] = {false};
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
@@ -93,17 +89,6 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 	values[3] = Int64GetDatum((int64) stats.log.batches);
 	values[4] = Int64GetDatum((int64) stats.order.in_flight);
 	values[5] = Int64GetDatum((int64) stats.order.held_back);
-	if (tupdesc->natts > QUEUE_COLUMNS)
-	{
-		const PinpointCounter totals[] = {
-			PINPOINT_COUNT_TRANSACTIONS, PINPOINT_COUNT_UNHEARD,
-			PINPOINT_COUNT_BY_OTHERS, PINPOINT_COUNT_SIGNALS
-		};
-
-		for (size_t i = 0; i < lengthof(totals); i++)
-			values[QUEUE_COLUMNS + i] =
-				Int64GetDatum((int64) pinpoint_counters_total(totals[i]));
-	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 													  values, nulls)));
 }

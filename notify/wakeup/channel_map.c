@@ -24,8 +24,8 @@
  * pinpoint_slot_set_wakes_for_all().  A channel does not fit if
  *
  *	- there is no item left;
- *	- its role would have more memory than is free then.  So one role gets half of
- *	  the memory at most, the next one half of what is left, and so on;
+ *	- its role would have more memory than is free then.  So one role gets about half
+ *	  of the memory at most, the next one about half of what is left, and so on;
  *	- too many channels have similar hash values.  That does not happen by chance,
  *	  but it bounds the time of a look-up, whatever the names are.
  *
@@ -740,8 +740,8 @@ pinpoint_channel_map_is_shared(void)
 int
 pinpoint_channel_map_max_receivers(void)
 {
-	return pinpoint_channel_map_is_shared() ?
-		(int) pg_atomic_read_u32(&map_control->max_receivers) : 0;
+	return (int) Min(pg_atomic_read_u32(&map_control->max_receivers),
+					 pg_atomic_read_u32(&map_control->nsharing));
 }
 
 /*

@@ -380,6 +380,7 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	if (slot->state == PINPOINT_SIGNALLED &&
+		slot->evicted == PINPOINT_NOT_EVICTED &&
 		(slot->unread.batch != NULL || slot->reassigned.batch != NULL))
 	{
 		slot->state = PINPOINT_READING;

@@ -121,11 +121,13 @@ foreach my $setting (sort keys %default)
 
 log_since();
 $node->restart;
-like(log_since(),
-	qr/pg_pinpoint \d+\.\d+\.\d+ is active on PostgreSQL \d.*, with a NOTIFY queue of 1024 kB, 1024 kB of it in memory/,
-	'the log tells that it is there');
+my ($version) = log_since() =~
+  /pg_pinpoint (\d+\.\d+)\.\d+ is active on PostgreSQL \d.*, with a NOTIFY queue of 1024 kB, 1024 kB of it in memory/;
+ok(defined $version, 'the log tells that it is there');
 $session = connect_to($node);
 $session->run('CREATE EXTENSION pg_pinpoint');
+is($session->value(q{SELECT extversion FROM pg_extension WHERE extname = 'pg_pinpoint'}),
+	$version, 'the version of the extension is the first two numbers of the version in the log');
 cmp_ok(stat_queue($session)->{size_bytes}, '<=', 1024 * 1024,
 	'the queue is not larger than asked for');
 cmp_ok(stat_queue($session)->{size_bytes}, '>', 1024 * 1024 * 0.9,

@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Basename qw(basename);
+use File::Copy qw(copy);
 use File::Find ();
 use PinpointTest;
 use PostgreSQL::Test::RecursiveCopy;
@@ -75,6 +76,7 @@ sub edit
 my $root   = "$tmp_check/root";
 my $elsewhere = "$tmp_check/elsewhere";
 my @expected;
+copy("$source/VERSION", $tmp_check) or die "VERSION: $!\n";
 foreach my $part (sort keys %library)
 {
 	PostgreSQL::Test::RecursiveCopy::copypath("$source/$part", "$tmp_check/$part",
@@ -122,7 +124,13 @@ if ($version >= 18)
 	is_deeply([ map { "@$_[0, 2, 4]" } @$versions ],
 		[ map { "$_ from elsewhere $_.so" } sort values %library ],
 		'both extensions and both libraries are there, by name');
-	is($_->[3], $_->[1], "library and extension are version $_->[1]: $_->[0]") foreach @$versions;
+	chomp(my $release = slurp_file("$source/VERSION"));
+	foreach my $row (@$versions)
+	{
+		my ($name, $extension, undef, $library) = @$row;
+		is($library, $release, "the library $name has the version of the release");
+		is($extension, $release =~ s/\.\d+$//r, "the extension $name has its first two numbers");
+	}
 
 	$session->run('LISTEN a');
 	my $published = stat_queue($session)->{published};

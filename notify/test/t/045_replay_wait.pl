@@ -15,7 +15,7 @@ use Test::More;
 
 my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => "pinpoint.replicate = on\nwal_keep_size = 512MB");
 my $admin   = connect_to($primary);
-$admin->run("CREATE DATABASE $_") for qw(victim0 victim1 victim2 victim3);
+$admin->run("CREATE DATABASE $_") for qw(victim0 victim1 victim2 victim3 victim4);
 $primary->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'base', has_streaming => 1);
@@ -94,6 +94,24 @@ $stuck->receive_until('EOF');
 $admin->run(q(NOTIFY fence, 'first'));
 $reader->notifications_until('fence', 'first');
 pass('who reads stays, and gets everything');
+
+# ---- a standby: DROP DATABASE with a stuck listener in that database
+
+$primary->safe_psql('victim4', 'CREATE EXTENSION pg_pinpoint');
+my $inside = connect_to($standby, dbname => 'victim4');
+my $inside_sender = connect_to($primary, dbname => 'victim4');
+$inside->run('LISTEN a');
+wait_until(
+	sub {
+		$inside_sender->run(qq(SELECT count(pg_notify('a', i || '$payload')) FROM generate_series(1, 50) i));
+		return waits_for($observer, 'pid = ' . $inside->pid) eq 'ClientWrite';
+	}) or die 'the session does not get stuck';
+$inside_sender->close;
+wait_until(sub { $admin->value(q(SELECT count(*) FROM pg_stat_activity WHERE datname = 'victim4')) == 0 })
+  or die 'the sender stays';
+$admin->run('DROP DATABASE victim4');
+ok(drops('victim4'), 'replay of DROP DATABASE does not wait for a stuck listener in that database');
+$inside->receive_until('EOF');
 
 # ---- one whose client asks for something and does not read it is not ours
 

@@ -88,7 +88,7 @@ impl Pair {
 async fn replicates(primary: &Client) -> anyhow::Result<bool> {
     let sql = format!("SELECT current_setting('{REPLICATE}')::bool");
     let row = primary.query_one(&sql, &[]).await.with_context(|| {
-        format!("could not ask for {REPLICATE}: install pg_pinpoint 0.2.0 or later")
+        format!("could not ask for {REPLICATE}: install pg_pinpoint")
     })?;
     Ok(row.try_get(0)?)
 }

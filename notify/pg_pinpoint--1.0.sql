@@ -1,89 +1,32 @@
-/* notify/pg_pinpoint--0.1.0--0.2.0.sql */
+/* notify/pg_pinpoint--1.0.sql */
 
--- complain if script is sourced in psql, rather than via ALTER EXTENSION
-\echo Use "ALTER EXTENSION pg_pinpoint UPDATE TO '0.2.0'" to load this file. \quit
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION pg_pinpoint" to load this file. \quit
 
--- The extension was in the schema "pinpoint", which was no part of it, and which
--- somebody else may own.  Now the schema is in the extension.  PostgreSQL has no
--- command to move an extension that is not relocatable, but what it would do is
--- change one column and one dependency: on pg_catalog, as a pinned schema, there
--- is none.
-UPDATE pg_catalog.pg_extension
-   SET extnamespace = 'pg_catalog'::pg_catalog.regnamespace
- WHERE extname OPERATOR(pg_catalog.=) 'pg_pinpoint';
+-- The schema belongs to the extension: nobody who made one of that name before
+-- can own what is in it, and it goes with the extension.
+CREATE SCHEMA pinpoint;
 
-DELETE FROM pg_catalog.pg_depend AS d
- USING pg_catalog.pg_extension AS e
- WHERE e.extname OPERATOR(pg_catalog.=) 'pg_pinpoint'
-   AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
-   AND d.objid OPERATOR(pg_catalog.=) e.oid
-   AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
-   AND d.refobjid OPERATOR(pg_catalog.=) 'pinpoint'::pg_catalog.regnamespace;
+-- pg_notify(text, text) and pg_notification_queue_usage() of PostgreSQL are
+-- replaced by these two when a query is planned.  They have the properties of
+-- the originals: see pg_proc.dat in PostgreSQL's source, and the chapter
+-- "NOTIFY" of its documentation for the rules they follow.
 
-DO $$
-BEGIN
-	EXECUTE pg_catalog.format('ALTER SCHEMA pinpoint OWNER TO %I',
-		(SELECT pg_catalog.pg_get_userbyid(e.extowner)
-		   FROM pg_catalog.pg_extension AS e
-		  WHERE e.extname OPERATOR(pg_catalog.=) 'pg_pinpoint'));
-END
-$$;
+CREATE FUNCTION pinpoint.notify(channel text, payload text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'pinpoint_notify'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 
--- What its former owner has granted on it goes.
-DO $$
-DECLARE
-	grantee pg_catalog.text;
-BEGIN
-	FOR grantee IN
-		SELECT DISTINCT CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0 THEN 'PUBLIC'
-							 ELSE pg_catalog.format('%I', pg_catalog.pg_get_userbyid(a.grantee)) END
-		  FROM pg_catalog.pg_namespace AS n, pg_catalog.aclexplode(n.nspacl) AS a
-		 WHERE n.nspname OPERATOR(pg_catalog.=) 'pinpoint'
-		   AND a.grantee OPERATOR(pg_catalog.<>) n.nspowner
-	LOOP
-		EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA pinpoint FROM %s CASCADE', grantee);
-	END LOOP;
-END
-$$;
+COMMENT ON FUNCTION pinpoint.notify(text, text) IS
+'send a notification event; what pg_notify(text, text) becomes when it is planned';
 
-GRANT USAGE ON SCHEMA pinpoint TO PUBLIC;
-
-ALTER EXTENSION pg_pinpoint ADD SCHEMA pinpoint;
-
--- Who shares a channel.
-DROP VIEW pinpoint.stat_channels;
-DROP FUNCTION pinpoint.stat_get_channels();
-
-CREATE FUNCTION pinpoint.stat_get_channels(
-	OUT datid oid,
-	OUT channel text,
-	OUT listeners integer,
-	OUT sharers integer,
-	OUT transactions bigint,
-	OUT sharing_groups integer)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'pinpoint_stat_get_channels'
+CREATE FUNCTION pinpoint.notification_queue_usage()
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'pinpoint_notification_queue_usage'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-COMMENT ON FUNCTION pinpoint.stat_get_channels() IS
-'used by the view pinpoint.stat_channels';
-
-CREATE VIEW pinpoint.stat_channels AS
-SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.sharing_groups,
-	   c.transactions
-  FROM pinpoint.stat_get_channels() AS c
-  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) c.datid;
-
-COMMENT ON VIEW pinpoint.stat_channels IS
-'one row per channel with listeners: listeners, sharing sessions and roles, and transactions that notified it';
-
-REVOKE ALL ON FUNCTION pinpoint.stat_get_channels() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION pinpoint.stat_get_channels() TO pg_read_all_stats;
-GRANT SELECT ON pinpoint.stat_channels TO pg_read_all_stats;
-
--- Who listens, on what, and what has happened.
-DROP VIEW pinpoint.stat_listeners;
-DROP FUNCTION pinpoint.stat_get_listeners();
+COMMENT ON FUNCTION pinpoint.notification_queue_usage() IS
+'get the fraction of the notification queue in use, the fuller one of pg_pinpoint''s and PostgreSQL''s own';
 
 CREATE FUNCTION pinpoint.stat_get_listeners(
 	OUT pid integer,
@@ -187,10 +130,6 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION pinpoint.stat_reset() IS
 'set all counters of pinpoint.stat_notify to zero, for all databases';
 
--- What it counted is in pinpoint.stat_notify.
-DROP VIEW pinpoint.stat_queue;
-DROP FUNCTION pinpoint.stat_get_queue();
-
 CREATE FUNCTION pinpoint.stat_get_queue(
 	OUT size_bytes bigint,
 	OUT used_bytes bigint,
@@ -211,22 +150,28 @@ SELECT q.* FROM pinpoint.stat_get_queue() AS q;
 COMMENT ON VIEW pinpoint.stat_queue IS
 'one row: size and use of the notification queue, size of its file, and commits in flight or held back';
 
--- Functions are for everybody unless default privileges say otherwise; these have
--- to be: a call of pg_notify() is replaced only if nobody can notice.
-GRANT EXECUTE ON FUNCTION
-	pinpoint.notify(text, text),
-	pinpoint.notification_queue_usage(),
-	pinpoint.stat_get_listeners(),
-	pinpoint.stat_get_notify(),
-	pinpoint.stat_get_queue()
-TO PUBLIC;
+CREATE FUNCTION pinpoint.stat_get_channels(
+	OUT datid oid,
+	OUT channel text,
+	OUT listeners integer,
+	OUT sharers integer,
+	OUT transactions bigint,
+	OUT sharing_groups integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pinpoint_stat_get_channels'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-REVOKE ALL ON FUNCTION pinpoint.stat_get_listening() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION pinpoint.stat_get_listening() TO pg_read_all_stats;
-REVOKE ALL ON FUNCTION pinpoint.stat_reset() FROM PUBLIC;
+COMMENT ON FUNCTION pinpoint.stat_get_channels() IS
+'used by the view pinpoint.stat_channels';
 
-GRANT SELECT ON pinpoint.stat_listeners, pinpoint.stat_queue, pinpoint.stat_notify TO PUBLIC;
-GRANT SELECT ON pinpoint.listening TO pg_read_all_stats;
+CREATE VIEW pinpoint.stat_channels AS
+SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.sharing_groups,
+	   c.transactions
+  FROM pinpoint.stat_get_channels() AS c
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) c.datid;
+
+COMMENT ON VIEW pinpoint.stat_channels IS
+'one row per channel with listeners: listeners, sharing sessions and roles, and transactions that notified it';
 
 -- VOLATILE, as each call has another answer. Not STRICT: a position that is NULL means
 -- that all channels have changed.
@@ -254,3 +199,25 @@ GRANT EXECUTE ON FUNCTION
 	pinpoint.position(),
 	pinpoint.changed_since(text, text[])
 TO PUBLIC;
+
+-- Functions are for everybody unless default privileges say otherwise; these have
+-- to be: a call of pg_notify() is replaced only if nobody can notice.
+GRANT EXECUTE ON FUNCTION
+	pinpoint.notify(text, text),
+	pinpoint.notification_queue_usage(),
+	pinpoint.stat_get_listeners(),
+	pinpoint.stat_get_notify(),
+	pinpoint.stat_get_queue()
+TO PUBLIC;
+
+-- As in pg_stat_activity, who is connected is no secret and what he does is:
+-- the names of other people's channels are for those who may monitor.
+REVOKE ALL ON FUNCTION pinpoint.stat_get_channels() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pinpoint.stat_get_channels() TO pg_read_all_stats;
+REVOKE ALL ON FUNCTION pinpoint.stat_get_listening() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pinpoint.stat_get_listening() TO pg_read_all_stats;
+REVOKE ALL ON FUNCTION pinpoint.stat_reset() FROM PUBLIC;
+
+GRANT USAGE ON SCHEMA pinpoint TO PUBLIC;
+GRANT SELECT ON pinpoint.stat_listeners, pinpoint.stat_queue, pinpoint.stat_notify TO PUBLIC;
+GRANT SELECT ON pinpoint.stat_channels, pinpoint.listening TO pg_read_all_stats;

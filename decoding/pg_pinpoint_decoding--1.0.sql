@@ -1,4 +1,4 @@
-/* decoding/pg_pinpoint_decoding--0.2.0.sql */
+/* decoding/pg_pinpoint_decoding--1.0.sql */
 
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION pg_pinpoint_decoding" to load this file. \quit

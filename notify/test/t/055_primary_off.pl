@@ -1,0 +1,67 @@
+# A standby whose primary says that it does not replicate notifications: all channels count
+# as changed, and there are no heartbeats.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Cluster;
+use Test::More;
+use Time::HiRes;
+
+my $primary = new_node('primary',
+	init => { allows_streaming => 1 },
+	conf => "pinpoint.replicate = on\npinpoint.heartbeat_interval = 50ms");
+$primary->backup('base');
+my ($next, $standby) = map {
+	my $node = PostgreSQL::Test::Cluster->new($_);
+	$node->init_from_backup($primary, 'base', has_streaming => 1);
+	$node->append_conf('postgresql.conf', "wal_retrieve_retry_interval = 100ms\nprimary_slot_name = ''");
+	$node->append_conf('postgresql.conf', 'pinpoint.replicate = off') if $_ eq 'next';
+	$node->start;
+	$node
+} qw(next standby);
+my $writer = connect_to($primary);
+my $client = connect_to($standby);
+$writer->run('CREATE TABLE rows (i int); NOTIFY a');
+$primary->wait_for_catchup($_, 'replay', $primary->lsn('insert')) for $next, $standby;
+
+sub listener
+{
+	my $session = connect_to($standby);
+	$session->run('LISTEN a; LISTEN pinpoint_heartbeat');
+	return $session;
+}
+
+my $listener = listener();
+is(($listener->wait_for(1))[0]{channel}, 'pinpoint_heartbeat', 'heartbeats come while the primary replicates');
+
+# A server takes over that does not.
+$primary->stop;
+$standby->append_conf('postgresql.conf', "primary_conninfo = '" . $next->connstr . "'");
+$next->promote;
+$standby->reload;
+$writer = connect_to($next);
+my ($error) = map { $_->{fields} } grep { $_->{type} eq 'E' } $listener->receive_until('EOF')->messages;
+is($error->{C}, '57P01', 'listeners are disconnected then');
+
+$listener = listener();
+my $position = $listener->value('SELECT pinpoint.position()');
+$writer->run('INSERT INTO rows VALUES (1); NOTIFY a');
+$next->wait_for_catchup($standby, 'replay', $next->lsn('insert'));
+is($client->value('SELECT count(*) FROM rows'), 1, 'a row is replayed');
+is($client->value("SELECT array_to_string(changed, ' ') FROM pinpoint.changed_since('$position', 'a', 'never')"),
+	'a never', 'all channels count as changed');
+my $until = Time::HiRes::time() + 0.5;
+while (Time::HiRes::time() < $until) { $listener->receive_available; Time::HiRes::sleep(0.01); }
+is_deeply([ map { as_text($_) } $listener->take_notifications ], [], 'and no heartbeat says that all is well');
+
+# It begins to replicate.
+$writer->run('ALTER SYSTEM SET pinpoint.replicate = on');
+$writer->run('SELECT pg_reload_conf()');
+is(($listener->wait_for(1))[0]{channel}, 'pinpoint_heartbeat', 'when it replicates there are heartbeats again');
+
+done_testing();
