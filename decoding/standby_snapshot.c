@@ -81,7 +81,7 @@ pinpoint_standby_snapshot_define_setting(void)
 {
 	DefineCustomIntVariable("pinpoint_decoding.standby_snapshot_interval",
 							"Sets the number of catalog-changing transactions after which a snapshot of the running transactions is written to the WAL.",
-							"It makes logical decoding of many small schema changes faster. Zero turns it off.",
+							"This makes logical decoding of many small schema changes faster. Zero disables it.",
 							&standby_snapshot_interval,
 							0, 0, INT_MAX,
 							PGC_POSTMASTER,
@@ -104,7 +104,7 @@ pinpoint_standby_snapshot_init(void)
 	if (library == NULL)
 	{
 		ereport(WARNING,
-				(errmsg("no snapshots of running transactions are written, as the path of the library is too long")));
+				(errmsg("no snapshots of running transactions are written because the path of the library is too long")));
 		return;
 	}
 

@@ -44,7 +44,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_stat_get_listeners'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.stat_get_listeners() IS
-'the sessions of the whole server that listen; see the view pinpoint.stat_listeners';
+'used by the view pinpoint.stat_listeners';
 
 CREATE VIEW pinpoint.stat_listeners AS
 SELECT l.pid, l.datid, d.datname, a.usesysid, r.rolname AS usename,
@@ -58,7 +58,7 @@ SELECT l.pid, l.datid, d.datname, a.usesysid, r.rolname AS usename,
   LEFT JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) a.usesysid;
 
 COMMENT ON VIEW pinpoint.stat_listeners IS
-'one row per listening session: who it is, its wake-up state, channels, signals sent to it, notifications delivered, and what it has not read: bytes and batches that were published since, and when the oldest was; and whether everything in its database wakes it, as its channels found no room in shared memory';
+'one row per listening session: identity, state, channels, signals, notifications delivered, backlog, and whether all notifications of its database wake it';
 
 CREATE FUNCTION pinpoint.stat_get_listening(
 	OUT pid integer,
@@ -71,7 +71,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_stat_get_listening'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.stat_get_listening() IS
-'who listens on what, in the whole server; see the view pinpoint.listening';
+'used by the view pinpoint.listening';
 
 CREATE VIEW pinpoint.listening AS
 SELECT l.pid, l.datid, d.datname, l.channel, l.shared,
@@ -81,7 +81,7 @@ SELECT l.pid, l.datid, d.datname, l.channel, l.shared,
   LEFT JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) l.sharing_group;
 
 COMMENT ON VIEW pinpoint.listening IS
-'one row per listening session and channel, and whether it shares the channel, and with the sessions of which role';
+'one row per listening session and channel, with the role with whose sessions it shares the channel';
 
 CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT datid oid,
@@ -108,7 +108,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_stat_get_notify'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.stat_get_notify() IS
-'what has happened since the server started, by database; see the view pinpoint.stat_notify';
+'used by the view pinpoint.stat_notify';
 
 CREATE VIEW pinpoint.stat_notify AS
 SELECT n.datid, d.datname, n.transactions, n.notifications, n.replayed,
@@ -120,7 +120,7 @@ SELECT n.datid, d.datname, n.transactions, n.notifications, n.replayed,
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) n.datid;
 
 COMMENT ON VIEW pinpoint.stat_notify IS
-'one row per database: what was notified and what became of it, since the server started or the counters were reset';
+'one row per database: counters since the server start or the last pinpoint.stat_reset()';
 
 CREATE FUNCTION pinpoint.stat_reset()
 RETURNS void
@@ -128,7 +128,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_stat_reset'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.stat_reset() IS
-'set the counters of pinpoint.stat_notify to zero, those of all databases';
+'set all counters of pinpoint.stat_notify to zero, for all databases';
 
 CREATE FUNCTION pinpoint.stat_get_queue(
 	OUT size_bytes bigint,
@@ -142,13 +142,13 @@ AS 'MODULE_PATHNAME', 'pinpoint_stat_get_queue'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.stat_get_queue() IS
-'the notification queue of the whole server; see the view pinpoint.stat_queue';
+'used by the view pinpoint.stat_queue';
 
 CREATE VIEW pinpoint.stat_queue AS
 SELECT q.* FROM pinpoint.stat_get_queue() AS q;
 
 COMMENT ON VIEW pinpoint.stat_queue IS
-'one row: size and use of the notification queue, disk space taken for it, and the commits that are under way or held back';
+'one row: size and use of the notification queue, size of its file, and commits in flight or held back';
 
 CREATE FUNCTION pinpoint.stat_get_channels(
 	OUT datid oid,
@@ -162,7 +162,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_stat_get_channels'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.stat_get_channels() IS
-'the channels of the whole server that somebody listens on; see the view pinpoint.stat_channels';
+'used by the view pinpoint.stat_channels';
 
 CREATE VIEW pinpoint.stat_channels AS
 SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.sharing_groups,
@@ -171,7 +171,7 @@ SELECT c.datid, d.datname, c.channel, c.listeners, c.sharers, c.sharing_groups,
   LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) c.datid;
 
 COMMENT ON VIEW pinpoint.stat_channels IS
-'one row per channel that somebody listens on, with the number of its listeners, of those among them who share it, and of the transactions that notified it since the first of them came';
+'one row per channel with listeners: listeners, sharing sessions and roles, and transactions that notified it';
 
 -- VOLATILE, as each call has another answer. Not STRICT: a position that is NULL means
 -- that all channels have changed.
@@ -181,7 +181,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_position'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.position() IS
-'get the present position; what is notified later can be asked for with pinpoint.changed_since()';
+'get the current position, for a later call of pinpoint.changed_since()';
 
 CREATE FUNCTION pinpoint.changed_since(
 	"position" text,
@@ -193,7 +193,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_changed_since'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.changed_since(text, text[]) IS
-'get those of the channels that were notified in this database since a position, and the position for the next call';
+'get the channels that were notified in this database since a position, and the position for the next call';
 
 GRANT EXECUTE ON FUNCTION
 	pinpoint.position(),

@@ -27,6 +27,7 @@
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -34,6 +35,7 @@
 #include "base/compat.h"
 #include "base/counters.h"
 #include "base/locks.h"
+#include "base/minor_release.h"
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/commit_order.h"
@@ -77,6 +79,7 @@ static bool traces = false;
 
 static void request_shmem(void);
 static void startup_shmem(void);
+static void check_minor_release(void);
 static void at_transaction_event(XactEvent event, void *arg);
 static void at_subtransaction_event(SubXactEvent event,
 									SubTransactionId my_subid,
@@ -179,6 +182,26 @@ startup_shmem(void)
 			(errmsg("pg_pinpoint %s is active on PostgreSQL %s, with a NOTIFY queue of %d kB, %d kB of it in memory",
 					PINPOINT_VERSION, PG_VERSION, pinpoint_queue_size,
 					Min(pinpoint_queue_memory, pinpoint_queue_size))));
+	check_minor_release();
+}
+
+/*
+ * Warn about a minor release that should be updated.  The server can be another one
+ * than that of the headers.
+ */
+static void
+check_minor_release(void)
+{
+	int			version = atoi(GetConfigOption("server_version_num", false, false));
+	int			fixed_in = pinpoint_queue_fault_fixed_in(version);
+
+	if (fixed_in != 0)
+		ereport(WARNING,
+				(errmsg("PostgreSQL %d.%d has a fault in its own NOTIFY queue",
+						version / 10000, version % 10000),
+				 errdetail("After a VACUUM, a slow listener can fail with \"could not access status of transaction\". Only notifications that do not go through pg_pinpoint are affected."),
+				 errhint("Update PostgreSQL to %d.%d or later.",
+						 fixed_in / 10000, fixed_in % 10000)));
 }
 
 static void

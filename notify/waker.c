@@ -84,7 +84,7 @@ pinpoint_waker_register(void)
 	if (library == NULL)
 	{
 		ereport(WARNING,
-				(errmsg("the pg_pinpoint waker is not started, as the path of the library is too long")));
+				(errmsg("the pg_pinpoint waker is not started because the path of the library is too long")));
 		return;
 	}
 

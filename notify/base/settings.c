@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *		The settings pinpoint.*; the README tells what each is for.
+ *		The settings pinpoint.*, described in docs/reference.md.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -70,8 +70,8 @@ void
 pinpoint_settings_define(void)
 {
 	DefineCustomBoolVariable("pinpoint.enabled",
-							 "Sends notifications by pg_pinpoint.",
-							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue and wake every listener of the database.",
+							 "Enables pg_pinpoint for notifications that a session sends.",
+							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue, and wake every listener of the database.",
 							 &pinpoint_enabled,
 							 true,
 							 PGC_SUSET,
@@ -79,8 +79,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.queue_size",
-							"Sets the size of the queue of notifications that are not yet read.",
-							"What does not fit into pinpoint.queue_memory goes to a file in pg_notify.",
+							"Sets the maximum size of the queue of unread notifications.",
+							"The part beyond pinpoint.queue_memory is a file in pg_notify.",
 							&pinpoint_queue_size,
 							DEFAULT_QUEUE_SIZE,
 							64,
@@ -90,7 +90,7 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.queue_memory",
-							"Sets how much of the queue of notifications is kept in shared memory.",
+							"Sets the amount of shared memory for the queue of unread notifications.",
 							NULL,
 							&pinpoint_queue_memory,
 							16 * 1024,
@@ -101,8 +101,8 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
-							"Sets the shared memory for the channels that sessions listen on.",
-							"About 135 bytes for each channel, and 13 for each listener of a channel that has more than two. One role can have about half of it at most. A session whose channel does not fit is woken for every notification in its database. -1 chooses by the number of possible sessions.",
+							"Sets the amount of shared memory for the channels on which sessions listen.",
+							"About 135 bytes per channel, and 13 per listener of a channel that has more than two. A role can use about half of it at most. All notifications of a database wake a session whose channel does not fit. -1 selects a size by the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
 							-1,
@@ -112,8 +112,8 @@ pinpoint_settings_define(void)
 							check_channel_memory, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.max_listener_lag",
-							"Sets how far a listener may fall behind before something is done about it.",
-							"What counts is all that the whole server has published for anybody since the first notification that the listener has not read. What is done says pinpoint.on_lag. -1 means no limit.",
+							"Sets the backlog of a listener from which on pinpoint.on_lag applies.",
+							"The backlog is the number of bytes published server-wide since the listener's first unread notification. -1 means no limit.",
 							&pinpoint_max_listener_lag,
 							-1,
 							-1,
@@ -123,8 +123,8 @@ pinpoint_settings_define(void)
 							check_max_listener_lag, NULL, NULL);
 
 	DefineCustomEnumVariable("pinpoint.on_lag",
-							 "Sets what is done about a listener that is behind by more than pinpoint.max_listener_lag.",
-							 "\"warn\" writes a warning, \"disconnect\" ends the session that listens.",
+							 "Sets the action for a listener whose backlog exceeds pinpoint.max_listener_lag.",
+							 "\"warn\" writes a warning, \"disconnect\" ends the session of the listener.",
 							 &pinpoint_on_lag,
 							 PINPOINT_ON_LAG_WARN,
 							 on_lag_options,
@@ -133,8 +133,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.latency_target",
-							"Sets the time to collect notifications before they are delivered to this session.",
-							"A session that waits for notifications gets them at most once in this time, and then all of them. Zero delivers each at once.",
+							"Sets the minimum time between two deliveries of notifications to this session.",
+							"Each delivery contains all notifications that have arrived meanwhile. Zero delivers each notification immediately.",
 							&pinpoint_latency_target,
 							0,
 							0,
@@ -144,8 +144,8 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pinpoint.fold",
-							 "Delivers identical notifications that wait for this session once.",
-							 "Those on the same channel with the same payload that have come since the last delivery.",
+							 "Removes duplicates among unread notifications of this session.",
+							 "Duplicates have the same channel and payload, and are delivered together.",
 							 &pinpoint_fold,
 							 false,
 							 PGC_USERSET,
@@ -153,8 +153,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pinpoint.replicate",
-							 "Sends notifications to standbys, too.",
-							 "They are written into the WAL as logical messages, as part of their transaction.",
+							 "Writes notifications to the WAL, for listeners on standbys.",
+							 "Each transaction writes its notifications as logical messages, as a part of the transaction.",
 							 &pinpoint_replicate_notifications,
 							 false,
 							 PGC_SUSET,
@@ -162,8 +162,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomStringVariable("pinpoint.shared_channels",
-							   "Lists the channels that this session shares with others when it listens on them.",
-							   "Of the sessions of a role that share a channel, pinpoint.share_limit get each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
+							   "Lists the channels that this session shares with other sessions of its role when it listens on them.",
+							   "pinpoint.share_limit of the sessions of a role that share a channel receive each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
 							   &pinpoint_shared_channels,
 							   "",
 							   PGC_USERSET,
@@ -171,8 +171,8 @@ pinpoint_settings_define(void)
 							   check_shared_channels, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.share_limit",
-							"Sets how many of the sessions that share a channel get each notification.",
-							"What counts for the sessions of a role is the setting of the one among them that began to share the channel last.",
+							"Sets the number of sharing sessions of a role that receive each notification.",
+							"For each role, the value of the session that was the last to share the channel applies.",
 							&pinpoint_share_limit,
 							2,
 							1,
@@ -182,8 +182,8 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.max_payload_size",
-							"Sets the length of the longest payload that can be sent.",
-							"Longer ones than PostgreSQL allows go by pg_pinpoint's queue only.",
+							"Sets the maximum length of a payload.",
+							"Only notifications that go through pg_pinpoint can have more than 7999 bytes.",
 							&pinpoint_max_payload_size,
 							PINPOINT_OWN_MAX_PAYLOAD,
 							PINPOINT_OWN_MAX_PAYLOAD,
@@ -193,8 +193,8 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pinpoint.waker",
-							 "Starts a background worker that wakes listeners when there are many.",
-							 "If off, senders wake all of them.",
+							 "Starts a background worker that signals listeners if there are many.",
+							 "If off, senders signal all listeners.",
 							 &pinpoint_waker,
 							 true,
 							 PGC_POSTMASTER,
@@ -202,8 +202,8 @@ pinpoint_settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.heartbeat_interval",
-							"Sets the time between notifications on the channel pinpoint_heartbeat.",
-							"Sessions that listen on it learn that their connection works. Zero sends none.",
+							"Sets the time between two notifications on the channel pinpoint_heartbeat.",
+							"They show a listener that its connection works. Zero disables them.",
 							&pinpoint_heartbeat_interval,
 							10 * 1000,
 							0,
@@ -213,7 +213,7 @@ pinpoint_settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("pinpoint.debug_fault",
-							 "Plants a fault, to see that the tests catch it.",
+							 "Introduces a fault, to check that tests detect it.",
 							 "This is a developer option. Anything but \"none\" breaks the promises of LISTEN/NOTIFY.",
 							 &pinpoint_fault,
 							 PINPOINT_FAULT_NONE,

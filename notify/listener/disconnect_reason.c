@@ -37,21 +37,21 @@ static bool cannot_read = false;
 /* Indexed by PinpointEviction; the session's reason is the DETAIL of its last message. */
 static const char *const eviction_details[] = {
 	[PINPOINT_EVICTED_LAGGING] =
-	gettext_noop("The session listens, and was further behind with its notifications than \"pinpoint.max_listener_lag\" allows."),
+	gettext_noop("The backlog of this listener exceeded \"pinpoint.max_listener_lag\"."),
 	[PINPOINT_EVICTED_QUEUE_FULL] =
-	gettext_noop("The session listens, and was among those that are furthest behind when the NOTIFY queue of this standby was full."),
+	gettext_noop("This listener was among those furthest behind when the NOTIFY queue of the standby was full."),
 	[PINPOINT_EVICTED_NO_ROOM] =
-	gettext_noop("The session listens, and the notifications of a transaction did not fit into the NOTIFY queue of this standby."),
+	gettext_noop("The notifications of a transaction did not fit into the NOTIFY queue of the standby."),
 	[PINPOINT_EVICTED_INCOMPLETE] =
-	gettext_noop("The session listens, and the notifications of a transaction were incomplete in the WAL of the primary."),
+	gettext_noop("The notifications of a transaction were incomplete in the WAL of the primary."),
 	[PINPOINT_EVICTED_NEWER_FORM] =
-	gettext_noop("The session listens, and the primary sends notifications in the form of a newer version of pg_pinpoint."),
+	gettext_noop("The primary sends notifications in the format of a newer version of pg_pinpoint."),
 	[PINPOINT_EVICTED_BEFORE_REDO] =
-	gettext_noop("The session listens, and a transaction may have sent notifications right before the place in the WAL at which this standby began to replay."),
+	gettext_noop("A transaction may have sent notifications just before the position in the WAL at which the standby began to replay."),
 	[PINPOINT_EVICTED_REPLICATE_OFF] =
-	gettext_noop("The session listens, and the primary does not send notifications to standbys any more, as \"pinpoint.replicate\" is off there."),
+	gettext_noop("The primary no longer sends notifications to standbys, because \"pinpoint.replicate\" is off there."),
 	[PINPOINT_EVICTED_REPLAY_WAITS] =
-	gettext_noop("The session listens, and replay waited for it while its client did not read its notifications."),
+	gettext_noop("Replay waited for this session while its client did not read its notifications."),
 };
 
 static void at_report(void *arg);
@@ -108,8 +108,8 @@ at_report(void *arg)
 	if (eviction != PINPOINT_NOT_EVICTED)
 		errdetail("%s", _(eviction_details[eviction]));
 	else if (cannot_read)
-		errdetail("The session listens, and could not read its notifications.");
+		errdetail("The session could not read its notifications.");
 	else
 		return;
-	errhint("Connect and LISTEN again, and then look at what the missed notifications were about.");
+	errhint("Connect and LISTEN again, then read what the missed notifications were about.");
 }

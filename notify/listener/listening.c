@@ -189,7 +189,7 @@ enter(LocalChannel *local, int share_limit)
 
 	if (nunmapped == 0)
 		ereport(LOG,
-				(errmsg("the shared memory for channels is full, so a session with PID %d is woken for every notification in its database",
+				(errmsg("the shared memory for channels is full, so all notifications of its database wake the session with PID %d",
 						MyProcPid),
 				 errhint("Increase \"pinpoint.channel_memory\", or let this role listen on fewer channels.")));
 	local->unmapped = true;

@@ -343,9 +343,9 @@ check_own_payload(const char *payload)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("payload string too long"),
-				 errdetail("This notification goes by PostgreSQL's own queue, which takes %d bytes, and not by that of pg_pinpoint.",
+				 errdetail("This notification uses PostgreSQL's own queue, which allows %d bytes.",
 						   PINPOINT_OWN_MAX_PAYLOAD),
-				 errhint("Is \"pinpoint.enabled\" on, and is the extension \"pg_pinpoint\" in this database?")));
+				 errhint("Check that \"pinpoint.enabled\" is on, and that the extension \"pg_pinpoint\" exists in this database.")));
 }
 
 /*

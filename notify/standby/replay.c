@@ -293,7 +293,7 @@ set_status(const char *status, Size size)
 									NULL);
 		if (n > 0)
 			ereport(LOG,
-					(errmsg("the primary does not replicate notifications any more"),
+					(errmsg("the primary no longer replicates notifications"),
 					 errdetail("The %d sessions that listen on this server are disconnected.",
 							   n),
 					 errhint("Set \"pinpoint.replicate\" on every server that may become the primary.")));
@@ -668,10 +668,10 @@ reserve(Size size)
 
 		if (n > 0)
 			ereport(LOG,
-					(errmsg_plural("disconnecting %d listener, as replay needs room in the NOTIFY queue",
-								   "disconnecting %d listeners, as replay needs room in the NOTIFY queue",
+					(errmsg_plural("disconnecting %d listener because replay needs space in the NOTIFY queue",
+								   "disconnecting %d listeners because replay needs space in the NOTIFY queue",
 								   n, n),
-					 errhint("Their clients read too slowly, or they have been in a transaction for long. Increase \"pinpoint.queue_size\" on this server if that is to be expected.")));
+					 errhint("Their clients read too slowly, or they have long transactions. Increase \"pinpoint.queue_size\" on this server if you expect that.")));
 
 		/* Sessions that were evicted before have been waited for. */
 		do

@@ -145,8 +145,8 @@ pinpoint_replay_blockers_check(void)
 							   TimestampTzPlusMilliseconds(now, -limit));
 	if (n > 0)
 		ereport(LOG,
-				(errmsg_plural("disconnecting %d listener, as replay waits for it",
-							   "disconnecting %d listeners, as replay waits for them",
+				(errmsg_plural("disconnecting %d listener because replay waits for it",
+							   "disconnecting %d listeners because replay waits for them",
 							   n, n),
 				 errdetail_plural("Its client does not read its notifications.",
 								  "Their clients do not read their notifications.",

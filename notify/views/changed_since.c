@@ -117,7 +117,7 @@ check_isolation(const char *function)
 						XactIsoLevel == XACT_SERIALIZABLE ? "SERIALIZABLE" :
 						"REPEATABLE READ"),
 				 errdetail("The snapshot of this transaction is older than the position."),
-				 errhint("Call it in a transaction of isolation level READ COMMITTED, which \"default_transaction_isolation\" can be set to.")));
+				 errhint("Use a READ COMMITTED transaction, or set \"default_transaction_isolation\".")));
 }
 
 /*
@@ -137,7 +137,7 @@ get_position(NullableDatum *arg, uint64 *counter)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
 				 errmsg("invalid input syntax for position: \"%s\"", position),
-				 errhint("Use a text that pinpoint.position(), pinpoint.changed_since() or a heartbeat has given, or NULL.")));
+				 errhint("Use a result of pinpoint.position() or pinpoint.changed_since(), the position of a heartbeat, or NULL.")));
 	return known;
 }
 

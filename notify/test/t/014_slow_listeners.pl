@@ -147,9 +147,7 @@ $slow->close;
 
 reload('pinpoint.on_lag' => 'disconnect');
 $is_disconnecting = 1;
-my $reason =
-  'The session listens, and was further behind with its notifications than'
-  . ' "pinpoint.max_listener_lag" allows.';
+my $reason = 'The backlog of this listener exceeded "pinpoint.max_listener_lag".';
 
 # Waits for the end of a session, and tests what it says.
 sub is_disconnected
@@ -162,7 +160,7 @@ sub is_disconnected
 		[
 			'FATAL', '57P01', 'terminating connection due to administrator command',
 			$reason,
-			'Connect and LISTEN again, and then look at what the missed notifications were about.'
+			'Connect and LISTEN again, then read what the missed notifications were about.'
 		],
 		"$name is told why");
 	ok(wait_until(sub { !stat_listener($observer, $session->pid) }), 'and is gone');
@@ -225,7 +223,7 @@ prompt_has_all('the end of one that is stuck');
 my $last = (grep { $_->{type} eq 'E' } $reporting->receive_until('EOF')->messages)[-1];
 is_deeply(
 	[ @{ $last->{fields} }{qw(C D)} ],
-	[ '57P01', 'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows.' ],
+	[ '57P01', 'The backlog of this listener exceeded "pinpoint.max_listener_lag".' ],
 	'when its client reads it ends');
 $sharer->close;
 

@@ -83,8 +83,8 @@ cmp_ok(scalar @errors, '<', 10, 'a transaction that fails every time is not trie
 is_deeply(
 	[ @{ $errors[-1] }{qw(S C D H)} ],
 	[ 'FATAL', '57P01',
-		'The session listens, and could not read its notifications.',
-		'Connect and LISTEN again, and then look at what the missed notifications were about.'
+		'The session could not read its notifications.',
+		'Connect and LISTEN again, then read what the missed notifications were about.'
 	],
 	'the session ends, and says why');
 server_is_clean($observer, 'and nothing of it is left');

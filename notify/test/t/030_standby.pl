@@ -245,17 +245,17 @@ emit("1 4711 1 1 24 0\na\n0\tas ours\n");
 is_deeply(told($listener), ['a/as ours'], 'one that is right');
 emit("0 1 1 1 16 0\na\n0\tx\n");
 is_deeply(told($listener), [], 'one of no version is ignored');
-my $incomplete = 'the notifications of a transaction were incomplete in the WAL of the primary';
+my $incomplete = 'The notifications of a transaction were incomplete in the WAL of the primary';
 my %reason = (
-	"2 7 new" => 'the primary sends notifications in the form of a newer version of pg_pinpoint',
-	"1 1 1 1 999999999999999992 0\na\n0\tx\n" => 'the notifications of a transaction did not fit into the NOTIFY queue of this standby');
+	"2 7 new" => 'The primary sends notifications in the format of a newer version of pg_pinpoint',
+	"1 1 1 1 999999999999999992 0\na\n0\tx\n" => 'The notifications of a transaction did not fit into the NOTIFY queue of the standby');
 foreach my $damaged ("2 7 new", "1 1 1 1 16 8\na\n0\tx\n", "1 1 1 2 24 0\na\n0\tx\n", "1 1 1 1 999999999999999992 0\na\n0\tx\n")
 {
 	emit($damaged);
 	my ($error) = grep { $_->{type} eq 'E' } $listener->receive_until('EOF')->messages;
 	is_deeply(
 		[ @{ $error->{fields} }{qw(C D)} ],
-		[ '57P01', 'The session listens, and ' . ($reason{$damaged} // $incomplete) . '.' ],
+		[ '57P01', ($reason{$damaged} // $incomplete) . '.' ],
 		'when something is missing those who listen are disconnected, with the reason');
 	ok(wait_until(sub { $standby->log_contains('cannot deliver the (\d+ )?notifications of a transaction', $log) }),
 		'the log says so');
@@ -342,9 +342,9 @@ my $end = $stuck->receive_until('EOF');
 my ($error) = map { $_->{fields} } grep { $_->{type} eq 'E' } $end->messages;
 is_deeply(
 	[ @{$error}{qw(C D)} ],
-	[ '57P01', 'The session listens, and was among those that are furthest behind when the NOTIFY queue of this standby was full.' ],
+	[ '57P01', 'This listener was among those furthest behind when the NOTIFY queue of the standby was full.' ],
 	'and the one that is behind is disconnected');
-ok(wait_until(sub { $standby->log_contains('disconnecting 1 listener, as replay needs room in the NOTIFY queue', $log) }),
+ok(wait_until(sub { $standby->log_contains('disconnecting 1 listener because replay needs space in the NOTIFY queue', $log) }),
 	'the log says so');
 
 # One that reports an error, which its client does not read, cannot be disconnected.
@@ -360,7 +360,7 @@ foreach my $i (1 .. 30)
 	push @read, @{ told($reads) };
 }
 is(scalar(@read), 600, 'replay does not wait for it');
-ok($standby->log_contains('disconnecting 1 listener, as replay needs room', $log), 'it was told to end');
+ok($standby->log_contains('disconnecting 1 listener because replay needs space', $log), 'it was told to end');
 unlike(substr(slurp_file($standby->logfile), $log), qr/yyyy|79 79 79 79|CONTEXT:  WAL redo/, 'the log tells no payloads');
 $end = $stuck->receive_until('EOF');
 is((grep { $_->{type} eq 'E' } $end->messages)[-1]{fields}{C}, '57P01', 'and it ends when its client reads');

@@ -69,7 +69,7 @@ is_deeply([ map { substr($_->{payload}, 0, 1) . length $_->{payload} } $_->wait_
 
 # ---- PostgreSQL's own way
 
-my $own = q(This notification goes by PostgreSQL's own queue, which takes 7999 bytes, and not by that of pg_pinpoint.);
+my $own = q(This notification uses PostgreSQL's own queue, which allows 7999 bytes.);
 $sender->run('SET pinpoint.enabled = off');
 is($sender->query($statements{$_}->(8000))->error->{D}, $own, "$_ with pinpoint.enabled = off says why") for sort keys %statements;
 is($sender->query($statements{$_}->(7999))->error, undef, "and takes 7,999 bytes") for sort keys %statements;

@@ -87,8 +87,8 @@ $admin->run('DROP DATABASE victim1');
 ok(drops('victim1'), 'replay of DROP DATABASE goes on');
 ok( wait_until(sub { !stat_listener($observer, $stuck->pid) }),
 	'the session whose client did not read is gone');
-ok( wait_until(sub { $standby->log_contains('disconnecting 1 listener, as replay waits for it', $log) }), 'the log says so');
-ok( wait_until(sub { $standby->log_contains('DETAIL:  The session listens, and replay waited for it while its client did not read its notifications\.', $log) }),
+ok( wait_until(sub { $standby->log_contains('disconnecting 1 listener because replay waits for it', $log) }), 'the log says so');
+ok( wait_until(sub { $standby->log_contains('DETAIL:  Replay waited for this session while its client did not read its notifications\.', $log) }),
 	'with the reason');
 $stuck->receive_until('EOF');
 $admin->run(q(NOTIFY fence, 'first'));

@@ -73,10 +73,10 @@ sub are_disconnected
 sub passes
 {
 	my ($log) = @_;
-	return scalar(() = substr(slurp_file($standby->logfile), $log) =~ /disconnecting \d+ listeners?, as replay needs room/g);
+	return scalar(() = substr(slurp_file($standby->logfile), $log) =~ /disconnecting \d+ listeners? because replay needs space/g);
 }
 
-my $furthest = 'The session listens, and was among those that are furthest behind when the NOTIFY queue of this standby was full.';
+my $furthest = 'This listener was among those furthest behind when the NOTIFY queue of the standby was full.';
 
 # ---- plain listeners
 
@@ -117,7 +117,7 @@ my ($other) = connect_many($standby, 1);
 $other->run('LISTEN b');
 $sender->run(qq(SELECT count(pg_notify('a', i || '$payload')) FROM generate_series(1, 1000) i));
 are_disconnected(
-	'The session listens, and the notifications of a transaction did not fit into the NOTIFY queue of this standby.',
+	'The notifications of a transaction did not fit into the NOTIFY queue of the standby.',
 	'a transaction that does not fit disconnects all, with the reason', $reader, $other);
 
 # ---- pinpoint.max_listener_lag and pinpoint.on_lag
@@ -140,7 +140,7 @@ ok(stat_listener($observer, $pid), 'and nothing more');
 $observer->run(q(ALTER SYSTEM SET pinpoint.on_lag = 'disconnect'));
 $standby->reload;
 are_disconnected(
-	'The session listens, and was further behind with its notifications than "pinpoint.max_listener_lag" allows.',
+	'The backlog of this listener exceeded "pinpoint.max_listener_lag".',
 	'with pinpoint.on_lag = disconnect it is disconnected, though nobody sends', $slow);
 send_kb(80, 'a');
 pass('who reads stays');

@@ -52,10 +52,10 @@ sub is_disconnected
 		[ @{$error}{qw(C D)} ],
 		[
 			'57P01',
-			'The session listens, and the primary does not send notifications to standbys any more, as "pinpoint.replicate" is off there.'
+			'The primary no longer sends notifications to standbys, because "pinpoint.replicate" is off there.'
 		],
 		$name);
-	ok(wait_until(sub { $standby->log_contains('the primary does not replicate notifications any more', $log) }), 'the log says so');
+	ok(wait_until(sub { $standby->log_contains('the primary no longer replicates notifications', $log) }), 'the log says so');
 	$log = -s $standby->logfile;
 	return;
 }

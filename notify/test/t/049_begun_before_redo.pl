@@ -48,7 +48,7 @@ is_deeply(
 	[ @{$error}{qw(C D)} ],
 	[
 		'57P01',
-		'The session listens, and a transaction may have sent notifications right before the place in the WAL at which this standby began to replay.'
+		'A transaction may have sent notifications just before the position in the WAL at which the standby began to replay.'
 	],
 	'and the listener is disconnected');
 ok( wait_until(
