@@ -70,9 +70,10 @@ impl Standby {
 
 async fn replicates(primary: &Client) -> anyhow::Result<bool> {
     let sql = format!("SELECT current_setting('{REPLICATE}')::bool");
-    let row = primary.query_one(&sql, &[]).await.with_context(|| {
-        format!("could not ask for {REPLICATE}: install pg_pinpoint")
-    })?;
+    let row = primary
+        .query_one(&sql, &[])
+        .await
+        .with_context(|| format!("could not ask for {REPLICATE}: install pg_pinpoint"))?;
     Ok(row.try_get(0)?)
 }
 

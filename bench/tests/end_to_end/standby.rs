@@ -132,10 +132,10 @@ fn a_standby_that_ends_is_named() {
 #[test]
 fn a_session_on_the_standby_that_is_terminated() {
     for (query, message) in [
-        ("LISTEN %", "with 1 writers: a listener failed"),
+        ("LISTEN %", "with 1 writers: notify load: a listener failed"),
         (
             "SELECT EXISTS %",
-            "with 1 writers: the session that looks for the rows on the standby failed",
+            "with 1 writers: notify load: the session that looks for the rows on the standby failed",
         ),
     ] {
         let bench = Bench::new();

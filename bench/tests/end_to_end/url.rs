@@ -70,16 +70,30 @@ fn every_kind_of_benchmark_measures_a_running_server() {
     for (subcommand, arguments) in [
         (
             "channels",
-            ["--channels=3", "--transactions=2", "--warmup=0"],
+            [
+                "--channels=3",
+                "--transactions=2",
+                "--warmup-transactions=0",
+            ],
         ),
-        ("hub", ["--listeners=3", "--notifications=2", "--warmup=0"]),
+        (
+            "hub",
+            [
+                "--listeners=3",
+                "--transactions=2",
+                "--warmup-transactions=0",
+            ],
+        ),
         (
             "multicast",
-            ["--group=1,2", "--listeners=3", "--duration=0.1"],
+            ["--group=1,2", "--idle-listeners=3", "--duration=0.1"],
         ),
         ("queue", ["--listeners=2", "--writers=2", "--duration=1"]),
         ("listen", ["--connections=2", "--duration=1", "--warmup=0"]),
-        ("overhead", ["--clients=2", "--duration=1", "--warmup=0"]),
+        (
+            "overhead",
+            ["--connections=2", "--duration=1", "--warmup=0"],
+        ),
     ] {
         let bench = Bench::new();
         let arguments = [&arguments[..], &["--runs=1", "--url", &url]].concat();
