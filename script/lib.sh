@@ -146,6 +146,12 @@ find_postgres() {
 	export BINDIR PKGLIBDIR TESTTOOLS
 }
 
+# What "make install" of this or another version has put into the folder of the extensions.
+# Of another version it would be one that cannot be updated.
+files_of_versions() {
+	find "$("$PG_CONFIG" --sharedir)/extension" -maxdepth 1 -name 'pg_pinpoint*--*'
+}
+
 # Compile in a copy, so that everything is compiled each time and the objects
 # in the checkout stay as they are, and install. Arguments are given to make.
 build_extension() {
@@ -157,8 +163,7 @@ build_extension() {
 	supervise make -s -C "$WORK/build" clean
 	run make -s -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
 
-	# What another version has left would be a version that cannot be updated.
-	mapfile -t stale < <(find "$extdir" -maxdepth 1 -name 'pg_pinpoint*--*')
+	mapfile -t stale < <(files_of_versions)
 	install=(make -s -C "$WORK/build" install "PG_CONFIG=$PG_CONFIG")
 	if [ -w "$PKGLIBDIR" ] && [ -w "$extdir" ]; then
 		rm -f "${stale[@]}"

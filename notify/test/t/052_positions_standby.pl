@@ -84,9 +84,13 @@ is(changed($before, 'a', 'b'), 'a', 'and reported');
 my $next = position();
 is(changed($next, 'a', 'b'), '', 'once');
 $writer->run('BEGIN; NOTIFY b; ROLLBACK');
+catch_up();
+is(changed($next, 'a', 'b'), '', 'not what was rolled back');
+
+# (Channels that did not change may share a place with one of these.)
 $writer->run('INSERT INTO rows SELECT count(pg_notify(i::text, repeat($$x$$, 1000))) FROM generate_series(1, 1000) AS i');
 catch_up();
-is(changed($next, 'a', 'b', 1 .. 3, 1000), '1 2 3 1000', 'many channels, and not what was rolled back');
+is(changed($next, 1 .. 3, 1000), '1 2 3 1000', 'many channels');
 like($client->query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pinpoint.position()')->error->{M},
 	qr/isolation level REPEATABLE READ/, 'the error is that of a primary');
 $client->run('ROLLBACK');
