@@ -24,14 +24,18 @@ sub channels { return $observer->value('SELECT count(*) FROM pinpoint.stat_chann
 # ---- many
 
 # 20,000 times 400,000 steps, if each UNLISTEN * goes through all channels, would take
-# longer than any test may.
-my $channels = 20_000;
+# longer than any test may.  PostgreSQL 19 itself does so in the commit, for its own list:
+# there a few have to do.
+my $is_quadratic = $observer->value('SHOW server_version_num') >= 190000;
+my $channels     = $is_quadratic ? 500 : 20_000;
+my $unlistens    = $is_quadratic ? 1_000 : 400_000;
+my $savepoints   = $is_quadratic ? 1_000 : 50_000;
 foreach my $listened ('before', 'in the same transaction')
 {
 	$session->run(repeat($channels, q('LISTEN c%s'))) if $listened eq 'before';
 	$session->run('BEGIN');
 	$session->run(repeat($channels, q('LISTEN c%s'))) if $listened ne 'before';
-	$session->run(repeat(400_000, q('UNLISTEN *')));
+	$session->run(repeat($unlistens, q('UNLISTEN *')));
 	$session->run('LISTEN last');
 	$session->send_query('COMMIT');
 	is(eval { $session->result->error; } // ($@ || 'none'), 'none', "$listened: the transaction ends");
@@ -46,9 +50,9 @@ foreach my $listened ('before', 'in the same transaction')
 $session->run(repeat($channels, q('LISTEN c%s')));
 $session->run('BEGIN');
 $session->run(
-	'DO $$ BEGIN FOR i IN 1 .. 50000 LOOP BEGIN EXECUTE \'UNLISTEN *\'; EXECUTE \'LISTEN d\' || i; EXCEPTION WHEN OTHERS THEN RAISE; END; END LOOP; END $$');
+	"DO \$\$ BEGIN FOR i IN 1 .. $savepoints LOOP BEGIN EXECUTE 'UNLISTEN *'; EXECUTE 'LISTEN d' || i; EXCEPTION WHEN OTHERS THEN RAISE; END; END LOOP; END \$\$");
 $session->run('COMMIT');
-is($observer->value('SELECT string_agg(channel, \' \') FROM pinpoint.stat_channels'), 'd50000', 'so with savepoints');
+is($observer->value('SELECT string_agg(channel, \' \') FROM pinpoint.stat_channels'), "d$savepoints", 'so with savepoints');
 $session->run('UNLISTEN *');
 
 # ---- savepoints: what is rolled back was not unlistened
