@@ -93,6 +93,7 @@ at_report(void *arg)
 {
 	int			category = ERRCODE_TO_CATEGORY(geterrcode());
 	PinpointEviction eviction;
+	const char *reason;
 	bool		is_error = category != ERRCODE_SUCCESSFUL_COMPLETION &&
 		category != ERRCODE_WARNING;
 
@@ -106,10 +107,14 @@ at_report(void *arg)
 
 	eviction = pinpoint_slot_evicted();
 	if (eviction != PINPOINT_NOT_EVICTED)
-		errdetail("%s", _(eviction_details[eviction]));
+		reason = _(eviction_details[eviction]);
 	else if (cannot_read)
-		errdetail("The session could not read its notifications.");
+		reason = _("The session could not read its notifications.");
 	else
 		return;
+
+	/* PostgreSQL 19 has a detail of its own for the log. */
+	errdetail("%s", reason);
+	errdetail_log("%s", reason);
 	errhint("Connect and LISTEN again, then read what the missed notifications were about.");
 }
