@@ -95,7 +95,8 @@ make_folder() {
 			;;
 		experimental)
 			# It holds only what differs from sid. apt takes nothing from it unasked.
-			sources=("deb ${uri:=http://deb.debian.org/debian} sid main" "deb $uri experimental main")
+			[ -n "$uri" ] || return
+			sources=("deb $uri sid main" "deb $uri experimental main")
 			# shellcheck disable=SC2016 # mmdebstrap's variables
 			options=(--setup-hook='mkdir -p "$1/etc/apt/preferences.d"'
 				--setup-hook='printf "Package: src:postgresql-19\nPin: release a=experimental\nPin-Priority: 990\n" >"$1/etc/apt/preferences.d/postgresql-19"')
