@@ -241,6 +241,9 @@ clean_up() {
 
 	[ -n "$WORK" ] || return
 
+	# This shell is not to be one of those that are below it.
+	cd /
+
 	# The servers are not in that group: pg_ctl gives each a session of its own.
 	find "$WORK" -name postmaster.pid 2>/dev/null | while IFS= read -r file; do
 		pid=$(head -n 1 "$file") && stop_server "$pid" "$(dirname "$file")"

@@ -81,11 +81,23 @@ async fn keep_cache() -> Result<()> {
             continue;
         };
         match cache.follow(&client, told).await {
-            Err(error) if !client.is_closed() && !error.is::<Elapsed>() => return Err(error),
+            Err(error) if !client.is_closed() && !is_connection_error(&error) => {
+                return Err(error);
+            }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Has the connection gone, or does the server end it (class 57P)?
+fn is_connection_error(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<tokio_postgres::Error>() {
+        Some(error) => error
+            .code()
+            .is_none_or(|code| code.code().starts_with("57P")),
+        None => error.is::<Elapsed>(),
+    }
 }
 
 impl Cache {
