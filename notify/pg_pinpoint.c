@@ -47,7 +47,6 @@
 #include "listener/eviction.h"
 #include "listener/listening.h"
 #include "listener/slow_listener.h"
-#include "queue/batch.h"
 #include "queue/message_log.h"
 #include "sql/pending.h"
 #include "sql/pg_notify_rewrite.h"

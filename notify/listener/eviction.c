@@ -102,9 +102,12 @@ pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-		uint64		bytes = kept_by(i) != 0 ? pinpoint_slot_lag(slot) : 0;
+		uint64		bytes;
 
-		if (kept_by(i) != 0 && (furthest == NULL || bytes > most))
+		if (kept_by(i) == 0)
+			continue;
+		bytes = pinpoint_slot_lag(slot);
+		if (furthest == NULL || bytes > most)
 		{
 			furthest = slot;
 			most = bytes;
@@ -308,10 +311,10 @@ evict(int slotno, PinpointEviction reason)
 static int
 end(void)
 {
+	if (trim_needed)
+		pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);
 	signal_all();
-	if (trim_needed)
-		pinpoint_slots_trim();
 	return nevicted;
 }
 

@@ -51,7 +51,6 @@
 #include "base/request.h"
 #include "base/transaction.h"
 #include "listener/listening.h"
-#include "queue/batch.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/reassignment.h"
 #include "wakeup/slots.h"

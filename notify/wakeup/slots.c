@@ -70,6 +70,7 @@ static uint32 answered = 0;
 
 static PinpointSlot *my_slot(void);
 static PinpointWakeState my_state(void);
+static void trim(void);
 static bool has_position(const PinpointPosition *position);
 
 static PinpointSlot *
@@ -265,8 +266,8 @@ pinpoint_slot_set_position(PinpointPosition *place,
 /*
  * Give back what no pin keeps any more.
  */
-void
-pinpoint_slots_trim(void)
+static void
+trim(void)
 {
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_trim();
@@ -410,7 +411,7 @@ pinpoint_slot_advance(PinpointBatch *next)
 	trim_log = pinpoint_slot_set_position(&my_slot()->unread, &position);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
-		pinpoint_slots_trim();
+		trim();
 }
 
 /*
@@ -445,7 +446,7 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	slot->reminders = 0;
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
-		pinpoint_slots_trim();
+		trim();
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
 	return more;
 }

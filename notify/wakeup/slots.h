@@ -166,7 +166,6 @@ extern bool pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 									  TimestampTz rests_until);
 extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
 extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
-extern void pinpoint_slots_trim(void);
 extern int	pinpoint_slots_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
