@@ -74,7 +74,9 @@
  * replicated, and cannot know what it has not.  pinpoint.replicate in the
  * configuration of the standby is what the administrator says about that; it is read
  * by the startup process, as a session may have another value.  Where it is off all
- * channels have changed, always.  Where it is switched on while WAL is still to be
+ * channels have changed, always, and there are no heartbeats.  Heartbeats from above the
+ * floor must not go to those that have listened for them before, as these may have missed
+ * something: they are disconnected.  Where it is switched on while WAL is still to be
  * replayed that the primary wrote without it, the floor comes too early; so the
  * documentation says in which order to do that.
  *
@@ -107,9 +109,9 @@
 
 /*
  * counter, floor and places are written under PinpointOrderLock, and read without.
- * incarnation is constant.  replicates and primary_is_off are written by the startup
- * process: is pinpoint.replicate on in the configuration of this standby, and has the
- * primary not said that it is off there?  Has it said so?
+ * incarnation is constant.  replicates is written by the startup process: is
+ * pinpoint.replicate on in the configuration of this standby, and has the primary not
+ * said that it is off there?
  */
 typedef struct Positions
 {
@@ -117,7 +119,6 @@ typedef struct Positions
 	pg_atomic_uint64 counter;
 	pg_atomic_uint64 floor;
 	pg_atomic_uint32 replicates;
-	pg_atomic_uint32 primary_is_off;
 	pg_atomic_uint64 places[NPLACES];
 } Positions;
 
@@ -160,8 +161,10 @@ pinpoint_positions_shmem_init(void)
 				 errmsg("could not generate random number for the positions of pg_pinpoint")));
 	pg_atomic_init_u64(&positions->counter, 0);
 	pg_atomic_init_u64(&positions->floor, 0);
-	pg_atomic_init_u32(&positions->replicates, 0);
-	pg_atomic_init_u32(&positions->primary_is_off, 0);
+
+	/* The floor need not be raised, as nobody has got a position yet. */
+	pg_atomic_init_u32(&positions->replicates,
+					   pinpoint_replicate_notifications ? 1 : 0);
 	for (int i = 0; i < NPLACES; i++)
 		pg_atomic_init_u64(&positions->places[i], 0);
 }
@@ -286,41 +289,23 @@ pinpoint_positions_raise_floor_locked(void)
 }
 
 /*
- * On a standby, in the startup process, when a commit has been replayed: is the
- * setting that says whether the primary replicates another one by now?
- */
-void
-pinpoint_positions_judge_replication(void)
-{
-	bool		replicated = pg_atomic_read_u32(&positions->replicates) != 0;
-	bool		replicates = pinpoint_replicate_notifications &&
-		pinpoint_positions_primary_replicates();
-
-	if (replicated == replicates)
-		return;
-	if (replicates)
-		pinpoint_positions_raise_floor();
-	pg_write_barrier();
-	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
-}
-
-/*
- * On a standby, in the startup process: the primary has told whether it replicates.
- */
-void
-pinpoint_positions_set_primary(bool replicates)
-{
-	pg_atomic_write_u32(&positions->primary_is_off, replicates ? 0 : 1);
-	pinpoint_positions_judge_replication();
-}
-
-/*
- * False if the primary has said that it does not.
+ * On a standby: is all that is replayed counted?  Needs no lock.
  */
 bool
-pinpoint_positions_primary_replicates(void)
+pinpoint_positions_replicates(void)
 {
-	return pg_atomic_read_u32(&positions->primary_is_off) == 0;
+	return pg_atomic_read_u32(&positions->replicates) != 0;
+}
+
+/*
+ * On a standby, in the startup process: from now on it is, or is not.  If it is, the
+ * caller has raised the floor.
+ */
+void
+pinpoint_positions_set_replicates(bool replicates)
+{
+	pg_write_barrier();
+	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
 }
 
 /*
@@ -392,8 +377,7 @@ pinpoint_positions_begin_look(PinpointLook *look)
 	 * The end of recovery raises the floor before it is seen here, and so does
 	 * the startup process before it sets replicates.
 	 */
-	look->all = RecoveryInProgress() &&
-		pg_atomic_read_u32(&positions->replicates) == 0;
+	look->all = RecoveryInProgress() && !pinpoint_positions_replicates();
 	pg_read_barrier();
 	look->counter = pinpoint_positions_counter();
 	pg_memory_barrier();

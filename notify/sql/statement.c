@@ -36,9 +36,9 @@
 #include "utils/lsyscache.h"
 
 #include "base/compat.h"
+#include "base/request.h"
 #include "base/settings.h"
 #include "base/transaction.h"
-#include "commit/heartbeat.h"
 #include "listener/delivery.h"
 #include "listener/listening.h"
 #include "sql/pending.h"
