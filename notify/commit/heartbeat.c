@@ -21,6 +21,9 @@
  * batch.  When there is no room in the log it is left out: the server is in trouble
  * then, and to be reminded of that does not hurt.
  *
+ * What goes through PostgreSQL's own queue is counted, but is not in this log: a
+ * heartbeat may come a moment before it.
+ *
  * Nobody else notifies on that channel, as far as it goes our way: see statement.c,
  * and replay.c for what an older primary may have let through.  Sessions cannot share
  * the channel.

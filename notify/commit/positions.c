@@ -55,15 +55,21 @@
  * known has changed.  A restart, a crash and a failover to another server are
  * noticed by that, and each client looks once.
  *
+ * PostgreSQL's own way.  What goes through PostgreSQL's queue has no batch here, and its
+ * channels are not known.  So a transaction that has used it is counted at a place that
+ * belongs to its database, which is compared for each channel of the database.  It is
+ * recognised by a lock that it holds (see pg_pinpoint.c), so none is left out, whatever
+ * has sent it, and whether or not the extension is there.  PostgreSQL delivers it, and a
+ * heartbeat may come before it.
+ *
  * The floor.  Where transactions may have gone by uncounted, the counter takes its next
  * value and becomes the floor: all channels have changed since positions below it.
  * That is done after the last such transaction is visible, and if it comes late it is
  * like a transaction that is counted late.  It is done
  *
- *	- after CREATE EXTENSION.  What was notified in the database before went
- *	  PostgreSQL's own way, also between DROP EXTENSION and CREATE EXTENSION;
  *	- on a standby, at the commit of a transaction that could not be told in full,
- *	  and of one that executes CREATE EXTENSION;
+ *	  and of one that executes CREATE EXTENSION: what was notified in the database
+ *	  before went PostgreSQL's own way, and so is not in the WAL;
  *	- on a standby, when pinpoint.replicate is switched on in its configuration;
  *	- at the end of recovery.  Positions that a standby gave are unknown on the
  *	  primary that it has become.  They would be exact if all that was committed
@@ -133,6 +139,7 @@ static uint16 listed[MAX_LISTED];
 static uint64 place_bits[NPLACES / 64];
 
 static int	place_of(Oid dboid, uint32 hash);
+static int	place_of_database(void);
 static void set_places(uint64 number);
 static bool read_hex(const char **cursor, uint64 *number);
 
@@ -176,6 +183,15 @@ static int
 place_of(Oid dboid, uint32 hash)
 {
 	return pinpoint_channel_hash_in_database(dboid, hash) % NPLACES;
+}
+
+/*
+ * The place of this database as a whole: that of the empty name, which no channel has.
+ */
+static int
+place_of_database(void)
+{
+	return place_of(MyDatabaseId, pinpoint_channel_hash(""));
 }
 
 /*
@@ -232,6 +248,25 @@ pinpoint_positions_count(void)
 	set_places(number);
 	pg_write_barrier();
 	pg_atomic_write_u64(&positions->counter, number);
+}
+
+/*
+ * A transaction of this database, which is visible to all new snapshots, has notified
+ * PostgreSQL's own way: all channels of the database have changed.  Does not fail.
+ */
+void
+pinpoint_positions_count_database(void)
+{
+	pg_atomic_uint64 *place = &positions->places[place_of_database()];
+	uint64		number;
+
+	(void) pg_atomic_read_u64(place);
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	number = pg_atomic_read_u64(&positions->counter) + 1;
+	pg_atomic_write_u64(place, number);
+	pg_write_barrier();
+	pg_atomic_write_u64(&positions->counter, number);
+	LWLockRelease(PinpointOrderLock);
 }
 
 static void
@@ -384,14 +419,23 @@ pinpoint_positions_begin_look(PinpointLook *look)
 }
 
 /*
- * Was a channel of this database notified since a position with this counter?  The
+ * Have all channels of this database changed since a position with this counter?  The
  * caller has begun to look.
+ */
+bool
+pinpoint_positions_all_changed(uint64 counter)
+{
+	return counter < pg_atomic_read_u64(&positions->floor) ||
+		counter < pg_atomic_read_u64(&positions->places[place_of_database()]);
+}
+
+/*
+ * If not, was this one notified since then?
  */
 bool
 pinpoint_positions_changed(const char *channel, uint64 counter)
 {
 	int			place = place_of(MyDatabaseId, pinpoint_channel_hash(channel));
 
-	return counter < pg_atomic_read_u64(&positions->floor) ||
-		counter < pg_atomic_read_u64(&positions->places[place]);
+	return counter < pg_atomic_read_u64(&positions->places[place]);
 }
