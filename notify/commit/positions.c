@@ -220,12 +220,13 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 		if (is_list)
 			listed[i] = (uint16) place;
 		else
-		{
 			place_bits[place / 64] |= UINT64CONST(1) << (place % 64);
 
-			/* Have its page mapped before the lock is held. */
-			(void) pg_atomic_read_u64(&positions->places[place]);
-		}
+		/*
+		 * The first access of a process to a page is a page fault: not with the
+		 * lock held.
+		 */
+		(void) pg_atomic_read_u64(&positions->places[place]);
 		channel = pinpoint_batch_next_channel(channel);
 	}
 }
