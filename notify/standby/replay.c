@@ -117,8 +117,9 @@ static int	nunfinished = 0;
 static Size unfinished_bytes = 0;
 
 /*
- * The next XID when replay began.  Invalid if no transaction is left that has begun
- * before that.
+ * The next XID when replay began; or the one behind that of a transaction for which there
+ * was no room in the list.  Invalid if no transaction is left that has begun before
+ * that.
  */
 static TransactionId first_redo_xid = InvalidTransactionId;
 
@@ -658,9 +659,15 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers,
 
 	if (nunfinished == max_unfinished())
 	{
-		/* It cannot be, but if it is, then let nobody wait for this one. */
-		disconnect_listeners(dboid, PINPOINT_EVICTED_NO_ROOM,
-							 (uint32) numbers[NOTIFICATIONS]);
+		/*
+		 * It cannot be, but if it is, then its commit disconnects listeners as
+		 * if the message had come before replay began.
+		 */
+		if (!began_before_redo(xid))
+		{
+			first_redo_xid = xid;
+			TransactionIdAdvance(first_redo_xid);
+		}
 		return NULL;
 	}
 	if (numbers[OFFSET] == 0)
