@@ -45,6 +45,13 @@
 #define PINPOINT_PROCSIGNAL_ID(n)	((BackendId) ((n) + 1))
 #endif
 
+/* Does this transaction hold a lock in exactly this mode? */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_LOCK_HELD_BY_ME(tag, mode)	LockHeldByMe((tag), (mode), false)
+#else
+#define PINPOINT_LOCK_HELD_BY_ME(tag, mode)	LockHeldByMe((tag), (mode))
+#endif
+
 /* Local ID of a process's transaction. */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_PROC_LXID(proc)	((proc)->vxid.lxid)

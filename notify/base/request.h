@@ -10,6 +10,9 @@
 #ifndef PINPOINT_REQUEST_H
 #define PINPOINT_REQUEST_H
 
+/* Only the server notifies on this channel; see commit/heartbeat.c. */
+#define PINPOINT_HEARTBEAT_CHANNEL	"pinpoint_heartbeat"
+
 typedef enum PinpointActionKind
 {
 	PINPOINT_LISTEN,
@@ -31,5 +34,11 @@ typedef struct PinpointNotification
 	uint16		channel_len;	/* likewise */
 	char		data[FLEXIBLE_ARRAY_MEMBER];	/* channel, 0, payload, 0 */
 } PinpointNotification;
+
+static inline bool
+pinpoint_is_heartbeat_channel(const char *channel)
+{
+	return strcmp(channel, PINPOINT_HEARTBEAT_CHANNEL) == 0;
+}
 
 #endif							/* PINPOINT_REQUEST_H */

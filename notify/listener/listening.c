@@ -175,6 +175,8 @@ enter(LocalChannel *local, int share_limit)
 {
 	if (share_limit > 0)
 		pinpoint_slot_set_shares(true);
+	if (pinpoint_is_heartbeat_channel(local->channel))
+		pinpoint_slot_set_heartbeats(true);
 
 	if (pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
 								 pinpoint_slot_role(), share_limit))
@@ -470,6 +472,9 @@ forget_channel(LocalChannel *local)
 	}
 	if (local->unmapped)
 		nunmapped--;
+	if ((local->mapped || local->unmapped) &&
+		pinpoint_is_heartbeat_channel(local->channel))
+		pinpoint_slot_set_heartbeats(false);
 	(void) local_channel(local->channel, HASH_REMOVE, NULL);
 }
 

@@ -228,6 +228,18 @@ pinpoint_slot_set_shares(bool shares)
 }
 
 /*
+ * Before the commit of a LISTEN: this session listens on the channel of the heartbeat;
+ * or it does not any more.
+ */
+void
+pinpoint_slot_set_heartbeats(bool heartbeats)
+{
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	my_slot()->heartbeats = heartbeats;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
  * Tell the views how many channels this session listens on.
  */
 void
@@ -496,19 +508,21 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 }
 
 /*
- * The databases in which anybody listens.  dboids has room for MaxBackends elements.
- * Returns their number.
+ * The databases in which anybody listens on the channel of the heartbeat.  dboids has
+ * room for MaxBackends elements.  Returns their number.
  */
 int
-pinpoint_slots_databases(Oid *dboids)
+pinpoint_slots_heartbeat_databases(Oid *dboids)
 {
 	int			n = 0;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		if (PinpointSlotArray->slots[i].pid != 0)
-			dboids[n++] = PinpointSlotArray->slots[i].dboid;
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid != 0 && slot->heartbeats)
+			dboids[n++] = slot->dboid;
 	}
 	LWLockRelease(PinpointOrderLock);
 

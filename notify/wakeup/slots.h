@@ -38,6 +38,7 @@ typedef enum PinpointEviction
 	PINPOINT_EVICTED_BEFORE_REDO,	/* they may be in the WAL before the place
 									 * where replay began */
 	PINPOINT_EVICTED_REPLICATE_OFF, /* the primary does not replicate */
+	PINPOINT_EVICTED_UNREPLICATED,	/* replicate was off, and heartbeats go on */
 	PINPOINT_EVICTED_REPLAY_WAITS	/* replay waits for it */
 } PinpointEviction;
 
@@ -74,6 +75,7 @@ typedef struct PinpointSlot
 	uint64		delivered;		/* notifications handed to its client */
 	bool		shares;			/* something may be given to it, or is to be
 								 * handed on by it */
+	bool		heartbeats;		/* listens on the channel of the heartbeat */
 	PinpointEviction evicted;	/* it was told to end */
 	TimestampTz rests_from;		/* while RESTING: since when, */
 	TimestampTz rests_until;	/* and when it is going to look */
@@ -150,6 +152,7 @@ extern Oid	pinpoint_slot_role(void);
 extern void pinpoint_slot_join(void);
 extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
+extern void pinpoint_slot_set_heartbeats(bool heartbeats);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_position(PinpointPosition *place,
 									   const PinpointPosition *position);
@@ -166,7 +169,7 @@ extern bool pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 									  TimestampTz rests_until);
 extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
 extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
-extern int	pinpoint_slots_databases(Oid *dboids);
+extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #endif							/* PINPOINT_SLOTS_H */
