@@ -132,6 +132,7 @@ static uint16 listed[MAX_LISTED];
 static uint64 place_bits[NPLACES / 64];
 
 static int	place_of(Oid dboid, uint32 hash);
+static void touch_places(void);
 static void set_places(uint64 number);
 static bool read_hex(const char **cursor, uint64 *number);
 
@@ -203,11 +204,30 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 		else
 		{
 			place_bits[place / 64] |= UINT64CONST(1) << (place % 64);
-
-			/* Have its page mapped before the lock is held. */
-			(void) pg_atomic_read_u64(&positions->places[place]);
 		}
 		channel = pinpoint_batch_next_channel(channel);
+	}
+	if (!is_list)
+		touch_places();
+}
+
+/*
+ * Have the pages of all places whose bits are set mapped before the lock is held.  The 64
+ * places of a word are on two pages at most.
+ */
+static void
+touch_places(void)
+{
+	for (int i = 0; i < (int) lengthof(place_bits); i++)
+	{
+		uint64		bits = place_bits[i];
+
+		if (bits == 0)
+			continue;
+		(void) pg_atomic_read_u64(&positions->places[i * 64 +
+													 pg_rightmost_one_pos64(bits)]);
+		(void) pg_atomic_read_u64(&positions->places[i * 64 +
+													 pg_leftmost_one_pos64(bits)]);
 	}
 }
 
