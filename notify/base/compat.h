@@ -148,6 +148,13 @@ typedef RelFileNode PinpointRelFile;
 	parse, query_string, cursor_options, bound_params
 #endif
 
+/* Memory that is going to be read soon. */
+#if defined(__GNUC__)
+#define PINPOINT_PREFETCH(address)	__builtin_prefetch(address)
+#else
+#define PINPOINT_PREFETCH(address)	((void) 0)
+#endif
+
 /* What pg_get_loaded_modules() tells of the library. */
 #if PG_VERSION_NUM >= 180000
 #define PINPOINT_MODULE_MAGIC(module) \

@@ -40,6 +40,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/channel_hash.h"
 #include "base/locks.h"
 #include "base/request.h"
 #include "base/settings.h"
@@ -132,6 +133,7 @@ make_layout(void)
 	n->payload_len = PAYLOAD_LENGTH;
 	memcpy(n->data, PINPOINT_HEARTBEAT_CHANNEL, channel_len);
 	memset(n->data + channel_len + 1, ' ', PAYLOAD_LENGTH);
+	n->channel_hash = pinpoint_channel_hash(n->data);
 	return pinpoint_batch_layout(list_make1(n));
 }
 

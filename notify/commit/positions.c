@@ -140,6 +140,7 @@ static uint64 place_bits[NPLACES / 64];
 
 static int	place_of(Oid dboid, uint32 hash);
 static int	place_of_database(void);
+static void touch_places(void);
 static void set_places(uint64 number);
 static bool read_hex(const char **cursor, uint64 *number);
 
@@ -218,16 +219,38 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 									 pinpoint_batch_channel_hash(channel));
 
 		if (is_list)
+		{
 			listed[i] = (uint16) place;
+
+			/* For the same reason as in touch_places(). */
+			(void) pg_atomic_read_u64(&positions->places[place]);
+		}
 		else
 			place_bits[place / 64] |= UINT64CONST(1) << (place % 64);
-
-		/*
-		 * The first access of a process to a page is a page fault: not with the
-		 * lock held.
-		 */
-		(void) pg_atomic_read_u64(&positions->places[place]);
 		channel = pinpoint_batch_next_channel(channel);
+	}
+	if (!is_list)
+		touch_places();
+}
+
+/*
+ * The first access of a process to a page is a page fault: not with the lock held.  So the
+ * pages of all places whose bits are set are touched before.  The 64 places of a word are
+ * on two pages at most.
+ */
+static void
+touch_places(void)
+{
+	for (int i = 0; i < (int) lengthof(place_bits); i++)
+	{
+		uint64		bits = place_bits[i];
+
+		if (bits == 0)
+			continue;
+		(void) pg_atomic_read_u64(&positions->places[i * 64 +
+													 pg_rightmost_one_pos64(bits)]);
+		(void) pg_atomic_read_u64(&positions->places[i * 64 +
+													 pg_leftmost_one_pos64(bits)]);
 	}
 }
 

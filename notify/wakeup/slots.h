@@ -48,8 +48,10 @@ typedef enum PinpointEviction
  * The fields of the first group are written by the owner, who holds
  * PinpointOrderLock at least in shared mode, and by others, who hold it
  * exclusively.  The owner may look at state, reminders and evicted without it.
- * Those of the second group are written by whoever holds it exclusively, but for
- * sending_since, which the owner writes, and anybody reads, without a lock.
+ * Those of the second group are written by whoever holds it exclusively, and by the
+ * owner in shared mode when it begins to listen: nobody uses them while pid is 0.
+ * Those of the third group are written by the owner, and read by anybody, without a
+ * lock.
  */
 typedef struct PinpointSlot
 {
@@ -71,7 +73,6 @@ typedef struct PinpointSlot
 									 * began to read */
 	TimestampTz signalled_at;	/* when it was signalled last; 0 if not known */
 	uint32		reminders;		/* signals since it is SIGNALLED, less one */
-	uint32		nchannels;		/* channels it is listening on */
 	uint64		delivered;		/* notifications handed to its client */
 	bool		shares;			/* something may be given to it, or is to be
 								 * handed on by it */
@@ -81,7 +82,6 @@ typedef struct PinpointSlot
 	TimestampTz rests_until;	/* and when it is going to look */
 
 	uint64		marked;			/* publication that last found this listener */
-	uint64		joined;			/* number of its last LISTEN; see wakeup.c */
 	uint64		wakeups;		/* signals sent to it */
 	bool		wakes_for_all;	/* everything in its database is for it, as its
 								 * channels do not fit into the channel map */
@@ -94,6 +94,10 @@ typedef struct PinpointSlot
 	bool		queued_for_waker;	/* in that list */
 	int			next;			/* the one behind it there, -1 for none */
 
+	uint32		nchannels;		/* channels its owner is listening on, for the
+								 * views */
+	pg_atomic_uint64 joined;	/* number of its owner's last LISTEN; see
+								 * wakeup.c */
 	pg_atomic_uint64 sending_since; /* when its owner began to send
 									 * notifications, 0 if it does something
 									 * else */
@@ -130,10 +134,10 @@ typedef struct PinpointWakerQueue
 	int			last;
 } PinpointWakerQueue;
 
-/* The first group is protected by PinpointOrderLock. */
+/* Protected by PinpointOrderLock, but for joined. */
 typedef struct PinpointSlots
 {
-	uint64		joined;			/* number of the last LISTEN */
+	pg_atomic_uint64 joined;	/* number of the last LISTEN; needs no lock */
 	PinpointWakerQueue waker_queue;
 	dlist_head	wakes_for_all;	/* the slots with wakes_for_all */
 	TimestampTz last_reminders; /* when somebody looked last; read without the
