@@ -303,7 +303,7 @@ impl Servers {
         }
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Server> {
-        self.servers.iter_mut()
+    pub fn as_mut_slice(&mut self) -> &mut [Server] {
+        &mut self.servers
     }
 }
