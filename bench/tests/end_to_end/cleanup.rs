@@ -62,58 +62,6 @@ fn sigterm_in_mid_run() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_removed_by_the_next() {
-    let bench = Bench::new();
-    let killed = bench.start(&ENDLESS);
-    bench.wait_for_pingpong("a");
-    let postmasters = [bench.postmaster("a"), bench.postmaster("b")];
-    killed.signal(Signal::SIGKILL);
-    killed.wait();
-    for postmaster in postmasters {
-        assert_eq!(kill(postmaster, None), Ok(()), "the server went by itself");
-    }
-
-    let output = bench.run(&[
-        "--target",
-        "a=pg_config",
-        "--idle-listeners",
-        "0",
-        "--round-trips",
-        "1",
-        "--warmup",
-        "0",
-        "--runs",
-        "1",
-    ]);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
-    assert!(
-        stderr.contains("an earlier run was killed; removing what it left in"),
-        "{stderr}"
-    );
-    bench.assert_nothing_left();
-}
-
-#[test]
-fn a_run_leaves_the_servers_of_another_alone() {
-    let bench = Bench::new();
-    let running = bench.start(&ENDLESS);
-    bench.wait_for_pingpong("a");
-    let folders = bench.leftovers();
-
-    let other = bench.run(&["--target", "c=pg_config", "--setting", "no_such_setting=1"]);
-    let stderr = String::from_utf8(other.stderr).unwrap();
-    assert_eq!(other.status.code(), Some(2), "{stderr}");
-    assert!(!stderr.contains("an earlier run"), "{stderr}");
-    assert_eq!(bench.leftovers(), folders);
-    bench.wait_for_pingpong("a");
-
-    running.signal(Signal::SIGINT);
-    assert_eq!(running.wait().0.code(), Some(130));
-    bench.assert_nothing_left();
-}
-
-#[test]
 fn a_server_that_ends_in_mid_run() {
     let bench = Bench::new();
     let running = bench.start(&ENDLESS);
