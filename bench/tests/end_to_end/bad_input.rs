@@ -104,7 +104,8 @@ fn a_pg_config_without_a_server() {
     let output = bench.run(&["--pg-config", pg_config.to_str().unwrap()]);
     bench.assert_failed(
         &output,
-        "the server program \"/nowhere/bin/initdb\" does not exist: install the PostgreSQL server",
+        "the program \"/nowhere/bin/initdb\" does not exist: install initdb (it comes with the \
+         PostgreSQL server,",
     );
 }
 
