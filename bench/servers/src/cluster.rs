@@ -208,9 +208,9 @@ impl Cluster {
         &self.folder
     }
 
-    /// Starts a program in the folder, under the account of the server.
-    pub fn start_program(&self, command: Command, stop_signal: Signal) -> anyhow::Result<Process> {
-        Process::start(command, &self.folder, self.account, stop_signal)
+    /// The account of the server.
+    pub fn account(&self) -> Account {
+        self.account
     }
 
     /// The error to report when a session of this server failed with `error`:

@@ -331,7 +331,7 @@ async fn server_processes(
     channel: &str,
 ) -> anyhow::Result<Vec<i32>> {
     let mut processes = Vec::new();
-    if let Server::Own(_) = server {
+    if server.is_own() {
         for group in listeners
             .iter()
             .filter(|group| !group.description.on_standby)
