@@ -290,7 +290,7 @@ mod tests {
         let load = |workload: &Workload| match &workload.activity {
             Activity::Load(load) => {
                 let listeners = load.listeners[0];
-                (load.clients, listeners.count, listeners.delivery)
+                (load.pgbench.clients, listeners.count, listeners.delivery)
             }
             other => panic!("{other:?}"),
         };

@@ -35,7 +35,7 @@ use self::commits::Commits;
 use self::decoding::{Decoder, Decoding};
 use self::idle::ConnectedIdleSessions;
 pub use self::idle::IdleSessions;
-use self::load::Load;
+use self::load::{Load, Place};
 use self::round_trips::RoundTrips;
 use self::standby::Standby;
 use crate::clients::pgbench;
@@ -273,9 +273,13 @@ impl Measurement {
             Activity::RoundTrips(round_trips) => round_trips.run(server, timeout).await?,
             Activity::Commits(commits) => commits.run(server, timeout).await?,
             Activity::Load(load) => {
-                let standby = self.standby.as_ref();
-                let result = load.run(server, standby, &sessions, run, timeout).await;
-                match (result, &mut self.standby) {
+                let place = Place {
+                    server,
+                    standby: self.standby.as_ref(),
+                    sessions: &sessions,
+                    timeout,
+                };
+                match (load.run(place, run).await, &mut self.standby) {
                     (Err(error), Some(standby)) => return Err(standby.explain(error).await),
                     (result, _) => result?,
                 }

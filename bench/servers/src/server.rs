@@ -1,20 +1,24 @@
 //! The servers that are measured.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio_postgres::{Client, Config};
 
 use crate::arguments::Targets;
 use crate::cluster::Cluster;
-use crate::connection::connect;
+use crate::connection::{connect, within};
 use crate::installation::Installation;
-use crate::process::{Account, Process};
+use crate::process::{Account, Process, first_lines};
 use crate::running::{self, Running};
 use crate::workspace::Workspace;
 
@@ -100,23 +104,57 @@ impl Server {
         &self.folder
     }
 
-    /// The path of a program of PostgreSQL.
-    pub fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
+    fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
         match &self.owner {
             Owner::Own(cluster) => cluster.installation().program(name),
             Owner::Other(_) => running::program(name),
         }
     }
 
-    /// Starts a program in the folder. A program of PostgreSQL connects to this
-    /// server without being told: its environment says how.
-    pub fn start_program(
+    /// Runs a program of PostgreSQL in the folder to its end, for no longer than `limit`, and
+    /// returns what it prints. It connects to this server without being told: its environment
+    /// says how. `on_line` gets each line of standard error, and returns whether that is no
+    /// complaint.
+    pub async fn run_program(
         &self,
-        mut command: Command,
-        stop_signal: Signal,
-    ) -> anyhow::Result<Process> {
-        command.envs(running::environment(&self.config));
-        Process::start(command, &self.folder, self.account, stop_signal)
+        name: &str,
+        arguments: &[impl AsRef<OsStr>],
+        limit: Duration,
+        mut on_line: impl FnMut(&str) -> bool,
+    ) -> anyhow::Result<String> {
+        let mut command = Command::new(self.program(name)?);
+        command
+            .args(arguments)
+            .envs(running::environment(&self.config))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::start(command, &self.folder, self.account, Signal::SIGTERM)?;
+        let output = process.take_output();
+        let (mut stdout, stderr) = output.with_context(|| format!("{name} has no output"))?;
+        let mut printed = String::new();
+        let mut complaints = String::new();
+        let run = async {
+            let read_errors = async {
+                let mut lines = BufReader::new(stderr).lines();
+                while let Some(line) = lines.next_line().await? {
+                    if !on_line(&line) {
+                        complaints.push_str(&line);
+                        complaints.push('\n');
+                    }
+                }
+                Ok::<_, io::Error>(())
+            };
+            tokio::try_join!(stdout.read_to_string(&mut printed), read_errors)?;
+            process.wait().await
+        };
+        let status = within(limit, name, run).await?;
+        let status = status.with_context(|| format!("could not read what {name} prints"))?;
+        ensure!(
+            status.success(),
+            "{name} failed ({status}); mend what it complains of:\n{}",
+            first_lines(&complaints)
+        );
+        Ok(printed)
     }
 
     /// A name for a channel that nobody else uses on this server.

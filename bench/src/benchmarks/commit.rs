@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::options::{ProbeArgs, TimeArgs, named_if_several, only};
 use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
 use crate::clients::latency::STATISTICS;
-use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
+use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
 use crate::report::results::{Axis, BACKLOG_USEC, Figure, Kind, Scale};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
@@ -228,12 +228,14 @@ impl LoadArgs {
     ) -> Workload {
         Workload::from(Activity::Load(Load {
             channel: CHANNEL,
-            clients,
-            jobs: None,
-            protocol: self.protocol,
-            variables: &[],
-            warmup: self.time.warmup,
-            duration: self.time.duration,
+            pgbench: Pgbench {
+                clients,
+                jobs: None,
+                protocol: self.protocol,
+                variables: &[],
+                warmup: self.time.warmup,
+                duration: self.time.duration,
+            },
             transactions,
             listeners: vec![Listeners {
                 figures: "from_due",
@@ -244,7 +246,6 @@ impl LoadArgs {
                 delivery,
             }],
             probe_period: Some(self.probe.period()),
-            has_standby: false,
         }))
     }
 

@@ -12,7 +12,7 @@ use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
 use super::options::{TimeArgs, named};
-use crate::clients::pgbench::{self, Protocol};
+use crate::clients::pgbench::{self, Pgbench, Protocol};
 use crate::report::results::{Axis, Figure, Kind, Scale};
 use crate::workload::load::Load;
 use crate::workload::transaction::{Statement, Transaction};
@@ -218,12 +218,14 @@ impl ListenArgs {
     fn workload(&self, script: Script, clients: u32) -> Workload {
         Workload::from(Activity::Load(Load {
             channel: "listen_",
-            clients,
-            jobs: self.jobs,
-            protocol: self.protocol,
-            variables: &[("listening", "0")],
-            warmup: self.time.warmup,
-            duration: self.time.duration,
+            pgbench: Pgbench {
+                clients,
+                jobs: self.jobs,
+                protocol: self.protocol,
+                variables: &[("listening", "0")],
+                warmup: self.time.warmup,
+                duration: self.time.duration,
+            },
             transactions: vec![Transaction {
                 name: "pgbench",
                 rate: TPS,
@@ -234,7 +236,6 @@ impl ListenArgs {
             }],
             listeners: Vec::new(),
             probe_period: None,
-            has_standby: false,
         }))
     }
 }

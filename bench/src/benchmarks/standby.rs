@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::options::{ProbeArgs, TimeArgs};
 use super::transaction::{CHANNEL, Form};
 use crate::clients::latency::STATISTICS;
-use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
+use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
 use crate::report::results::{Axis, Figure, Kind, Scale};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
@@ -113,12 +113,14 @@ impl StandbyArgs {
         };
         Workload::from(Activity::Load(Load {
             channel: CHANNEL,
-            clients: writers,
-            jobs: None,
-            protocol: Protocol::Simple,
-            variables: &[],
-            warmup: self.time.warmup,
-            duration: self.time.duration,
+            pgbench: Pgbench {
+                clients: writers,
+                jobs: None,
+                protocol: Protocol::Simple,
+                variables: &[],
+                warmup: self.time.warmup,
+                duration: self.time.duration,
+            },
             transactions: vec![Transaction {
                 rate: TPS,
                 ..FORM.notifying(PROBE_CHANNEL)
@@ -133,7 +135,6 @@ impl StandbyArgs {
                 listeners("standby", true),
             ],
             probe_period: Some(self.probe.period()),
-            has_standby: true,
         }))
     }
 }
