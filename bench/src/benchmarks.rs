@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::channels::{ChannelsArgs, Varied};
+use self::channels::ChannelsArgs;
 use self::commit::{CommitArgs, NotifyArgs};
 use self::decode::DecodeArgs;
 use self::listen::{LISTEN, ListenArgs, OVERHEAD, script_parser};
@@ -190,14 +190,14 @@ impl BenchmarkCommand {
             Self::Commit(args) => args.own.commit(),
             Self::Notify(args) => args.own.notify(),
             Self::Queue(args) => args.own.queue(),
-            Self::Channels(args) => args.own.benchmark(Varied::Channels),
-            Self::Listeners(args) => args.own.benchmark(Varied::Listeners),
-            Self::Idle(args) => args.own.benchmark(Varied::Idle),
-            Self::Hub(args) => args.own.benchmark(Varied::Hub),
-            Self::Listen(args) => Ok(args.own.listen()),
-            Self::Overhead(args) => Ok(args.own.overhead()),
+            Self::Channels(args) => args.own.channels(),
+            Self::Listeners(args) => args.own.listeners(),
+            Self::Idle(args) => args.own.idle(),
+            Self::Hub(args) => args.own.hub(),
+            Self::Listen(args) => args.own.listen(),
+            Self::Overhead(args) => args.own.overhead(),
             Self::Decode(args) => args.own.benchmark(),
-            Self::Standby(args) => Ok(args.own.benchmark()),
+            Self::Standby(args) => args.own.benchmark(),
         }
     }
 

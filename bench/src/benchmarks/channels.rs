@@ -7,10 +7,10 @@ use clap::{ArgAction, ValueEnum};
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{count, named_if_several, only};
+use super::options::{count, named_if_several, points};
 use crate::report::results::{Axis, Figure, Kind, Scale};
 use crate::workload::commits::Commits;
-use crate::workload::{Activity, Benchmark, IdleSessions, Workload, points};
+use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
 
 /// A transaction with more notifications fills PostgreSQL's queue.
 const MAX_CHANNELS: u32 = 1_000_000;
@@ -80,69 +80,58 @@ enum Audience {
     OthersListen,
 }
 
-/// The subcommand, by what it varies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Varied {
-    Channels,
-    Listeners,
-    Idle,
-    /// The listeners, too, on one channel.
-    Hub,
-}
-
 impl ChannelsArgs {
-    pub fn benchmark(&self, varied: Varied) -> anyhow::Result<Benchmark> {
-        let listeners_axis = Axis::new("listeners", "listeners", Scale::Logarithmic);
-        let (name, question, axis) = match varied {
-            Varied::Channels => (
-                "channels",
-                "How long does a sender wait for the COMMIT of notifications on many channels?",
-                Axis::new("channels", "channels", Scale::Logarithmic),
-            ),
-            Varied::Listeners => (
-                "listeners",
-                "How long does a sender wait for its COMMIT when more and more sessions listen?",
-                listeners_axis,
-            ),
-            Varied::Idle => (
-                "idle",
-                "How long does a sender wait for its COMMIT when more and more sessions are \
-                 connected that do not listen?",
-                Axis::new("idle_sessions", "idle sessions", Scale::Linear),
-            ),
-            Varied::Hub => (
-                "hub",
-                "How long does one notification to many listeners take, for the sender and until \
-                 all have it?",
-                listeners_axis,
-            ),
-        };
+    pub fn channels(&self) -> anyhow::Result<Benchmark> {
+        self.benchmark(
+            "channels",
+            "How long does a sender wait for the COMMIT of notifications on many channels?",
+            Axis::new("channels", "channels", Scale::Logarithmic),
+        )
+    }
+
+    pub fn listeners(&self) -> anyhow::Result<Benchmark> {
+        self.benchmark(
+            "listeners",
+            "How long does a sender wait for its COMMIT when more and more sessions listen?",
+            Axis::new("listeners", "listeners", Scale::Logarithmic),
+        )
+    }
+
+    pub fn idle(&self) -> anyhow::Result<Benchmark> {
+        self.benchmark(
+            "idle",
+            "How long does a sender wait for its COMMIT when more and more sessions are \
+             connected that do not listen?",
+            Axis::new("idle_sessions", "idle sessions", Scale::Linear),
+        )
+    }
+
+    pub fn hub(&self) -> anyhow::Result<Benchmark> {
+        self.benchmark(
+            "hub",
+            "How long does one notification to many listeners take, for the sender and until \
+             all have it?",
+            Axis::new("listeners", "listeners", Scale::Logarithmic),
+        )
+    }
+
+    fn benchmark(
+        &self,
+        name: &'static str,
+        question: &'static str,
+        axis: Axis,
+    ) -> anyhow::Result<Benchmark> {
         let options = [
-            ("--channels", &self.channels),
-            ("--listeners", &self.listeners),
-            ("--idle-sessions", &self.idle_sessions),
+            ("channels", &self.channels),
+            ("listeners", &self.listeners),
+            ("idle_sessions", &self.idle_sessions),
         ];
-        let position = match varied {
-            Varied::Channels => 0,
-            Varied::Listeners | Varied::Hub => 1,
-            Varied::Idle => 2,
-        };
-        let (varied, numbers) = options[position];
-        let mut all = [0; 3];
-        for (number, (option, numbers)) in all.iter_mut().zip(options) {
-            if option != varied {
-                *number = only(option, numbers, varied)?;
-            }
-        }
-        let workload = |audience, x| {
-            let mut all = all;
-            all[position] = x;
-            self.workload(audience, all)
-        };
+        let workloads = named_if_several(&self.workload);
+        let workload = |audience, numbers| self.workload(audience, numbers);
         Ok(Benchmark {
             method: self.method(),
             figures: figures(),
-            points: points(numbers, &named_if_several(&self.workload), workload),
+            points: points(&axis, options, &workloads, workload)?,
             ..Benchmark::new(name, question, axis)
         })
     }

@@ -8,7 +8,7 @@ use clap::ArgAction;
 use pinpoint_servers::options::{Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs, named_if_several, only};
+use super::options::{ProbeArgs, TimeArgs, named_if_several, points, unnamed};
 use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
 use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
@@ -16,7 +16,7 @@ use crate::report::results::{Axis, BACKLOG_USEC, Figure, Kind, Scale};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::transaction::Transaction;
-use crate::workload::{Activity, Benchmark, Setup, Workload, points};
+use crate::workload::{Activity, Benchmark, Workload};
 
 /// A backlog of more than this fraction of a load is worth a warning.
 const BACKLOG: f64 = 0.05;
@@ -111,44 +111,24 @@ pub struct NotifyArgs {
 
 impl CommitArgs {
     pub fn commit(&self) -> anyhow::Result<Benchmark> {
-        let listeners = only("--listeners", &self.load.listeners, "--writers")?;
-        let workloads = named_if_several(&self.workload);
-        let workload = |delivery, writers| {
-            let transactions = self.transactions();
-            self.load
-                .workload(writers, listeners, delivery, transactions)
-        };
-        Ok(Benchmark {
-            points: points(&self.writers, &workloads, workload),
-            ..self.benchmark(
-                "commit",
-                "What does a notification add to a transaction that writes?",
-                "writers",
-            )?
-        })
+        self.benchmark(
+            "commit",
+            "What does a notification add to a transaction that writes?",
+            "writers",
+        )
     }
 
     pub fn queue(&self) -> anyhow::Result<Benchmark> {
-        let writers = only("--writers", &self.writers, "--listeners")?;
-        let workloads = named_if_several(&self.workload);
-        let workload = |delivery, listeners| {
-            let transactions = self.transactions();
-            self.load
-                .workload(writers, listeners, delivery, transactions)
-        };
         let mut benchmark = self.benchmark(
             "queue",
             "How many transactions per second can notify a channel that many listen on?",
             "listeners",
         )?;
-        benchmark.points = points(&self.load.listeners, &workloads, workload);
-        benchmark.method.extend(method_of_queue(writers));
+        benchmark
+            .method
+            .extend(method_of_queue(self.writers.first()));
         benchmark.figures.extend(queue_figures());
         Ok(benchmark)
-    }
-
-    fn transactions(&self) -> Vec<Transaction> {
-        vec![self.form.plain(), self.form.notifying("{channel}")]
     }
 
     fn benchmark(
@@ -180,73 +160,70 @@ impl CommitArgs {
              follow one another at once, in the other order in every second run.",
             self.form
         );
-        Ok(Benchmark {
-            figures,
-            setup: Setup {
-                statements: self.form.set_up(),
-                ..Setup::default()
-            },
-            ..self.load.benchmark(name, question, varied, load)?
-        })
+        let transactions = [self.form.plain(), self.form.notifying("{channel}")];
+        let workloads = named_if_several(&self.workload);
+        let mut benchmark = self.load.benchmark(name, question, varied, load)?;
+        benchmark.figures = figures;
+        benchmark.setup.statements = self.form.set_up();
+        let writers = ("writers", &self.writers);
+        self.load
+            .add_points(&mut benchmark, writers, &workloads, &transactions)?;
+        Ok(benchmark)
     }
 }
 
 impl NotifyArgs {
     pub fn notify(&self) -> anyhow::Result<Benchmark> {
-        let listeners = only("--listeners", &self.load.listeners, "--senders")?;
-        let workload = |delivery, senders| {
-            let transactions = vec![notification_alone()];
-            self.load
-                .workload(senders, listeners, delivery, transactions)
-        };
-        let mut figures = vec![tps_figure()];
-        figures.extend(delivery_figures());
-        Ok(Benchmark {
-            figures,
-            points: points(
-                &self.senders,
-                &[(String::new(), Delivery::Broadcast)],
-                workload,
-            ),
-            ..self.load.benchmark(
-                "notify",
-                "How many notifications per second can many sessions send?",
-                "senders",
-                "pgbench sends notifications and does nothing else, all on one channel.".to_owned(),
-            )?
-        })
+        let mut benchmark = self.load.benchmark(
+            "notify",
+            "How many notifications per second can many sessions send?",
+            "senders",
+            "pgbench sends notifications and does nothing else, all on one channel.".to_owned(),
+        )?;
+        benchmark.figures = vec![tps_figure()];
+        benchmark.figures.extend(delivery_figures());
+        let (senders, workloads) = (("senders", &self.senders), unnamed(Delivery::Broadcast));
+        self.load
+            .add_points(&mut benchmark, senders, &workloads, &[notification_alone()])?;
+        Ok(benchmark)
     }
 }
 
 impl LoadArgs {
-    fn workload(
+    /// `clients` is the option that names the sessions of pgbench.
+    fn add_points(
         &self,
-        clients: u32,
-        listeners: u32,
-        delivery: Delivery,
-        transactions: Vec<Transaction>,
-    ) -> Workload {
-        Workload::from(Activity::Load(Load {
-            channel: CHANNEL,
-            pgbench: Pgbench {
-                clients,
-                jobs: None,
-                protocol: self.protocol,
-                variables: &[],
-                warmup: self.time.warmup,
-                duration: self.time.duration,
-            },
-            transactions,
-            listeners: vec![Listeners {
-                figures: "from_due",
-                count: listeners,
-                on_standby: false,
-                listen: LISTEN,
-                gets_load: true,
-                delivery,
-            }],
-            probe_period: Some(self.probe.period()),
-        }))
+        benchmark: &mut Benchmark,
+        clients: (&str, &Numbers),
+        workloads: &[(String, Delivery)],
+        transactions: &[Transaction],
+    ) -> anyhow::Result<()> {
+        let workload = |delivery, [clients, listeners]: [u32; 2]| {
+            Workload::from(Activity::Load(Load {
+                channel: CHANNEL,
+                pgbench: Pgbench {
+                    clients,
+                    jobs: None,
+                    protocol: self.protocol,
+                    variables: &[],
+                    warmup: self.time.warmup,
+                    duration: self.time.duration,
+                },
+                transactions: transactions.to_vec(),
+                listeners: vec![Listeners {
+                    figures: "from_due",
+                    count: listeners,
+                    on_standby: false,
+                    listen: LISTEN,
+                    gets_load: true,
+                    delivery,
+                }],
+                probe_period: Some(self.probe.period()),
+            }))
+        };
+        let options = [clients, ("listeners", &self.listeners)];
+        benchmark.points = points(&benchmark.axis, options, workloads, workload)?;
+        Ok(())
     }
 
     /// A benchmark without figures and points.

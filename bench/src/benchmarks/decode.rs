@@ -7,11 +7,11 @@ use pinpoint_servers::options::{Numbers, as_seconds, numbers, positive_duration}
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use super::options::named;
+use super::options::{named, points};
 use crate::report::results::{Axis, Figure, Kind, Scale};
 use crate::workload::decoding::statements::Grouping;
 use crate::workload::decoding::{Decoding, Interface, library, recvlogical};
-use crate::workload::{Activity, Benchmark, Workload, points};
+use crate::workload::{Activity, Benchmark, Workload};
 
 /// Each of them has a file, twice with that of the other server.
 const MAX_TABLES: u32 = 1_000_000;
@@ -85,7 +85,9 @@ impl DecodeArgs {
                  replication slots keep."
             }
         };
-        let workload = |grouping, tables| {
+        let axis = Axis::new("tables", "tables", Scale::Logarithmic);
+        let options = [("tables", &self.tables)];
+        let workload = |grouping, [tables]: [u32; 1]| {
             Workload::from(Activity::Decoding(Decoding {
                 interface: self.interface,
                 grouping,
@@ -112,7 +114,7 @@ impl DecodeArgs {
             .map(str::to_owned)
             .into(),
             figures,
-            points: points(&self.tables, &named(&self.workload), workload),
+            points: points(&axis, options, &named(&self.workload), workload)?,
             programs,
             settings: self.settings()?,
             default_targets: |pg_config| {
@@ -122,7 +124,7 @@ impl DecodeArgs {
             ..Benchmark::new(
                 "decode",
                 "How long does logical decoding take for DDL on many tables?",
-                Axis::new("tables", "tables", Scale::Logarithmic),
+                axis,
             )
         })
     }

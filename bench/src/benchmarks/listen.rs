@@ -11,12 +11,12 @@ use clap::{ArgAction, ValueEnum};
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{TimeArgs, named};
+use super::options::{TimeArgs, named, points};
 use crate::clients::pgbench::{self, Pgbench, Protocol};
 use crate::report::results::{Axis, Figure, Kind, Scale};
 use crate::workload::load::Load;
 use crate::workload::transaction::{Statement, Transaction};
-use crate::workload::{Activity, Benchmark, Setup, Workload, points};
+use crate::workload::{Activity, Benchmark, Setup, Workload};
 
 /// Rows of pgbench_accounts for each unit of the scale.
 const ACCOUNTS: u32 = 100_000;
@@ -144,9 +144,9 @@ impl Script {
 }
 
 impl ListenArgs {
-    pub fn listen(&self) -> Benchmark {
+    pub fn listen(&self) -> anyhow::Result<Benchmark> {
         let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
-        Benchmark {
+        Ok(Benchmark {
             method: self.method(
                 "pgbench executes a script of one or two statements, each a transaction of its \
                  own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
@@ -163,13 +163,13 @@ impl ListenArgs {
                 "listen",
                 "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
                  themselves?",
-            )
-        }
+            )?
+        })
     }
 
-    pub fn overhead(&self) -> Benchmark {
+    pub fn overhead(&self) -> anyhow::Result<Benchmark> {
         let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
-        Benchmark {
+        Ok(Benchmark {
             method: self.method(format!(
                 "pgbench looks up one row by its key in each transaction, as its own script \
                  select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
@@ -185,8 +185,8 @@ impl ListenArgs {
             ..self.benchmark(
                 "overhead",
                 "What does the library cost a server that does something else?",
-            )
-        }
+            )?
+        })
     }
 
     fn method(&self, workloads: String) -> Vec<String> {
@@ -202,17 +202,19 @@ impl ListenArgs {
         ]
     }
 
-    fn benchmark(&self, subcommand: &'static str, question: &'static str) -> Benchmark {
-        let workload = |script, clients| self.workload(script, clients);
-        Benchmark {
-            points: points(&self.connections, &named(&self.workload), workload),
+    fn benchmark(
+        &self,
+        subcommand: &'static str,
+        question: &'static str,
+    ) -> anyhow::Result<Benchmark> {
+        let axis = Axis::new("connections", "connections", Scale::Logarithmic);
+        let options = [("connections", &self.connections)];
+        let workload = |script, [clients]: [u32; 1]| self.workload(script, clients);
+        Ok(Benchmark {
+            points: points(&axis, options, &named(&self.workload), workload)?,
             programs: vec![pgbench::PROGRAM],
-            ..Benchmark::new(
-                subcommand,
-                question,
-                Axis::new("connections", "connections", Scale::Logarithmic),
-            )
-        }
+            ..Benchmark::new(subcommand, question, axis)
+        })
     }
 
     fn workload(&self, script: Script, clients: u32) -> Workload {

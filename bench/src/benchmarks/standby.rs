@@ -8,7 +8,7 @@ use pinpoint_servers::options::{Numbers, numbers};
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs};
+use super::options::{ProbeArgs, TimeArgs, points, unnamed};
 use super::transaction::{CHANNEL, Form};
 use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
@@ -17,7 +17,7 @@ use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::standby::REPLICATE;
 use crate::workload::transaction::Transaction;
-use crate::workload::{Activity, Benchmark, PointId, Setup, Workload};
+use crate::workload::{Activity, Benchmark, Setup, Workload};
 
 /// The transaction of the writers and of the probe.
 const FORM: Form = Form::Statement;
@@ -49,9 +49,11 @@ pub struct StandbyArgs {
 }
 
 impl StandbyArgs {
-    pub fn benchmark(&self) -> Benchmark {
-        let at = |writers| (PointId::at(writers), self.workload(writers));
-        Benchmark {
+    pub fn benchmark(&self) -> anyhow::Result<Benchmark> {
+        let axis = Axis::new("writers", "writers", Scale::Logarithmic);
+        let options = [("writers", &self.writers)];
+        let workload = |(), [writers]: [u32; 1]| self.workload(writers);
+        Ok(Benchmark {
             method: vec![
                 "Each server has a streaming standby, on the same machine. Unless targets were \
                  named, the two differ by pinpoint.replicate alone: with it off nothing of a \
@@ -78,7 +80,7 @@ impl StandbyArgs {
                 ),
             ],
             figures: figures(),
-            points: self.writers.iter().map(at).collect(),
+            points: points(&axis, options, &unnamed(()), workload)?,
             setup: Setup {
                 statements: FORM.set_up(),
                 standby: true,
@@ -97,9 +99,9 @@ impl StandbyArgs {
                 "standby",
                 "How long does a notification take to a listener on a standby, and what does it \
                  cost the sender?",
-                Axis::new("writers", "writers", Scale::Logarithmic),
+                axis,
             )
-        }
+        })
     }
 
     fn workload(&self, writers: u32) -> Workload {

@@ -75,7 +75,11 @@ mod tests {
     /// As if the machine got faster with every run, and B were twice as fast as A.
     fn record(turns: impl Iterator<Item = (u32, usize)>) -> Vec<Point> {
         let mut recording = Recording::default();
-        recording.begin(PointId::at(5), 2);
+        let point = |x| PointId {
+            workload: String::new(),
+            x,
+        };
+        recording.begin(point(5), 2);
         for (run, position) in turns {
             let tps = f64::from(10 * run) * [1.0, 2.0][position];
             let values = [("tps", tps), ("nothing", f64::NAN)];
@@ -84,7 +88,7 @@ mod tests {
                 values.map(|(name, v)| (name.to_owned(), v)).into(),
             );
         }
-        recording.begin(PointId::at(7), 2);
+        recording.begin(point(7), 2);
         recording.finish(&["A".to_owned(), "B".to_owned()])
     }
 
