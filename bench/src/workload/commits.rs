@@ -117,8 +117,8 @@ impl Transaction {
         timeout: Duration,
     ) -> anyhow::Result<Timings> {
         ensure_none_invented(sender.take_notifications().context("the sender failed")?)?;
-        listeners.expect(self.channels)?;
-        let listeners_before = listeners.processor_time().await?;
+        listeners.rounds.expect(self.channels)?;
+        let listeners_before = listeners.readers.processor_time().await?;
 
         let begin = Instant::now();
         execute(sender, &self.notify(), timeout).await?;
@@ -133,7 +133,7 @@ impl Transaction {
             self.receive(sender, timeout).await?;
             arrivals.push(Instant::now());
         }
-        arrivals.extend(listeners.arrivals(timeout).await?);
+        arrivals.extend(listeners.rounds.arrivals(timeout).await?);
         arrivals.sort_unstable();
         let last = arrivals.len() - 1;
         let received =
@@ -143,7 +143,7 @@ impl Transaction {
             transaction: committed - begin,
             received,
             client,
-            listeners: listeners.processor_time().await? - listeners_before,
+            listeners: listeners.readers.processor_time().await? - listeners_before,
         })
     }
 

@@ -182,10 +182,11 @@ impl OneLoad<'_> {
                 count = if standby.replicates { count } else { 0 };
             }
             let listen = description.statements(&self.channel);
+            let sessions = LoadListeners::start(count, &config, &listen, self.place.timeout);
             connected.push(Connected {
                 description,
                 delivery,
-                sessions: LoadListeners::start(count, &config, &listen).await?,
+                sessions: sessions.await?,
             });
         }
         Ok(connected)
@@ -326,7 +327,7 @@ fn processor_time(processes: &[i32]) -> Option<Duration> {
 async fn client_time(listeners: &[Connected]) -> anyhow::Result<Duration> {
     let mut sum = Duration::ZERO;
     for group in listeners {
-        sum += group.sessions.processor_time().await?;
+        sum += group.sessions.readers.processor_time().await?;
     }
     Ok(sum)
 }
