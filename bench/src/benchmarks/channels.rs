@@ -8,7 +8,7 @@ use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
 use super::options::{count, named_if_several, points};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use crate::report::results::{Figure, Kind};
 use crate::workload::commits::Commits;
 use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
 
@@ -81,46 +81,7 @@ enum Audience {
 }
 
 impl ChannelsArgs {
-    pub fn channels(&self) -> anyhow::Result<Benchmark> {
-        self.benchmark(
-            "channels",
-            "How long does a sender wait for the COMMIT of notifications on many channels?",
-            Axis::new("channels", "channels", Scale::Logarithmic),
-        )
-    }
-
-    pub fn listeners(&self) -> anyhow::Result<Benchmark> {
-        self.benchmark(
-            "listeners",
-            "How long does a sender wait for its COMMIT when more and more sessions listen?",
-            Axis::new("listeners", "listeners", Scale::Logarithmic),
-        )
-    }
-
-    pub fn idle(&self) -> anyhow::Result<Benchmark> {
-        self.benchmark(
-            "idle",
-            "How long does a sender wait for its COMMIT when more and more sessions are \
-             connected that do not listen?",
-            Axis::new("idle_sessions", "idle sessions", Scale::Linear),
-        )
-    }
-
-    pub fn hub(&self) -> anyhow::Result<Benchmark> {
-        self.benchmark(
-            "hub",
-            "How long does one notification to many listeners take, for the sender and until \
-             all have it?",
-            Axis::new("listeners", "listeners", Scale::Logarithmic),
-        )
-    }
-
-    fn benchmark(
-        &self,
-        name: &'static str,
-        question: &'static str,
-        axis: Axis,
-    ) -> anyhow::Result<Benchmark> {
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let options = [
             ("channels", &self.channels),
             ("listeners", &self.listeners),
@@ -131,8 +92,8 @@ impl ChannelsArgs {
         Ok(Benchmark {
             method: self.method(),
             figures: figures(),
-            points: points(&axis, options, &workloads, workload)?,
-            ..Benchmark::new(name, question, axis)
+            points: points(&about.axis, options, &workloads, workload)?,
+            ..about
         })
     }
 

@@ -12,7 +12,7 @@ use super::options::{ProbeArgs, TimeArgs, named_if_several, points, unnamed};
 use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
 use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
-use crate::report::results::{Axis, BACKLOG_USEC, Figure, Kind, Scale};
+use crate::report::results::{BACKLOG_USEC, Figure, Kind};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::transaction::Transaction;
@@ -110,20 +110,8 @@ pub struct NotifyArgs {
 }
 
 impl CommitArgs {
-    pub fn commit(&self) -> anyhow::Result<Benchmark> {
-        self.benchmark(
-            "commit",
-            "What does a notification add to a transaction that writes?",
-            "writers",
-        )
-    }
-
-    pub fn queue(&self) -> anyhow::Result<Benchmark> {
-        let mut benchmark = self.benchmark(
-            "queue",
-            "How many transactions per second can notify a channel that many listen on?",
-            "listeners",
-        )?;
+    pub fn describe_queue(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let mut benchmark = self.describe(about)?;
         benchmark
             .method
             .extend(method_of_queue(self.writers.first()));
@@ -131,12 +119,7 @@ impl CommitArgs {
         Ok(benchmark)
     }
 
-    fn benchmark(
-        &self,
-        name: &'static str,
-        question: &'static str,
-        varied: &str,
-    ) -> anyhow::Result<Benchmark> {
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let mut figures = vec![
             tps_figure(),
             Figure::new(
@@ -162,42 +145,50 @@ impl CommitArgs {
         );
         let transactions = [self.form.plain(), self.form.notifying("{channel}")];
         let workloads = named_if_several(&self.workload);
-        let mut benchmark = self.load.benchmark(name, question, varied, load)?;
+        let writers = ("writers", &self.writers);
+        let mut benchmark = self
+            .load
+            .describe(about, writers, &workloads, &transactions)?;
+        benchmark.method.insert(0, load);
         benchmark.figures = figures;
         benchmark.setup.statements = self.form.set_up();
-        let writers = ("writers", &self.writers);
-        self.load
-            .add_points(&mut benchmark, writers, &workloads, &transactions)?;
         Ok(benchmark)
     }
 }
 
 impl NotifyArgs {
-    pub fn notify(&self) -> anyhow::Result<Benchmark> {
-        let mut benchmark = self.load.benchmark(
-            "notify",
-            "How many notifications per second can many sessions send?",
-            "senders",
-            "pgbench sends notifications and does nothing else, all on one channel.".to_owned(),
-        )?;
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let senders = ("senders", &self.senders);
+        let workloads = unnamed(Delivery::Broadcast);
+        let transactions = [notification_alone()];
+        let mut benchmark = self
+            .load
+            .describe(about, senders, &workloads, &transactions)?;
+        let load = "pgbench sends notifications and does nothing else, all on one channel.";
+        benchmark.method.insert(0, load.to_owned());
         benchmark.figures = vec![tps_figure()];
         benchmark.figures.extend(delivery_figures());
-        let (senders, workloads) = (("senders", &self.senders), unnamed(Delivery::Broadcast));
-        self.load
-            .add_points(&mut benchmark, senders, &workloads, &[notification_alone()])?;
         Ok(benchmark)
     }
 }
 
 impl LoadArgs {
-    /// `clients` is the option that names the sessions of pgbench.
-    fn add_points(
+    /// A benchmark without figures, and without what its transactions do. `clients` is the
+    /// option that names the sessions of pgbench.
+    fn describe(
         &self,
-        benchmark: &mut Benchmark,
+        about: Benchmark,
         clients: (&str, &Numbers),
         workloads: &[(String, Delivery)],
         transactions: &[Transaction],
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Benchmark> {
+        let mut settings = Vec::new();
+        if let Some(delay) = self.commit_delay {
+            settings.push(format!("commit_delay={delay}").parse()?);
+            // Whether or not other transactions are active.
+            settings.push("commit_siblings=0".parse()?);
+        }
+        let TimeArgs { warmup, duration } = self.time;
         let workload = |delivery, [clients, listeners]: [u32; 2]| {
             Workload::from(Activity::Load(Load {
                 channel: CHANNEL,
@@ -206,8 +197,8 @@ impl LoadArgs {
                     jobs: None,
                     protocol: self.protocol,
                     variables: &[],
-                    warmup: self.time.warmup,
-                    duration: self.time.duration,
+                    warmup,
+                    duration,
                 },
                 transactions: transactions.to_vec(),
                 listeners: vec![Listeners {
@@ -222,29 +213,8 @@ impl LoadArgs {
             }))
         };
         let options = [clients, ("listeners", &self.listeners)];
-        benchmark.points = points(&benchmark.axis, options, workloads, workload)?;
-        Ok(())
-    }
-
-    /// A benchmark without figures and points.
-    fn benchmark(
-        &self,
-        name: &'static str,
-        question: &'static str,
-        varied: &str,
-        load: String,
-    ) -> anyhow::Result<Benchmark> {
-        let mut settings = Vec::new();
-        if let Some(delay) = self.commit_delay {
-            settings.push(format!("commit_delay={delay}").parse()?);
-            // Whether or not other transactions are active.
-            settings.push("commit_siblings=0".parse()?);
-        }
-        let TimeArgs { warmup, duration } = self.time;
-        let commit_delay = self.commit_delay;
         Ok(Benchmark {
             method: vec![
-                load,
                 format!(
                     "A load is {} s of warm-up, and {} s that are measured, of the same sessions. \
                      Every notification has to arrive at each of the sessions that listen ({}), \
@@ -261,16 +231,14 @@ impl LoadArgs {
                     self.probe.probes
                 ),
             ],
+            points: points(&about.axis, options, workloads, workload)?,
             programs: vec![pgbench::PROGRAM],
             settings,
-            needs_own_cluster: commit_delay
+            needs_own_cluster: self
+                .commit_delay
                 .map(|_| "--commit-delay is a setting of the whole server"),
             backlog_limit: Some(Duration::from_secs_f64(duration.as_secs_f64() * BACKLOG)),
-            ..Benchmark::new(
-                name,
-                question,
-                Axis::new(varied, varied, Scale::Logarithmic),
-            )
+            ..about
         })
     }
 }

@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use super::options::{TimeArgs, named, points};
 use crate::clients::pgbench::{self, Pgbench, Protocol};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::load::Load;
 use crate::workload::transaction::{Statement, Transaction};
-use crate::workload::{Activity, Benchmark, Setup, Workload};
+use crate::workload::{Activity, Benchmark, Workload};
 
 /// Rows of pgbench_accounts for each unit of the scale.
 const ACCOUNTS: u32 = 100_000;
@@ -144,76 +144,50 @@ impl Script {
 }
 
 impl ListenArgs {
-    pub fn listen(&self) -> anyhow::Result<Benchmark> {
-        let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
-        Ok(Benchmark {
-            method: self.method(
-                "pgbench executes a script of one or two statements, each a transaction of its \
-                 own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
-                 LISTEN and UNLISTEN; LISTEN and NOTIFY. unique: each session on a channel of its \
-                 own. common: all on one channel. A LISTEN on a channel on which the session \
-                 listens already does nothing in PostgreSQL; that is what listen_unique and \
-                 listen_common measure, as their source does (\"Optimize LISTEN/NOTIFY\", \
-                 pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the notifications that \
-                 its sessions get, and does not count them."
-                    .to_owned(),
-            ),
-            figures: vec![tps.drawn()],
-            ..self.benchmark(
-                "listen",
-                "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
-                 themselves?",
-            )?
-        })
+    pub fn describe_listen(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let workloads = "pgbench executes a script of one or two statements, each a transaction of \
+             its own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
+             LISTEN and UNLISTEN; LISTEN and NOTIFY. unique: each session on a channel of its \
+             own. common: all on one channel. A LISTEN on a channel on which the session \
+             listens already does nothing in PostgreSQL; that is what listen_unique and \
+             listen_common measure, as their source does (\"Optimize LISTEN/NOTIFY\", \
+             pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the notifications that \
+             its sessions get, and does not count them.";
+        self.describe(about, workloads.to_owned())
     }
 
-    pub fn overhead(&self) -> anyhow::Result<Benchmark> {
-        let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
-        Ok(Benchmark {
-            method: self.method(format!(
-                "pgbench looks up one row by its key in each transaction, as its own script \
-                 select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
-                 do not listen. select_only_listening: each has executed LISTEN once. Nothing is \
-                 notified, so the ratio should be 1.",
-                u64::from(ACCOUNTS) * u64::from(self.scale)
-            )),
-            figures: vec![tps.on_scale(Scale::Linear).drawn()],
-            setup: Setup {
-                pgbench_scale: Some(self.scale),
-                ..Setup::default()
-            },
-            ..self.benchmark(
-                "overhead",
-                "What does the library cost a server that does something else?",
-            )?
-        })
+    pub fn describe_overhead(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let workloads = format!(
+            "pgbench looks up one row by its key in each transaction, as its own script \
+             select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
+             do not listen. select_only_listening: each has executed LISTEN once. Nothing is \
+             notified, so the ratio should be 1.",
+            u64::from(ACCOUNTS) * u64::from(self.scale)
+        );
+        let mut benchmark = self.describe(about, workloads)?;
+        benchmark.figures[0].scale = Scale::Linear;
+        benchmark.setup.pgbench_scale = Some(self.scale);
+        Ok(benchmark)
     }
 
-    fn method(&self, workloads: String) -> Vec<String> {
-        vec![
-            workloads,
-            format!(
-                "A run takes {} s after {} s that are not measured, in the same sessions. \
-                 Transactions per second are those that pgbench reports, without the time that it \
-                 takes to connect. A transaction that fails is an error.",
-                self.time.duration.as_secs_f64(),
-                self.time.warmup.as_secs_f64()
-            ),
-        ]
-    }
-
-    fn benchmark(
-        &self,
-        subcommand: &'static str,
-        question: &'static str,
-    ) -> anyhow::Result<Benchmark> {
-        let axis = Axis::new("connections", "connections", Scale::Logarithmic);
+    fn describe(&self, about: Benchmark, workloads: String) -> anyhow::Result<Benchmark> {
         let options = [("connections", &self.connections)];
         let workload = |script, [clients]: [u32; 1]| self.workload(script, clients);
         Ok(Benchmark {
-            points: points(&axis, options, &named(&self.workload), workload)?,
+            method: vec![
+                workloads,
+                format!(
+                    "A run takes {} s after {} s that are not measured, in the same sessions. \
+                     Transactions per second are those that pgbench reports, without the time that \
+                     it takes to connect. A transaction that fails is an error.",
+                    self.time.duration.as_secs_f64(),
+                    self.time.warmup.as_secs_f64()
+                ),
+            ],
+            figures: vec![Figure::new(TPS, "transactions per second", Kind::Rate).drawn()],
+            points: points(&about.axis, options, &named(&self.workload), workload)?,
             programs: vec![pgbench::PROGRAM],
-            ..Benchmark::new(subcommand, question, axis)
+            ..about
         })
     }
 

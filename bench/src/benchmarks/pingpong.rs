@@ -6,7 +6,7 @@ use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
 use super::options::{TimeArgs, count, points, unnamed};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use crate::report::results::{Figure, Kind};
 use crate::workload::round_trips::{MAX_LATENCY, P50_LATENCY, P99_LATENCY, PER_SEC, RoundTrips};
 use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
 
@@ -40,24 +40,6 @@ pub struct PingpongArgs {
 }
 
 impl PingpongArgs {
-    pub fn pingpong(&self) -> anyhow::Result<Benchmark> {
-        self.benchmark(
-            "pingpong",
-            "How many round trips per second do two sessions make while others listen on \
-             channels of their own?",
-            Axis::new("idle_listeners", "idle listeners", Scale::Logarithmic),
-        )
-    }
-
-    pub fn multicast(&self) -> anyhow::Result<Benchmark> {
-        self.benchmark(
-            "multicast",
-            "How many round trips per second does a session make to a group of listeners \
-             that all answer?",
-            Axis::new("group", "listeners in the group", Scale::Logarithmic),
-        )
-    }
-
     fn workload(&self, group: u32, idle: u32) -> Workload {
         Workload {
             idle: IdleSessions {
@@ -73,12 +55,7 @@ impl PingpongArgs {
         }
     }
 
-    fn benchmark(
-        &self,
-        name: &'static str,
-        question: &'static str,
-        axis: Axis,
-    ) -> anyhow::Result<Benchmark> {
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let options = [
             ("idle_listeners", &self.idle_listeners),
             ("group", &self.group),
@@ -88,7 +65,7 @@ impl PingpongArgs {
             None => format!("{} s", self.time.duration.as_secs_f64()),
         };
         Ok(Benchmark {
-            points: points(&axis, options, &unnamed(()), |(), [idle, group]| {
+            points: points(&about.axis, options, &unnamed(()), |(), [idle, group]| {
                 self.workload(group, idle)
             })?,
             method: vec![
@@ -123,7 +100,7 @@ impl PingpongArgs {
                 Figure::new(P50_LATENCY, "median of the round trips (µs)", Kind::Time),
                 Figure::new(MAX_LATENCY, "longest round trip (µs)", Kind::Time),
             ],
-            ..Benchmark::new(name, question, axis)
+            ..about
         })
     }
 }

@@ -12,7 +12,7 @@ use super::options::{ProbeArgs, TimeArgs, points, unnamed};
 use super::transaction::{CHANNEL, Form};
 use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::standby::REPLICATE;
@@ -49,8 +49,7 @@ pub struct StandbyArgs {
 }
 
 impl StandbyArgs {
-    pub fn benchmark(&self) -> anyhow::Result<Benchmark> {
-        let axis = Axis::new("writers", "writers", Scale::Logarithmic);
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let options = [("writers", &self.writers)];
         let workload = |(), [writers]: [u32; 1]| self.workload(writers);
         Ok(Benchmark {
@@ -80,7 +79,7 @@ impl StandbyArgs {
                 ),
             ],
             figures: figures(),
-            points: points(&axis, options, &unnamed(()), workload)?,
+            points: points(&about.axis, options, &unnamed(()), workload)?,
             setup: Setup {
                 statements: FORM.set_up(),
                 standby: true,
@@ -95,12 +94,7 @@ impl StandbyArgs {
                     "add preload=pg_pinpoint,extension=pg_pinpoint to it",
                 ))
             },
-            ..Benchmark::new(
-                "standby",
-                "How long does a notification take to a listener on a standby, and what does it \
-                 cost the sender?",
-                axis,
-            )
+            ..about
         })
     }
 
