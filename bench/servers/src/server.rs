@@ -267,6 +267,8 @@ impl Servers {
         connections: u32,
         programs: &[&str],
     ) -> anyhow::Result<()> {
+        let workspace = Arc::new(Workspace::create(temp_dir).await?);
+        self.workspace = Some(workspace.clone());
         match targets {
             Targets::Own(targets) => {
                 let mut installed = Vec::new();
@@ -277,7 +279,6 @@ impl Servers {
                     }
                     installed.push((target, installation));
                 }
-                let workspace = self.make_workspace(temp_dir).await?;
                 for (target, installation) in installed {
                     let cluster = Cluster::start(target, installation, &workspace, connections);
                     self.servers.push(Server::own(cluster.await?));
@@ -287,14 +288,11 @@ impl Servers {
                 for program in programs {
                     running::program(program)?;
                 }
-                let workspace = self.make_workspace(temp_dir).await?;
                 let mut checked = Vec::new();
                 for target in targets {
                     let folder = workspace.create_folder(&target.name)?;
-                    checked.push(Server::running(
-                        Running::check(target, connections).await?,
-                        folder,
-                    ));
+                    let running = Running::check(target, connections).await?;
+                    checked.push(Server::running(running, folder));
                 }
                 // From now on `stop` removes what is made.
                 self.servers = checked;
@@ -304,11 +302,6 @@ impl Servers {
             }
         }
         Ok(())
-    }
-
-    async fn make_workspace(&mut self, temp_dir: &Path) -> anyhow::Result<Arc<Workspace>> {
-        let workspace = Arc::new(Workspace::create(temp_dir).await?);
-        Ok(self.workspace.insert(workspace).clone())
     }
 
     fn others(&self) -> impl Iterator<Item = &Running> {
