@@ -1,13 +1,11 @@
 //! `channels`, `listeners`, `idle` and `hub`: how long a sender waits for the COMMIT of a
 //! transaction that notifies, and how long it takes until all have everything.
 
-use std::num::NonZeroU32;
-
 use clap::{ArgAction, ValueEnum};
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{count, named_if_several, points};
+use super::options::{MOST, named_if_several, points};
 use crate::report::results::{Figure, Kind};
 use crate::workload::commits::Commits;
 use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
@@ -56,15 +54,20 @@ pub struct ChannelsArgs {
     workload: Vec<Audience>,
 
     /// Make every run N transactions long
-    #[arg(long, value_name = "N", default_value = "20", value_parser = count)]
-    transactions: NonZeroU32,
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=MOST),
+    )]
+    transactions: u32,
 
     /// Make N transactions before each run, without measuring
     #[arg(
         long,
         value_name = "N",
         default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000),
+        value_parser = clap::value_parser!(u32).range(0..=MOST),
     )]
     warmup_transactions: u32,
 }
@@ -108,7 +111,7 @@ impl ChannelsArgs {
                 channels,
                 sender_listens,
                 listeners: listeners - u32::from(sender_listens),
-                transactions: self.transactions.get(),
+                transactions: self.transactions,
                 warmup: self.warmup_transactions,
             }),
         }

@@ -1,6 +1,5 @@
 //! Options that several benchmarks share.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -12,7 +11,7 @@ use crate::report::results::Axis;
 use crate::workload::{PointId, Workload};
 
 /// More transactions or round trips take longer than anybody waits.
-const MOST: i64 = 1_000_000_000;
+pub const MOST: i64 = 1_000_000_000;
 
 /// More than one in a millisecond would be a load of its own.
 const MAX_PROBES: i64 = 1000;
@@ -49,15 +48,6 @@ impl ProbeArgs {
     pub fn period(&self) -> Duration {
         Duration::from_secs(1) / self.probes
     }
-}
-
-/// Instead of a time, a number.
-pub fn count(text: &str) -> Result<NonZeroU32, String> {
-    let count = text.parse::<NonZeroU32>().map_err(|e| e.to_string())?;
-    if i64::from(count.get()) > MOST {
-        return Err(format!("{count} is not in 1..={MOST}"));
-    }
-    Ok(count)
 }
 
 /// The points for each number of the option that the axis is named for, with each of the

@@ -1,11 +1,9 @@
 //! `pingpong` and `multicast`: round trips of notifications.
 
-use std::num::NonZeroU32;
-
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{TimeArgs, count, points, unnamed};
+use super::options::{MOST, TimeArgs, points, unnamed};
 use crate::report::results::{Figure, Kind};
 use crate::workload::round_trips::{MAX_LATENCY, P50_LATENCY, P99_LATENCY, PER_SEC, RoundTrips};
 use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
@@ -35,8 +33,13 @@ pub struct PingpongArgs {
     time: TimeArgs,
 
     /// Instead of --duration: make every run N round trips long
-    #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = count)]
-    round_trips: Option<NonZeroU32>,
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "duration",
+        value_parser = clap::value_parser!(u32).range(1..=MOST),
+    )]
+    round_trips: Option<u32>,
 }
 
 impl PingpongArgs {
