@@ -4,15 +4,8 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
-use crate::harness::{Bench, wait_until};
-
-fn seconds(run: &Value, figure: &str) -> f64 {
-    run[figure]
-        .as_f64()
-        .unwrap_or_else(|| panic!("no {figure} in {run}"))
-}
+use crate::harness::{Bench, number, wait_until};
 
 #[test]
 fn decode_compares_stock_and_pinpoint_with_both_workloads() {
@@ -55,7 +48,7 @@ fn decode_compares_stock_and_pinpoint_with_both_workloads() {
             let runs = series["runs"].as_array().unwrap();
             assert_eq!(runs.len(), 2);
             for run in runs {
-                let (total, dml) = (seconds(run, "total_seconds"), seconds(run, "dml_seconds"));
+                let (total, dml) = (number(run, "total_seconds"), number(run, "dml_seconds"));
                 assert!(dml > 0.0, "{run}");
                 // With so few tables the DDL may drown in the noise.
                 match run["ddl_seconds"].as_f64() {
@@ -80,7 +73,7 @@ fn by_sql_there_is_the_processor_time_too() {
         for series in [0, 1] {
             let run = &point["series"][series]["runs"][0];
             let [cpu, dml, total] = ["ddl_cpu_seconds", "dml_seconds", "total_seconds"]
-                .map(|figure| seconds(run, figure));
+                .map(|figure| number(run, figure));
             // One process has no more of it than time passes.
             assert!(-dml <= cpu && cpu <= total, "{run}");
         }

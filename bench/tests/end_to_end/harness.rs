@@ -51,6 +51,13 @@ fn assert_failure(status: ExitStatus, stderr: &str, message: &str) {
     assert_eq!(status.code(), Some(2), "{stderr}");
 }
 
+/// A figure of a run, or another number in an object.
+#[track_caller]
+pub fn number(object: &Value, name: &str) -> f64 {
+    let number = object[name].as_f64();
+    number.unwrap_or_else(|| panic!("no {name} in {object}"))
+}
+
 impl Bench {
     pub fn new() -> Self {
         // The servers of a program that root starts belong to another user.
@@ -160,6 +167,16 @@ impl Bench {
     pub fn json(&self) -> Value {
         let content = fs::read_to_string(self.result("json")).unwrap();
         serde_json::from_str(&content).unwrap()
+    }
+
+    /// The runs in the result "csv": benchmark, axis, x, target and number.
+    pub fn csv_runs(&self) -> Vec<[String; 5]> {
+        let mut reader = csv::Reader::from_path(self.result("csv")).unwrap();
+        let runs = reader.records().map(|record| {
+            let record = record.unwrap();
+            [0, 2, 3, 4, 5].map(|column| record[column].to_owned())
+        });
+        runs.collect()
     }
 
     /// The program has done what it should, and left nothing behind.

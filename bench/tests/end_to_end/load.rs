@@ -7,7 +7,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Bench, wait_until};
+use crate::harness::{Bench, number, wait_until};
 
 /// The least that can be measured.
 const SHORT: &str = "--duration 1 --warmup 0 --runs 1";
@@ -15,19 +15,13 @@ const SHORT: &str = "--duration 1 --warmup 0 --runs 1";
 /// Goes on until something ends it.
 const ENDLESS: &str = "--target a=pg_config --duration 1000 --warmup 0";
 
-fn number(value: &Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
-}
-
 /// There was a load, and the probes arrived.
 #[track_caller]
 fn assert_measured(run: &Value) {
-    assert!(number(&run["notify_tps"]) > 0.0, "{run}");
-    assert!(number(&run["from_due_p50_usec"]) > 0.0, "{run}");
+    assert!(number(run, "notify_tps") > 0.0, "{run}");
+    assert!(number(run, "from_due_p50_usec") > 0.0, "{run}");
     assert!(
-        number(&run["from_due_p50_usec"]) <= number(&run["from_due_max_usec"]),
+        number(run, "from_due_p50_usec") <= number(run, "from_due_max_usec"),
         "{run}"
     );
 }
@@ -63,25 +57,17 @@ fn commit_compares_stock_and_pinpoint_with_and_without_notify() {
         assert_eq!(series["target"], name);
         let run = &series["runs"][0];
         assert_measured(run);
-        let share = number(&run["notify_tps"]) / number(&run["plain_tps"]);
-        assert_eq!(number(&run["notify_to_plain"]), share);
+        let share = number(run, "notify_tps") / number(run, "plain_tps");
+        assert_eq!(number(run, "notify_to_plain"), share);
         assert_eq!(row[&format!("{name}_notify_to_plain")], Some(share));
     }
-    let tps = |series: usize| number(&point["series"][series]["summary"]["notify_tps"]["median"]);
+    let tps = |series: usize| number(&point["series"][series]["summary"]["notify_tps"], "median");
     assert_eq!(row["pinpoint_notify_tps_ratio"], Some(tps(1) / tps(0)));
 
     // The CSV has every run.
-    let mut reader = csv::Reader::from_path(bench.result("csv")).unwrap();
-    let lines: Vec<_> = reader
-        .records()
-        .map(|record| {
-            let record = record.unwrap();
-            [0, 2, 3, 4, 5].map(|column| record[column].to_owned())
-        })
-        .collect();
     let expected =
         ["stock", "pinpoint"].map(|name| ["commit", "writers", "2", name, "1"].map(str::to_owned));
-    assert_eq!(lines, expected);
+    assert_eq!(bench.csv_runs(), expected);
 }
 
 /// A listener that got another number of notifications than there were
@@ -101,7 +87,7 @@ fn commit_notifies_in_every_form() {
         assert_eq!(report["parameters"]["form"], form);
         let run = &report["points"][0]["series"][0]["runs"][0];
         assert_measured(run);
-        assert!(number(&run["plain_tps"]) > 0.0, "{run}");
+        assert!(number(run, "plain_tps") > 0.0, "{run}");
     }
 }
 
@@ -155,16 +141,16 @@ fn queue_delivers_to_all_once_or_to_a_few() {
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 6);
     for point in points {
-        let listeners = number(&point["x"]);
+        let listeners = number(point, "x");
         for series in point["series"].as_array().unwrap() {
             let run = &series["runs"][0];
             assert_measured(run);
-            assert!(number(&run["plain_tps"]) > 0.0, "{run}");
-            assert!(number(&run["listeners_server_usec"]) > 0.0, "{run}");
-            assert!(number(&run["listeners_client_usec"]) > 0.0, "{run}");
-            let first = number(&run["first_from_due_p50_usec"]);
-            assert!(first <= number(&run["from_due_p50_usec"]), "{run}");
-            let deliveries = number(&run["deliveries_per_notification"]);
+            assert!(number(run, "plain_tps") > 0.0, "{run}");
+            assert!(number(run, "listeners_server_usec") > 0.0, "{run}");
+            assert!(number(run, "listeners_client_usec") > 0.0, "{run}");
+            let first = number(run, "first_from_due_p50_usec");
+            assert!(first <= number(run, "from_due_p50_usec"), "{run}");
+            let deliveries = number(run, "deliveries_per_notification");
             let target = series["target"].as_str().unwrap();
             match (target, point["workload"].as_str().unwrap()) {
                 ("one", "shared") => assert_eq!(deliveries, 1.0),

@@ -5,7 +5,7 @@
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Bench, Running, wait_until};
+use crate::harness::{Bench, Running, number, wait_until};
 
 /// Measures with these arguments, and returns the report.
 #[track_caller]
@@ -52,13 +52,6 @@ fn runs(report: &Value, count: usize) -> Vec<&Value> {
         }
     }
     runs
-}
-
-#[track_caller]
-fn number(run: &Value, figure: &str) -> f64 {
-    run[figure]
-        .as_f64()
-        .unwrap_or_else(|| panic!("no {figure} in {run}"))
 }
 
 const FEW_TRANSACTIONS: &str = "--transactions 3 --warmup-transactions 1 --runs 2";
