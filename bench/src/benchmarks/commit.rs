@@ -8,9 +8,8 @@ use clap::ArgAction;
 use pinpoint_servers::options::{Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs, named_if_several, points, unnamed};
+use super::options::{ProbeArgs, TimeArgs, latency_figures, named_if_several, points, unnamed};
 use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
-use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
 use crate::report::results::{BACKLOG_USEC, Figure, Kind};
 use crate::workload::listeners::{Delivery, Listeners};
@@ -270,19 +269,15 @@ fn tps_figure() -> Figure {
 
 /// How the notifications of a load arrived.
 fn delivery_figures() -> Vec<Figure> {
-    let latency = |start: &'static str, since: &'static str| {
-        STATISTICS.map(|(end, which)| {
-            let label = format!("latency of a notification from {since}, {which} (µs)");
-            Figure::new(&format!("{start}_{end}"), &label, Kind::Time)
-        })
-    };
-    let mut figures = latency("from_due", "when it was due").to_vec();
+    let from_due = "latency of a notification from when it was due";
+    let mut figures = latency_figures("from_due", from_due).to_vec();
     figures.push(Figure::new(
         "from_commit_count",
         "notifications that the latency from COMMIT's return is of",
         Kind::Count,
     ));
-    figures.extend(latency("from_commit", "COMMIT's return"));
+    let from_commit = "latency of a notification from COMMIT's return";
+    figures.extend(latency_figures("from_commit", from_commit));
     figures.push(Figure::new(
         BACKLOG_USEC,
         "time that a listener had still to read after the load (µs)",
@@ -313,12 +308,8 @@ fn queue_figures() -> Vec<Figure> {
             Kind::Count,
         ),
     ];
-    for (end, which) in &STATISTICS[..2] {
-        figures.push(Figure::new(
-            &format!("first_from_due_{end}"),
-            &format!("latency from when it was due, at its first listener, {which} (µs)"),
-            Kind::Time,
-        ));
-    }
+    let first = "latency from when it was due, at its first listener";
+    let [median, p99, _] = latency_figures("first_from_due", first);
+    figures.extend([median, p99]);
     figures
 }

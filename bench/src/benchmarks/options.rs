@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use pinpoint_servers::options::{Numbers, as_seconds, duration, positive_duration};
 use serde::Serialize;
 
-use crate::report::results::Axis;
+use crate::clients::latency::STATISTICS;
+use crate::report::results::{Axis, Figure, Kind};
 use crate::workload::{PointId, Workload};
 
 /// More transactions or round trips take longer than anybody waits.
@@ -90,6 +91,14 @@ pub fn points<W: Copy, const N: usize>(
 /// Of a benchmark that has one workload, without a name.
 pub fn unnamed<W>(workload: W) -> [(String, W); 1] {
     [(String::new(), workload)]
+}
+
+/// The figures of latencies, by the beginning of their names.
+pub fn latency_figures(start: &str, what: &str) -> [Figure; 3] {
+    STATISTICS.map(|(end, which)| {
+        let label = format!("{what}, {which} (µs)");
+        Figure::new(&format!("{start}_{end}"), &label, Kind::Time)
+    })
 }
 
 /// What the command line calls a value.

@@ -8,9 +8,8 @@ use pinpoint_servers::options::{Numbers, numbers};
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs, points, unnamed};
+use super::options::{ProbeArgs, TimeArgs, latency_figures, points, unnamed};
 use super::transaction::{CHANNEL, Form};
-use crate::clients::latency::STATISTICS;
 use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
 use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::listeners::{Delivery, Listeners};
@@ -163,12 +162,8 @@ fn figures() -> Vec<Figure> {
             "until a listener on the primary has the notification",
         ),
     ] {
-        for (end, which) in STATISTICS {
-            let label = format!("{what}, {which} (µs)");
-            let figure = Figure::new(&format!("{start}_{end}"), &label, Kind::Time);
-            let is_median = end == STATISTICS[0].0;
-            figures.push(if is_median { figure.drawn() } else { figure });
-        }
+        let [median, p99, max] = latency_figures(start, what);
+        figures.extend([median.drawn(), p99, max]);
     }
     let share = "the notification's time on the standby divided by the row's";
     let share = |name, which| {
