@@ -22,12 +22,10 @@ mod row_visibility;
 pub mod standby;
 pub mod transaction;
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 use pinpoint_servers::connection::within;
-use pinpoint_servers::options::Numbers;
 use pinpoint_servers::server::Server;
 use pinpoint_servers::target::{Setting, Target};
 
@@ -35,7 +33,7 @@ use self::commits::Commits;
 use self::decoding::{Decoder, Decoding};
 use self::idle::ConnectedIdleSessions;
 pub use self::idle::IdleSessions;
-use self::load::Load;
+use self::load::{Load, Place};
 use self::round_trips::RoundTrips;
 use self::standby::Standby;
 use crate::clients::pgbench;
@@ -48,20 +46,6 @@ pub struct PointId {
     /// Empty where only one workload is measured.
     pub workload: String,
     pub x: u32,
-}
-
-impl PointId {
-    pub fn of_workload(workload: impl fmt::Display, x: u32) -> Self {
-        Self {
-            workload: workload.to_string(),
-            x,
-        }
-    }
-
-    /// Of a benchmark with one workload.
-    pub fn at(x: u32) -> Self {
-        Self::of_workload("", x)
-    }
 }
 
 /// Why something cannot be measured, as the end of a sentence "... cannot measure ...,
@@ -131,22 +115,6 @@ impl Benchmark {
         let sessions = self.points.iter().map(|(_, workload)| workload.sessions());
         sessions.max().unwrap_or(0)
     }
-}
-
-/// The points for each number with each of the workloads. Numbers are ascending, so that
-/// idle sessions are only ever added: while hundreds of sessions end, a server is busy.
-pub fn points<W: Copy>(
-    numbers: &Numbers,
-    workloads: &[(String, W)],
-    workload: impl Fn(W, u32) -> Workload,
-) -> Vec<(PointId, Workload)> {
-    let mut points = Vec::new();
-    for x in numbers.iter() {
-        for (name, choice) in workloads {
-            points.push((PointId::of_workload(name, x), workload(*choice, x)));
-        }
-    }
-    points
 }
 
 /// What is made once on each server.
@@ -273,9 +241,13 @@ impl Measurement {
             Activity::RoundTrips(round_trips) => round_trips.run(server, timeout).await?,
             Activity::Commits(commits) => commits.run(server, timeout).await?,
             Activity::Load(load) => {
-                let standby = self.standby.as_ref();
-                let result = load.run(server, standby, &sessions, run, timeout).await;
-                match (result, &mut self.standby) {
+                let place = Place {
+                    server,
+                    standby: self.standby.as_ref(),
+                    sessions: &sessions,
+                    timeout,
+                };
+                match (load.run(place, run).await, &mut self.standby) {
                     (Err(error), Some(standby)) => return Err(standby.explain(error).await),
                     (result, _) => result?,
                 }

@@ -1,12 +1,13 @@
 //! Which servers to use: the options of the command lines.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use clap::Args;
 
 use crate::running::RunningTarget;
-use crate::target::{Setting, Target, ensure_unique_names};
+use crate::target::{Setting, Target};
 
 /// Added to the name of a target that is given twice.
 const AGAIN: &str = "-again";
@@ -45,37 +46,36 @@ impl ServerArgs {
     ) -> anyhow::Result<Targets> {
         Ok(if self.url.is_empty() {
             let targets = self.clusters.targets_or(default);
-            let rename = |target: &Target, name| Target {
-                name,
-                ..target.clone()
-            };
-            Targets::Own(self.checked(targets, |target| &target.name, rename)?)
+            Targets::Own(self.checked(targets, |target| &mut target.name)?)
         } else {
-            let targets = self.url.clone();
-            let rename = |target: &RunningTarget, name| target.renamed(name);
-            Targets::Running(self.checked(targets, |target| &target.name, rename)?)
+            Targets::Running(self.checked(self.url.clone(), |target| &mut target.name)?)
         })
     }
 
-    /// Gives a name of its own to what is there twice, on purpose.
+    /// Gives a name of its own to what is there twice, on purpose. Results are told apart by
+    /// the name of their target.
     fn checked<T: Clone + PartialEq>(
         &self,
         mut targets: Vec<T>,
-        name: impl Fn(&T) -> &String,
-        rename: impl Fn(&T, String) -> T,
+        name: impl Fn(&mut T) -> &mut String,
     ) -> anyhow::Result<Vec<T>> {
         if self.aa {
             targets.truncate(1);
             targets.extend(targets.first().cloned());
         }
-        if let [first, second] = &targets[..]
+        if let [first, second] = &mut targets[..]
             && first == second
         {
-            let again = format!("{}{AGAIN}", name(first));
-            targets[1] = rename(first, again);
+            name(second).push_str(AGAIN);
         }
-        ensure_unique_names(targets.iter().map(|target| name(target).as_str()))?;
-        ensure!(!targets.is_empty(), "there is no server to measure");
+        let mut seen = HashSet::new();
+        for target in &mut targets {
+            let name = name(target);
+            ensure!(
+                seen.insert(name.clone()),
+                "two targets are named \"{name}\": give each --target or --url a name of its own"
+            );
+        }
         Ok(targets)
     }
 

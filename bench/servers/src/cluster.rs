@@ -1,13 +1,13 @@
 //! A throwaway cluster.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use nix::sys::signal::Signal;
 use tokio_postgres::{Client, Config};
 
@@ -73,28 +73,20 @@ impl Cluster {
         workspace: &Arc<Workspace>,
         connections: u32,
     ) -> anyhow::Result<Self> {
-        let account = Account::for_servers()?;
-        let folder = new_folder(workspace, &target, account)?;
-        let mut initdb = Command::new(&installation.initdb);
-        initdb.arg("-D").arg(data(&folder)).args([
+        let mut initdb = Command::new(installation.program("initdb")?);
+        initdb.args([
+            "--pgdata=data",
             "--username=postgres",
             // The folder of the socket is closed to all other users.
             "--auth=trust",
             "--encoding=UTF8",
             "--no-locale",
         ]);
-        run("initdb", initdb, &target, &folder, account).await?;
-        let settings = configuration(&target, &folder, connections + SPARE_CONNECTIONS);
-        let mut cluster = Self {
-            server: configure_and_start(&installation, &folder, account, &settings)?,
-            target,
-            installation,
-            folder,
-            account,
-            workspace: workspace.clone(),
-        };
-        let client = cluster.wait_until_ready().await?;
-        cluster.create_extensions(&client).await?;
+        let max_connections = connections + SPARE_CONNECTIONS;
+        let settings =
+            |target: &Target, folder: &Path| configuration(target, folder, max_connections);
+        let cluster = Self::make(target, installation, workspace, initdb, settings).await?;
+        cluster.create_extensions().await?;
         Ok(cluster)
     }
 
@@ -104,37 +96,67 @@ impl Cluster {
             name: format!("{}-standby", self.target.name),
             ..self.target.clone()
         };
-        let account = self.account;
-        let folder = new_folder(&self.workspace, &target, account)?;
-        let mut backup = Command::new(self.installation.program(BASE_BACKUP)?);
+        let installation = self.installation.clone();
+        let mut backup = Command::new(installation.program(BASE_BACKUP)?);
         backup
-            .arg("--pgdata")
-            .arg(data(&folder))
             .arg("--host")
             .arg(&self.folder)
             .args(["--port", &PORT.to_string(), "--username=postgres"])
-            .args(["--checkpoint=fast", "--wal-method=stream"])
+            .args(["--pgdata=data", "--checkpoint=fast", "--wal-method=stream"])
             .args(["--write-recovery-conf", "--create-slot", "--slot"])
             .arg(STANDBY_SLOT);
-        run(BASE_BACKUP, backup, &target, &folder, account).await?;
-        let settings = [
-            socket_setting(&folder),
+        let settings = |_: &Target, folder: &Path| {
             // Replay waits for a session that reads, and does not end it.
-            "max_standby_streaming_delay = -1".to_owned(),
-            "hot_standby_feedback = on\n".to_owned(),
-        ];
-        let installation = self.installation.clone();
-        let settings = settings.join("\n");
-        let mut standby = Self {
-            server: configure_and_start(&installation, &folder, account, &settings)?,
+            format!(
+                "{}\nmax_standby_streaming_delay = -1\nhot_standby_feedback = on\n",
+                socket_setting(folder)
+            )
+        };
+        Self::make(target, installation, &self.workspace, backup, settings).await
+    }
+
+    /// Runs a program that makes the folder `data`, adds settings to postgresql.conf, and
+    /// starts the server.
+    async fn make(
+        target: Target,
+        installation: Installation,
+        workspace: &Arc<Workspace>,
+        mut command: Command,
+        settings: impl FnOnce(&Target, &Path) -> String,
+    ) -> anyhow::Result<Self> {
+        let account = Account::for_servers()?;
+        let folder = workspace.create_folder(&target.name)?;
+        let in_folder = || cannot_write(&folder);
+        account.give(&folder).with_context(in_folder)?;
+
+        let program = Path::new(command.get_program()).file_stem();
+        let program = program.unwrap_or_default().display().to_string();
+        let log = folder.join(format!("{program}.log"));
+        log_to(&mut command, &log).with_context(in_folder)?;
+        let mut process = Process::start(command, &folder, account, Signal::SIGTERM)?;
+        let status = process.wait().await.with_context(in_folder)?;
+        ensure!(
+            status.success(),
+            "{program} failed for target \"{}\" ({status}); mend what it complains of:\n{}",
+            target.name,
+            end_of_log(&log)
+        );
+        let configuration = settings(&target, &folder);
+        File::options()
+            .append(true)
+            .open(folder.join("data/postgresql.conf"))
+            .and_then(|mut file| file.write_all(configuration.as_bytes()))
+            .with_context(in_folder)?;
+        let mut cluster = Self {
+            server: start_server(&installation, &folder, account)?,
             target,
             installation,
             folder,
             account,
-            workspace: self.workspace.clone(),
+            workspace: workspace.clone(),
         };
-        standby.wait_until_ready().await?;
-        Ok(standby)
+        cluster.wait_until_ready().await?;
+        Ok(cluster)
     }
 
     /// Shuts the server down, and starts it again.
@@ -153,8 +175,7 @@ impl Cluster {
             );
         }
         self.server = start_server(&self.installation, &self.folder, self.account)?;
-        self.wait_until_ready().await?;
-        Ok(())
+        self.wait_until_ready().await
     }
 
     pub fn target(&self) -> &Target {
@@ -187,9 +208,9 @@ impl Cluster {
         &self.folder
     }
 
-    /// Starts a program in the folder, under the account of the server.
-    pub fn start_program(&self, command: Command, stop_signal: Signal) -> anyhow::Result<Process> {
-        Process::start(command, &self.folder, self.account, stop_signal)
+    /// The account of the server.
+    pub fn account(&self) -> Account {
+        self.account
     }
 
     /// The error to report when a session of this server failed with `error`:
@@ -228,12 +249,12 @@ impl Cluster {
         end.ok()?.ok()
     }
 
-    async fn wait_until_ready(&mut self) -> anyhow::Result<Client> {
+    async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_DEADLINE;
         let name = self.target.name.clone();
         loop {
             match self.connect().await {
-                Ok(client) => return Ok(client),
+                Ok(_) => return Ok(()),
                 Err(_) if Instant::now() < deadline => {}
                 Err(_) => bail!(
                     "the server of target \"{name}\" did not accept connections within \
@@ -257,65 +278,20 @@ impl Cluster {
         connect(&self.config()).await
     }
 
-    async fn create_extensions(&self, client: &Client) -> anyhow::Result<()> {
-        for extension in &self.target.extensions {
-            let name = extension.replace('"', "\"\"");
-            client
-                .batch_execute(&format!("CREATE EXTENSION \"{name}\" CASCADE"))
-                .await
-                .with_context(|| {
-                    format!(
-                        "could not set up the server of target \"{}\"",
-                        self.target.name
-                    )
-                })?;
-        }
-        Ok(())
+    async fn create_extensions(&self) -> anyhow::Result<()> {
+        let create = async {
+            let client = self.connect().await?;
+            for extension in &self.target.extensions {
+                let name = extension.replace('"', "\"\"");
+                let sql = format!("CREATE EXTENSION \"{name}\" CASCADE");
+                client.batch_execute(&sql).await?;
+            }
+            Ok::<_, tokio_postgres::Error>(())
+        };
+        let name = &self.target.name;
+        let created = create.await;
+        created.with_context(|| format!("could not set up the server of target \"{name}\""))
     }
-}
-
-/// A folder in the workspace that belongs to the account of the server.
-fn new_folder(workspace: &Workspace, target: &Target, account: Account) -> anyhow::Result<PathBuf> {
-    let folder = workspace.create_folder(&target.name)?;
-    account
-        .give(&folder)
-        .with_context(|| cannot_write(&folder))?;
-    Ok(folder)
-}
-
-/// Runs a program that makes a cluster to its end.
-async fn run(
-    program: &str,
-    mut command: Command,
-    target: &Target,
-    folder: &Path,
-    account: Account,
-) -> anyhow::Result<()> {
-    let in_folder = || cannot_write(folder);
-    let log = folder.join(format!("{program}.log"));
-    log_to(&mut command, &log).with_context(in_folder)?;
-    let mut process = Process::start(command, folder, account, Signal::SIGTERM)?;
-    let status = process.wait().await.with_context(in_folder)?;
-    if !status.success() {
-        bail!(
-            "{program} failed for target \"{}\" ({status}); mend what it complains of:\n{}",
-            target.name,
-            end_of_log(&log)
-        );
-    }
-    Ok(())
-}
-
-/// Adds settings to postgresql.conf, and starts the server.
-fn configure_and_start(
-    installation: &Installation,
-    folder: &Path,
-    account: Account,
-    settings: &str,
-) -> anyhow::Result<Process> {
-    append(&data(folder).join("postgresql.conf"), settings)
-        .with_context(|| cannot_write(folder))?;
-    start_server(installation, folder, account)
 }
 
 fn start_server(
@@ -323,8 +299,8 @@ fn start_server(
     folder: &Path,
     account: Account,
 ) -> anyhow::Result<Process> {
-    let mut command = Command::new(&installation.postgres);
-    command.arg("-D").arg(data(folder));
+    let mut command = Command::new(installation.program("postgres")?);
+    command.args(["-D", "data"]);
     log_to(&mut command, &folder.join(SERVER_LOG)).with_context(|| cannot_write(folder))?;
     // Immediate shutdown: the data is thrown away in any case.
     Process::start(command, folder, account, Signal::SIGQUIT)
@@ -369,23 +345,11 @@ fn socket_setting(folder: &Path) -> String {
     )
 }
 
-fn data(folder: &Path) -> PathBuf {
-    folder.join("data")
-}
-
 fn log_to(command: &mut Command, log: &Path) -> io::Result<()> {
     // A server that is started again goes on with its log.
     let file = File::options().create(true).append(true).open(log)?;
     command.stdout(file.try_clone()?).stderr(file);
     Ok(())
-}
-
-fn append(path: &Path, text: &str) -> io::Result<()> {
-    use std::io::Write;
-    File::options()
-        .append(true)
-        .open(path)?
-        .write_all(text.as_bytes())
 }
 
 /// The part of a log that tells why its program failed. The log itself is about

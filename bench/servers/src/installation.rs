@@ -10,8 +10,6 @@ use crate::target::Target;
 
 #[derive(Debug, Clone)]
 pub struct Installation {
-    pub initdb: PathBuf,
-    pub postgres: PathBuf,
     programs: PathBuf,
     libraries: PathBuf,
     extensions: PathBuf,
@@ -24,14 +22,8 @@ impl Installation {
     /// without a remedy.
     pub fn of(target: &Target) -> anyhow::Result<Self> {
         let installation = Self::locate(&target.pg_config)?;
-        for program in [&installation.initdb, &installation.postgres] {
-            ensure!(
-                program.is_file(),
-                "the server program \"{}\" does not exist: install the PostgreSQL server that \
-                 \"{}\" belongs to, or name another with --pg-config or --target",
-                program.display(),
-                target.pg_config.display()
-            );
+        for program in ["initdb", "postgres"] {
+            installation.program(program)?;
         }
         let ensure_installed = |is_there, what, name: &str, folder: &Path| {
             ensure!(
@@ -76,8 +68,6 @@ impl Installation {
             );
         };
         Ok(Self {
-            initdb: bin.join("initdb"),
-            postgres: bin.join("postgres"),
             programs: bin.to_owned(),
             libraries: libraries.to_owned(),
             extensions: share.join("extension"),
@@ -85,7 +75,7 @@ impl Installation {
         })
     }
 
-    /// A program that not every benchmark needs.
+    /// The path of a program.
     pub fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
         let program = self.programs.join(name);
         ensure!(
@@ -121,8 +111,6 @@ mod tests {
         let file = folder.path().join(format!("present{DLL_SUFFIX}"));
         std::fs::write(&file, "").unwrap();
         let installation = Installation {
-            initdb: PathBuf::new(),
-            postgres: PathBuf::new(),
             programs: PathBuf::new(),
             libraries: folder.path().to_owned(),
             extensions: PathBuf::new(),

@@ -49,13 +49,6 @@ pub fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S
 pub struct Numbers(Vec<u32>);
 
 impl Numbers {
-    pub fn of(values: impl IntoIterator<Item = u32>) -> Option<Self> {
-        let mut values: Vec<u32> = values.into_iter().collect();
-        values.sort_unstable();
-        values.dedup();
-        (!values.is_empty()).then_some(Self(values))
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().copied()
     }
@@ -108,7 +101,12 @@ pub fn numbers(
                 }
             }
         }
-        Numbers::of(values).ok_or_else(|| "there is no number in it".to_owned())
+        if values.is_empty() {
+            return Err("there is no number in it".to_owned());
+        }
+        values.sort_unstable();
+        values.dedup();
+        Ok(Numbers(values))
     }
 }
 

@@ -121,9 +121,9 @@ impl Process {
         })
     }
 
-    /// What the process writes to a pipe that the command has for it.
-    pub fn take_output(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
-        (self.child.stdout.take(), self.child.stderr.take())
+    /// What the process writes to the pipes that the command has for it.
+    pub fn take_output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
+        self.child.stdout.take().zip(self.child.stderr.take())
     }
 
     /// The status with which the process has ended, or `None` if it runs.

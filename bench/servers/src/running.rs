@@ -105,37 +105,49 @@ impl FromStr for RunningTarget {
 }
 
 impl RunningTarget {
-    fn host(&self) -> String {
-        match self.config.get_hosts() {
-            [Host::Tcp(host), ..] => host.clone(),
-            [Host::Unix(folder), ..] => folder.display().to_string(),
-            [] => String::new(),
-        }
-    }
-
-    fn port(&self) -> u16 {
-        self.config.get_ports().first().copied().unwrap_or(5432)
-    }
-
     /// Where it is and how it is connected to, without its password.
     pub fn url(&self) -> String {
-        let host = self.host().replace('/', "%2F");
+        let (host, port) = address(&self.config);
+        let host = host.to_string_lossy().replace('/', "%2F");
         let question_mark = if self.parameters.is_empty() { "" } else { "?" };
         format!(
-            "postgresql://{}@{host}:{}/{}{question_mark}{}",
+            "postgresql://{}@{host}:{port}/{}{question_mark}{}",
             self.config.get_user().unwrap_or_default(),
-            self.port(),
             self.config.get_dbname().unwrap_or_default(),
             self.parameters
         )
     }
+}
 
-    pub fn renamed(&self, name: String) -> Self {
-        Self {
-            name,
-            ..self.clone()
-        }
+/// Host, or the folder of the socket, and port.
+fn address(config: &Config) -> (OsString, u16) {
+    let host = match config.get_hosts() {
+        [Host::Tcp(host), ..] => host.into(),
+        [Host::Unix(folder), ..] => folder.into(),
+        [] => OsString::new(),
+    };
+    (host, config.get_ports().first().copied().unwrap_or(5432))
+}
+
+/// How programs of PostgreSQL are to connect, by their environment.
+pub fn environment(config: &Config) -> Vec<(&'static str, OsString)> {
+    let (host, port) = address(config);
+    let mut environment: Vec<(&str, OsString)> = vec![
+        ("PGHOST", host),
+        ("PGPORT", port.to_string().into()),
+        ("PGSSLMODE", "disable".into()),
+    ];
+    let strings = [
+        ("PGUSER", config.get_user()),
+        ("PGDATABASE", config.get_dbname()),
+        ("PGOPTIONS", config.get_options()),
+    ];
+    environment.extend(strings.map(|(name, value)| (name, value.unwrap_or_default().into())));
+    if let Some(password) = config.get_password() {
+        let password = String::from_utf8_lossy(password).into_owned();
+        environment.push(("PGPASSWORD", password.into()));
     }
+    environment
 }
 
 impl fmt::Display for RunningTarget {
@@ -147,23 +159,19 @@ impl fmt::Display for RunningTarget {
 /// A running server that is measured.
 #[derive(Debug)]
 pub struct Running {
-    target: RunningTarget,
-    config: Box<Config>,
+    pub target: RunningTarget,
+    /// Of our sessions there.
+    pub config: Config,
     schema: String,
-    folder: PathBuf,
 }
 
 impl Running {
     /// A server that can be reached and has room for `sessions` sessions. Nothing
-    /// is made there yet. Programs will have their files in `folder`.
-    pub async fn check(
-        target: RunningTarget,
-        folder: PathBuf,
-        sessions: u32,
-    ) -> anyhow::Result<Self> {
+    /// is made there yet.
+    pub async fn check(target: RunningTarget, sessions: u32) -> anyhow::Result<Self> {
         let random = SysRng.try_next_u32().context("no random numbers")?;
         let schema = format!("{SCHEMA_PREFIX}_{}_{random:08x}", std::process::id());
-        let mut config = target.config.clone();
+        let mut config = *target.config.clone();
         let options = config.get_options().unwrap_or_default();
         let options = format!("{options} -c search_path={schema}");
         config
@@ -173,14 +181,13 @@ impl Running {
             target,
             config,
             schema,
-            folder,
         };
 
         let not_reached = || {
             let target = &running.target;
             format!("could not connect to {target}: start that server, or correct --url")
         };
-        let client = running.connect().await.with_context(not_reached)?;
+        let client = connect(&running.config).await.with_context(not_reached)?;
         let room = room(&client).await.with_context(not_reached)?;
         let needed = sessions + MORE_SESSIONS;
         ensure!(
@@ -194,7 +201,7 @@ impl Running {
 
     pub async fn create_schema(&self) -> anyhow::Result<()> {
         let create = async {
-            let client = self.connect().await?;
+            let client = connect(&self.config).await?;
             let sql = format!("CREATE SCHEMA {}", self.schema);
             client.batch_execute(&sql).await
         };
@@ -210,7 +217,7 @@ impl Running {
     pub async fn remove_schema(&self) {
         let sql = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.schema);
         let remove = async {
-            let client = self.connect().await?;
+            let client = connect(&self.config).await?;
             client
                 .batch_execute("SET client_min_messages = warning")
                 .await?;
@@ -229,46 +236,9 @@ impl Running {
         );
     }
 
-    pub fn target(&self) -> &RunningTarget {
-        &self.target
-    }
-
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
-        connect(&self.config).await
-    }
-
     /// A channel that other sessions of the same database do not happen to use.
     pub fn channel(&self, name: &str) -> String {
         format!("{}_{name}", self.schema)
-    }
-
-    /// How programs of PostgreSQL are to connect, by their environment.
-    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let config = &self.config;
-        let mut environment: Vec<(&str, OsString)> = vec![
-            ("PGHOST", self.target.host().into()),
-            ("PGPORT", self.target.port().to_string().into()),
-            ("PGSSLMODE", "disable".into()),
-        ];
-        let strings = [
-            ("PGUSER", config.get_user()),
-            ("PGDATABASE", config.get_dbname()),
-            ("PGOPTIONS", config.get_options()),
-        ];
-        environment.extend(strings.map(|(name, value)| (name, value.unwrap_or_default().into())));
-        if let Some(password) = config.get_password() {
-            let password = String::from_utf8_lossy(password).into_owned();
-            environment.push(("PGPASSWORD", password.into()));
-        }
-        environment
     }
 }
 

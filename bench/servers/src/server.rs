@@ -1,22 +1,26 @@
 //! The servers that are measured.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio_postgres::{Client, Config};
 
 use crate::arguments::Targets;
 use crate::cluster::Cluster;
+use crate::connection::{connect, within};
 use crate::installation::Installation;
-use crate::process::{Account, Process};
-use crate::running::{self, Running, RunningTarget};
-use crate::target::Target;
-use crate::workspace::{PORT, Workspace};
+use crate::process::{Account, Process, first_lines};
+use crate::running::{self, Running};
+use crate::workspace::Workspace;
 
 /// What a server said about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,152 +40,185 @@ pub struct ServerRecord {
 
 /// A server that is measured.
 #[derive(Debug)]
-pub enum Server {
-    /// Of a throwaway cluster.
+pub struct Server {
+    /// Of the target.
+    name: String,
+    config: Config,
+    /// For the files of programs that are started.
+    folder: PathBuf,
+    /// Of those.
+    account: Account,
+    owner: Owner,
+}
+
+#[derive(Debug)]
+enum Owner {
+    /// This program: a throwaway cluster.
     Own(Box<Cluster>),
-    /// Somebody else's.
-    Running(Running),
+    Other(Box<Running>),
 }
 
 impl Server {
+    fn own(cluster: Cluster) -> Self {
+        Self {
+            name: cluster.target().name.clone(),
+            config: cluster.config(),
+            folder: cluster.folder().to_owned(),
+            account: cluster.account(),
+            owner: Owner::Own(Box::new(cluster)),
+        }
+    }
+
+    fn running(running: Running, folder: PathBuf) -> Self {
+        Self {
+            name: running.target.name.clone(),
+            config: running.config.clone(),
+            folder,
+            account: Account::own(),
+            owner: Owner::Other(Box::new(running)),
+        }
+    }
+
     /// The name of the target.
     pub fn name(&self) -> &str {
-        match self {
-            Self::Own(cluster) => &cluster.target().name,
-            Self::Running(running) => &running.target().name,
-        }
+        &self.name
+    }
+
+    /// Is it a cluster that was made for the measurement, on this machine?
+    pub fn is_own(&self) -> bool {
+        matches!(self.owner, Owner::Own(_))
     }
 
     /// How to connect to the server.
     pub fn config(&self) -> Config {
-        match self {
-            Self::Own(cluster) => cluster.config(),
-            Self::Running(running) => running.config().clone(),
-        }
+        self.config.clone()
     }
 
     /// A session.
     pub async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
-        match self {
-            Self::Own(cluster) => cluster.connect().await,
-            Self::Running(running) => running.connect().await,
-        }
+        connect(&self.config).await
     }
 
     /// A folder for the files of programs that are started.
     pub fn folder(&self) -> &Path {
-        match self {
-            Self::Own(cluster) => cluster.folder(),
-            Self::Running(running) => running.folder(),
+        &self.folder
+    }
+
+    fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
+        match &self.owner {
+            Owner::Own(cluster) => cluster.installation().program(name),
+            Owner::Other(_) => running::program(name),
         }
     }
 
-    /// The path of a program of PostgreSQL.
-    pub fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
-        Ok(match self {
-            Self::Own(cluster) => cluster.installation().program(name)?,
-            Self::Running(_) => running::program(name)?,
-        })
-    }
-
-    /// Starts a program in the folder. A program of PostgreSQL connects to this
-    /// server without being told: its environment says how.
-    pub fn start_program(
+    /// Runs a program of PostgreSQL in the folder to its end, for no longer than `limit`, and
+    /// returns what it prints. It connects to this server without being told: its environment
+    /// says how. `on_line` gets each line of standard error, and returns whether that is no
+    /// complaint.
+    pub async fn run_program(
         &self,
-        mut command: Command,
-        stop_signal: Signal,
-    ) -> anyhow::Result<Process> {
-        match self {
-            Self::Own(cluster) => {
-                command
-                    .env("PGHOST", cluster.folder())
-                    .env("PGPORT", PORT.to_string())
-                    .env("PGUSER", "postgres")
-                    .env("PGDATABASE", "postgres");
-                cluster.start_program(command, stop_signal)
-            }
-            Self::Running(running) => {
-                command.envs(running.environment());
-                Process::start(command, running.folder(), Account::own(), stop_signal)
-            }
-        }
+        name: &str,
+        arguments: &[impl AsRef<OsStr>],
+        limit: Duration,
+        mut on_line: impl FnMut(&str) -> bool,
+    ) -> anyhow::Result<String> {
+        let mut command = Command::new(self.program(name)?);
+        command
+            .args(arguments)
+            .envs(running::environment(&self.config))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::start(command, &self.folder, self.account, Signal::SIGTERM)?;
+        let output = process.take_output();
+        let (mut stdout, stderr) = output.with_context(|| format!("{name} has no output"))?;
+        let mut printed = String::new();
+        let mut complaints = String::new();
+        let run = async {
+            let read_errors = async {
+                let mut lines = BufReader::new(stderr).lines();
+                while let Some(line) = lines.next_line().await? {
+                    if !on_line(&line) {
+                        complaints.push_str(&line);
+                        complaints.push('\n');
+                    }
+                }
+                Ok::<_, io::Error>(())
+            };
+            tokio::try_join!(stdout.read_to_string(&mut printed), read_errors)?;
+            process.wait().await
+        };
+        let status = within(limit, name, run).await?;
+        let status = status.with_context(|| format!("could not read what {name} prints"))?;
+        ensure!(
+            status.success(),
+            "{name} failed ({status}); mend what it complains of:\n{}",
+            first_lines(&complaints)
+        );
+        Ok(printed)
     }
 
     /// A name for a channel that nobody else uses on this server.
     pub fn channel(&self, name: &str) -> String {
-        match self {
-            Self::Own(_) => name.to_owned(),
-            Self::Running(running) => running.channel(name),
+        match &self.owner {
+            Owner::Own(_) => name.to_owned(),
+            Owner::Other(running) => running.channel(name),
         }
     }
 
     /// Has the server write out what it has in memory, so that this does not
     /// disturb what is measured next. Somebody else's server decides by itself.
     pub async fn checkpoint(&self) -> Result<(), tokio_postgres::Error> {
-        match self {
-            Self::Own(_) => self.connect().await?.batch_execute("CHECKPOINT").await,
-            Self::Running(_) => Ok(()),
+        match self.is_own() {
+            true => self.connect().await?.batch_execute("CHECKPOINT").await,
+            false => Ok(()),
         }
     }
 
     /// Makes and starts a hot standby, with all settings of this server. It stops when
     /// it is dropped.
     pub async fn start_standby(&self) -> anyhow::Result<Cluster> {
-        match self {
-            Self::Own(cluster) => cluster.start_standby().await,
-            Self::Running(running) => bail!(
-                "{} is somebody else's, of which no standby is made: leave out --url",
-                running.target()
-            ),
+        match &self.owner {
+            Owner::Own(cluster) => cluster.start_standby().await,
+            Owner::Other(_) => bail!("no standby is made of somebody else's server"),
         }
     }
 
     /// The error to report when something failed with `error`: the end of the
     /// server, if that is what has happened.
     pub async fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
-        match self {
-            Self::Own(cluster) => cluster.explain(error).await,
-            Self::Running(running) => error.context(format!("target \"{}\"", running.target())),
+        match &mut self.owner {
+            Owner::Own(cluster) => cluster.explain(error).await,
+            Owner::Other(running) => error.context(format!("target \"{}\"", running.target)),
         }
     }
 
     /// What the server says about itself.
     pub async fn describe(&self) -> anyhow::Result<ServerRecord> {
+        let (pg_config, url) = match &self.owner {
+            Owner::Own(cluster) => (Some(cluster.target().pg_config.display().to_string()), None),
+            Owner::Other(running) => (None, Some(running.target.url())),
+        };
         let describe = async {
             let client = self.connect().await?;
-            let row = client.query_one("SELECT version()", &[]).await?;
-            let server_version = row.try_get(0)?;
-            let extensions = query_pairs(&client, EXTENSIONS).await?;
-            let settings = query_pairs(&client, SETTINGS).await?;
-            let preload = match self {
-                Self::Own(cluster) => cluster.target().preload.clone(),
-                // Not everybody may see it; then there is no row.
-                Self::Running(_) => client
-                    .query(PRELOAD, &[])
-                    .await?
+            let version = client.query_one("SELECT version()", &[]).await?;
+            // Not everybody may see it; then there is no row.
+            let preload = client.query(PRELOAD, &[]).await?;
+            Ok::<_, tokio_postgres::Error>(ServerRecord {
+                name: self.name.clone(),
+                pg_config,
+                url,
+                server_version: version.try_get(0)?,
+                preload: preload
                     .iter()
                     .map(|row| row.try_get(0))
                     .collect::<Result<_, _>>()?,
-            };
-            Ok::<_, tokio_postgres::Error>(ServerRecord {
-                name: self.name().to_owned(),
-                pg_config: match self {
-                    Self::Own(cluster) => Some(cluster.target().pg_config.display().to_string()),
-                    Self::Running(_) => None,
-                },
-                url: match self {
-                    Self::Own(_) => None,
-                    Self::Running(running) => Some(running.target().url()),
-                },
-                server_version,
-                preload,
-                extensions,
-                settings,
+                extensions: query_pairs(&client, EXTENSIONS).await?,
+                settings: query_pairs(&client, SETTINGS).await?,
             })
         };
         describe
             .await
-            .with_context(|| format!("target \"{}\" does not tell what it is", self.name()))
+            .with_context(|| format!("target \"{}\" does not tell what it is", self.name))
     }
 }
 
@@ -230,80 +267,60 @@ impl Servers {
         connections: u32,
         programs: &[&str],
     ) -> anyhow::Result<()> {
+        let workspace = Arc::new(Workspace::create(temp_dir).await?);
+        self.workspace = Some(workspace.clone());
         match targets {
             Targets::Own(targets) => {
-                self.start_own(targets, temp_dir, connections, programs)
-                    .await
+                let mut installed = Vec::new();
+                for target in targets {
+                    let installation = Installation::of(&target)?;
+                    for program in programs {
+                        installation.program(program)?;
+                    }
+                    installed.push((target, installation));
+                }
+                for (target, installation) in installed {
+                    let cluster = Cluster::start(target, installation, &workspace, connections);
+                    self.servers.push(Server::own(cluster.await?));
+                }
             }
             Targets::Running(targets) => {
-                self.join_running(targets, temp_dir, connections, programs)
-                    .await
+                for program in programs {
+                    running::program(program)?;
+                }
+                let mut checked = Vec::new();
+                for target in targets {
+                    let folder = workspace.create_folder(&target.name)?;
+                    let running = Running::check(target, connections).await?;
+                    checked.push(Server::running(running, folder));
+                }
+                // From now on `stop` removes what is made.
+                self.servers = checked;
+                for running in self.others() {
+                    running.create_schema().await?;
+                }
             }
-        }
-    }
-
-    async fn start_own(
-        &mut self,
-        targets: Vec<Target>,
-        temp_dir: &Path,
-        connections: u32,
-        programs: &[&str],
-    ) -> anyhow::Result<()> {
-        let mut installations = Vec::new();
-        for target in &targets {
-            let installation = Installation::of(target)?;
-            for program in programs {
-                installation.program(program)?;
-            }
-            installations.push(installation);
-        }
-
-        let workspace = Workspace::create(temp_dir).await?;
-        let workspace = self.workspace.insert(Arc::new(workspace));
-        for (target, installation) in targets.into_iter().zip(installations) {
-            let cluster = Cluster::start(target, installation, workspace, connections).await?;
-            self.servers.push(Server::Own(Box::new(cluster)));
         }
         Ok(())
     }
 
-    async fn join_running(
-        &mut self,
-        targets: Vec<RunningTarget>,
-        temp_dir: &Path,
-        connections: u32,
-        programs: &[&str],
-    ) -> anyhow::Result<()> {
-        for program in programs {
-            running::program(program)?;
-        }
-
-        let workspace = Workspace::create(temp_dir).await?;
-        let workspace = self.workspace.insert(Arc::new(workspace));
-        let mut checked = Vec::new();
-        for target in targets {
-            let folder = workspace.create_folder(&target.name)?;
-            checked.push(Running::check(target, folder, connections).await?);
-        }
-        for running in checked {
-            self.servers.push(Server::Running(running));
-            if let Some(Server::Running(running)) = self.servers.last() {
-                running.create_schema().await?;
-            }
-        }
-        Ok(())
+    fn others(&self) -> impl Iterator<Item = &Running> {
+        self.servers
+            .iter()
+            .filter_map(|server| match &server.owner {
+                Owner::Own(_) => None,
+                Owner::Other(running) => Some(&**running),
+            })
     }
 
     /// Removes what was made on running servers, and stops the other ones.
     pub async fn stop(self) {
-        for server in &self.servers {
-            if let Server::Running(running) = server {
-                running.remove_schema().await;
-            }
+        for running in self.others() {
+            running.remove_schema().await;
         }
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Server> {
-        self.servers.iter_mut()
+    pub fn as_mut_slice(&mut self) -> &mut [Server] {
+        &mut self.servers
     }
 }

@@ -1,6 +1,5 @@
 //! What is measured: a PostgreSQL installation and how a server of it is set up.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -177,18 +176,6 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
         (1..=MAX_NAME_LENGTH).contains(&name.len()) && name.chars().all(is_name_character),
         "the name \"{name}\" is not 1 to {MAX_NAME_LENGTH} letters, digits, hyphens and underscores"
     );
-    Ok(())
-}
-
-/// Results are told apart by the name of their target.
-pub fn ensure_unique_names<'a>(names: impl IntoIterator<Item = &'a str>) -> anyhow::Result<()> {
-    let mut seen = HashSet::new();
-    for name in names {
-        ensure!(
-            seen.insert(name),
-            "two targets are named \"{name}\": give each --target or --url a name of its own"
-        );
-    }
     Ok(())
 }
 

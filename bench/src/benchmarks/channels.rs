@@ -1,16 +1,14 @@
 //! `channels`, `listeners`, `idle` and `hub`: how long a sender waits for the COMMIT of a
 //! transaction that notifies, and how long it takes until all have everything.
 
-use std::num::NonZeroU32;
-
 use clap::{ArgAction, ValueEnum};
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{count, named_if_several, only};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use super::options::{MOST, named_if_several, points};
+use crate::report::results::{Figure, Kind};
 use crate::workload::commits::Commits;
-use crate::workload::{Activity, Benchmark, IdleSessions, Workload, points};
+use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
 
 /// A transaction with more notifications fills PostgreSQL's queue.
 const MAX_CHANNELS: u32 = 1_000_000;
@@ -56,15 +54,20 @@ pub struct ChannelsArgs {
     workload: Vec<Audience>,
 
     /// Make every run N transactions long
-    #[arg(long, value_name = "N", default_value = "20", value_parser = count)]
-    transactions: NonZeroU32,
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=MOST),
+    )]
+    transactions: u32,
 
     /// Make N transactions before each run, without measuring
     #[arg(
         long,
         value_name = "N",
         default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000),
+        value_parser = clap::value_parser!(u32).range(0..=MOST),
     )]
     warmup_transactions: u32,
 }
@@ -80,70 +83,20 @@ enum Audience {
     OthersListen,
 }
 
-/// The subcommand, by what it varies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Varied {
-    Channels,
-    Listeners,
-    Idle,
-    /// The listeners, too, on one channel.
-    Hub,
-}
-
 impl ChannelsArgs {
-    pub fn benchmark(&self, varied: Varied) -> anyhow::Result<Benchmark> {
-        let listeners_axis = Axis::new("listeners", "listeners", Scale::Logarithmic);
-        let (name, question, axis) = match varied {
-            Varied::Channels => (
-                "channels",
-                "How long does a sender wait for the COMMIT of notifications on many channels?",
-                Axis::new("channels", "channels", Scale::Logarithmic),
-            ),
-            Varied::Listeners => (
-                "listeners",
-                "How long does a sender wait for its COMMIT when more and more sessions listen?",
-                listeners_axis,
-            ),
-            Varied::Idle => (
-                "idle",
-                "How long does a sender wait for its COMMIT when more and more sessions are \
-                 connected that do not listen?",
-                Axis::new("idle_sessions", "idle sessions", Scale::Linear),
-            ),
-            Varied::Hub => (
-                "hub",
-                "How long does one notification to many listeners take, for the sender and until \
-                 all have it?",
-                listeners_axis,
-            ),
-        };
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let options = [
-            ("--channels", &self.channels),
-            ("--listeners", &self.listeners),
-            ("--idle-sessions", &self.idle_sessions),
+            ("channels", &self.channels),
+            ("listeners", &self.listeners),
+            ("idle_sessions", &self.idle_sessions),
         ];
-        let position = match varied {
-            Varied::Channels => 0,
-            Varied::Listeners | Varied::Hub => 1,
-            Varied::Idle => 2,
-        };
-        let (varied, numbers) = options[position];
-        let mut all = [0; 3];
-        for (number, (option, numbers)) in all.iter_mut().zip(options) {
-            if option != varied {
-                *number = only(option, numbers, varied)?;
-            }
-        }
-        let workload = |audience, x| {
-            let mut all = all;
-            all[position] = x;
-            self.workload(audience, all)
-        };
+        let workloads = named_if_several(&self.workload);
+        let workload = |audience, numbers| self.workload(audience, numbers);
         Ok(Benchmark {
             method: self.method(),
             figures: figures(),
-            points: points(numbers, &named_if_several(&self.workload), workload),
-            ..Benchmark::new(name, question, axis)
+            points: points(&about.axis, options, &workloads, workload)?,
+            ..about
         })
     }
 
@@ -158,7 +111,7 @@ impl ChannelsArgs {
                 channels,
                 sender_listens,
                 listeners: listeners - u32::from(sender_listens),
-                transactions: self.transactions.get(),
+                transactions: self.transactions,
                 warmup: self.warmup_transactions,
             }),
         }

@@ -8,15 +8,14 @@ use clap::ArgAction;
 use pinpoint_servers::options::{Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs, named_if_several, only};
+use super::options::{ProbeArgs, TimeArgs, latency_figures, named_if_several, points, unnamed};
 use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
-use crate::clients::latency::STATISTICS;
-use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
-use crate::report::results::{Axis, BACKLOG_USEC, Figure, Kind, Scale};
+use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
+use crate::report::results::{BACKLOG_USEC, Figure, Kind};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::transaction::Transaction;
-use crate::workload::{Activity, Benchmark, Setup, Workload, points};
+use crate::workload::{Activity, Benchmark, Workload};
 
 /// A backlog of more than this fraction of a load is worth a warning.
 const BACKLOG: f64 = 0.05;
@@ -110,53 +109,16 @@ pub struct NotifyArgs {
 }
 
 impl CommitArgs {
-    pub fn commit(&self) -> anyhow::Result<Benchmark> {
-        let listeners = only("--listeners", &self.load.listeners, "--writers")?;
-        let workloads = named_if_several(&self.workload);
-        let workload = |delivery, writers| {
-            let transactions = self.transactions();
-            self.load
-                .workload(writers, listeners, delivery, transactions)
-        };
-        Ok(Benchmark {
-            points: points(&self.writers, &workloads, workload),
-            ..self.benchmark(
-                "commit",
-                "What does a notification add to a transaction that writes?",
-                "writers",
-            )?
-        })
-    }
-
-    pub fn queue(&self) -> anyhow::Result<Benchmark> {
-        let writers = only("--writers", &self.writers, "--listeners")?;
-        let workloads = named_if_several(&self.workload);
-        let workload = |delivery, listeners| {
-            let transactions = self.transactions();
-            self.load
-                .workload(writers, listeners, delivery, transactions)
-        };
-        let mut benchmark = self.benchmark(
-            "queue",
-            "How many transactions per second can notify a channel that many listen on?",
-            "listeners",
-        )?;
-        benchmark.points = points(&self.load.listeners, &workloads, workload);
-        benchmark.method.extend(method_of_queue(writers));
+    pub fn describe_queue(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let mut benchmark = self.describe(about)?;
+        benchmark
+            .method
+            .extend(method_of_queue(self.writers.first()));
         benchmark.figures.extend(queue_figures());
         Ok(benchmark)
     }
 
-    fn transactions(&self) -> Vec<Transaction> {
-        vec![self.form.plain(), self.form.notifying("{channel}")]
-    }
-
-    fn benchmark(
-        &self,
-        name: &'static str,
-        question: &'static str,
-        varied: &str,
-    ) -> anyhow::Result<Benchmark> {
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let mut figures = vec![
             tps_figure(),
             Figure::new(
@@ -180,81 +142,44 @@ impl CommitArgs {
              follow one another at once, in the other order in every second run.",
             self.form
         );
-        Ok(Benchmark {
-            figures,
-            setup: Setup {
-                statements: self.form.set_up(),
-                ..Setup::default()
-            },
-            ..self.load.benchmark(name, question, varied, load)?
-        })
+        let transactions = [self.form.plain(), self.form.notifying("{channel}")];
+        let workloads = named_if_several(&self.workload);
+        let writers = ("writers", &self.writers);
+        let mut benchmark = self
+            .load
+            .describe(about, writers, &workloads, &transactions)?;
+        benchmark.method.insert(0, load);
+        benchmark.figures = figures;
+        benchmark.setup.statements = self.form.set_up();
+        Ok(benchmark)
     }
 }
 
 impl NotifyArgs {
-    pub fn notify(&self) -> anyhow::Result<Benchmark> {
-        let listeners = only("--listeners", &self.load.listeners, "--senders")?;
-        let workload = |delivery, senders| {
-            let transactions = vec![notification_alone()];
-            self.load
-                .workload(senders, listeners, delivery, transactions)
-        };
-        let mut figures = vec![tps_figure()];
-        figures.extend(delivery_figures());
-        Ok(Benchmark {
-            figures,
-            points: points(
-                &self.senders,
-                &[(String::new(), Delivery::Broadcast)],
-                workload,
-            ),
-            ..self.load.benchmark(
-                "notify",
-                "How many notifications per second can many sessions send?",
-                "senders",
-                "pgbench sends notifications and does nothing else, all on one channel.".to_owned(),
-            )?
-        })
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let senders = ("senders", &self.senders);
+        let workloads = unnamed(Delivery::Broadcast);
+        let transactions = [notification_alone()];
+        let mut benchmark = self
+            .load
+            .describe(about, senders, &workloads, &transactions)?;
+        let load = "pgbench sends notifications and does nothing else, all on one channel.";
+        benchmark.method.insert(0, load.to_owned());
+        benchmark.figures = vec![tps_figure()];
+        benchmark.figures.extend(delivery_figures());
+        Ok(benchmark)
     }
 }
 
 impl LoadArgs {
-    fn workload(
+    /// A benchmark without figures, and without what its transactions do. `clients` is the
+    /// option that names the sessions of pgbench.
+    fn describe(
         &self,
-        clients: u32,
-        listeners: u32,
-        delivery: Delivery,
-        transactions: Vec<Transaction>,
-    ) -> Workload {
-        Workload::from(Activity::Load(Load {
-            channel: CHANNEL,
-            clients,
-            jobs: None,
-            protocol: self.protocol,
-            variables: &[],
-            warmup: self.time.warmup,
-            duration: self.time.duration,
-            transactions,
-            listeners: vec![Listeners {
-                figures: "from_due",
-                count: listeners,
-                on_standby: false,
-                listen: LISTEN,
-                gets_load: true,
-                delivery,
-            }],
-            probe_period: Some(self.probe.period()),
-            has_standby: false,
-        }))
-    }
-
-    /// A benchmark without figures and points.
-    fn benchmark(
-        &self,
-        name: &'static str,
-        question: &'static str,
-        varied: &str,
-        load: String,
+        about: Benchmark,
+        clients: (&str, &Numbers),
+        workloads: &[(String, Delivery)],
+        transactions: &[Transaction],
     ) -> anyhow::Result<Benchmark> {
         let mut settings = Vec::new();
         if let Some(delay) = self.commit_delay {
@@ -263,10 +188,32 @@ impl LoadArgs {
             settings.push("commit_siblings=0".parse()?);
         }
         let TimeArgs { warmup, duration } = self.time;
-        let commit_delay = self.commit_delay;
+        let workload = |delivery, [clients, listeners]: [u32; 2]| {
+            Workload::from(Activity::Load(Load {
+                channel: CHANNEL,
+                pgbench: Pgbench {
+                    clients,
+                    jobs: None,
+                    protocol: self.protocol,
+                    variables: &[],
+                    warmup,
+                    duration,
+                },
+                transactions: transactions.to_vec(),
+                listeners: vec![Listeners {
+                    figures: "from_due",
+                    count: listeners,
+                    on_standby: false,
+                    listen: LISTEN,
+                    gets_load: true,
+                    delivery,
+                }],
+                probe_period: Some(self.probe.period()),
+            }))
+        };
+        let options = [clients, ("listeners", &self.listeners)];
         Ok(Benchmark {
             method: vec![
-                load,
                 format!(
                     "A load is {} s of warm-up, and {} s that are measured, of the same sessions. \
                      Every notification has to arrive at each of the sessions that listen ({}), \
@@ -283,16 +230,14 @@ impl LoadArgs {
                     self.probe.probes
                 ),
             ],
+            points: points(&about.axis, options, workloads, workload)?,
             programs: vec![pgbench::PROGRAM],
             settings,
-            needs_own_cluster: commit_delay
+            needs_own_cluster: self
+                .commit_delay
                 .map(|_| "--commit-delay is a setting of the whole server"),
             backlog_limit: Some(Duration::from_secs_f64(duration.as_secs_f64() * BACKLOG)),
-            ..Benchmark::new(
-                name,
-                question,
-                Axis::new(varied, varied, Scale::Logarithmic),
-            )
+            ..about
         })
     }
 }
@@ -324,19 +269,15 @@ fn tps_figure() -> Figure {
 
 /// How the notifications of a load arrived.
 fn delivery_figures() -> Vec<Figure> {
-    let latency = |start: &'static str, since: &'static str| {
-        STATISTICS.map(|(end, which)| {
-            let label = format!("latency of a notification from {since}, {which} (µs)");
-            Figure::new(&format!("{start}_{end}"), &label, Kind::Time)
-        })
-    };
-    let mut figures = latency("from_due", "when it was due").to_vec();
+    let from_due = "latency of a notification from when it was due";
+    let mut figures = latency_figures("from_due", from_due).to_vec();
     figures.push(Figure::new(
         "from_commit_count",
         "notifications that the latency from COMMIT's return is of",
         Kind::Count,
     ));
-    figures.extend(latency("from_commit", "COMMIT's return"));
+    let from_commit = "latency of a notification from COMMIT's return";
+    figures.extend(latency_figures("from_commit", from_commit));
     figures.push(Figure::new(
         BACKLOG_USEC,
         "time that a listener had still to read after the load (µs)",
@@ -367,12 +308,8 @@ fn queue_figures() -> Vec<Figure> {
             Kind::Count,
         ),
     ];
-    for (end, which) in &STATISTICS[..2] {
-        figures.push(Figure::new(
-            &format!("first_from_due_{end}"),
-            &format!("latency from when it was due, at its first listener, {which} (µs)"),
-            Kind::Time,
-        ));
-    }
+    let first = "latency from when it was due, at its first listener";
+    let [median, p99, _] = latency_figures("first_from_due", first);
+    figures.extend([median, p99]);
     figures
 }

@@ -7,11 +7,11 @@ use pinpoint_servers::options::{Numbers, as_seconds, numbers, positive_duration}
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use super::options::named;
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use super::options::{named, points};
+use crate::report::results::{Figure, Kind};
 use crate::workload::decoding::statements::Grouping;
 use crate::workload::decoding::{Decoding, Interface, library, recvlogical};
-use crate::workload::{Activity, Benchmark, Workload, points};
+use crate::workload::{Activity, Benchmark, Workload};
 
 /// Each of them has a file, twice with that of the other server.
 const MAX_TABLES: u32 = 1_000_000;
@@ -61,7 +61,7 @@ pub struct DecodeArgs {
 }
 
 impl DecodeArgs {
-    pub fn benchmark(&self) -> anyhow::Result<Benchmark> {
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let time = |name, label| Figure::new(name, label, Kind::Time);
         let mut figures = vec![
             time("ddl_seconds", "seconds to decode the DDL").drawn(),
@@ -85,7 +85,8 @@ impl DecodeArgs {
                  replication slots keep."
             }
         };
-        let workload = |grouping, tables| {
+        let options = [("tables", &self.tables)];
+        let workload = |grouping, [tables]: [u32; 1]| {
             Workload::from(Activity::Decoding(Decoding {
                 interface: self.interface,
                 grouping,
@@ -112,18 +113,14 @@ impl DecodeArgs {
             .map(str::to_owned)
             .into(),
             figures,
-            points: points(&self.tables, &named(&self.workload), workload),
+            points: points(&about.axis, options, &named(&self.workload), workload)?,
             programs,
             settings: self.settings()?,
             default_targets: |pg_config| {
                 vec![Target::stock(pg_config), library::target(pg_config)]
             },
             needs_own_cluster: Some("it makes databases and replication slots"),
-            ..Benchmark::new(
-                "decode",
-                "How long does logical decoding take for DDL on many tables?",
-                Axis::new("tables", "tables", Scale::Logarithmic),
-            )
+            ..about
         })
     }
 

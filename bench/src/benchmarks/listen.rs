@@ -11,12 +11,12 @@ use clap::{ArgAction, ValueEnum};
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{TimeArgs, named};
-use crate::clients::pgbench::{self, Protocol};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use super::options::{TimeArgs, named, points};
+use crate::clients::pgbench::{self, Pgbench, Protocol};
+use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::load::Load;
 use crate::workload::transaction::{Statement, Transaction};
-use crate::workload::{Activity, Benchmark, Setup, Workload, points};
+use crate::workload::{Activity, Benchmark, Workload};
 
 /// Rows of pgbench_accounts for each unit of the scale.
 const ACCOUNTS: u32 = 100_000;
@@ -144,86 +144,64 @@ impl Script {
 }
 
 impl ListenArgs {
-    pub fn listen(&self) -> Benchmark {
-        let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
-        Benchmark {
-            method: self.method(
-                "pgbench executes a script of one or two statements, each a transaction of its \
-                 own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
-                 LISTEN and UNLISTEN; LISTEN and NOTIFY. unique: each session on a channel of its \
-                 own. common: all on one channel. A LISTEN on a channel on which the session \
-                 listens already does nothing in PostgreSQL; that is what listen_unique and \
-                 listen_common measure, as their source does (\"Optimize LISTEN/NOTIFY\", \
-                 pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the notifications that \
-                 its sessions get, and does not count them."
-                    .to_owned(),
-            ),
-            figures: vec![tps.drawn()],
-            ..self.benchmark(
-                "listen",
-                "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
-                 themselves?",
-            )
-        }
+    pub fn describe_listen(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let workloads = "pgbench executes a script of one or two statements, each a transaction of \
+             its own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
+             LISTEN and UNLISTEN; LISTEN and NOTIFY. unique: each session on a channel of its \
+             own. common: all on one channel. A LISTEN on a channel on which the session \
+             listens already does nothing in PostgreSQL; that is what listen_unique and \
+             listen_common measure, as their source does (\"Optimize LISTEN/NOTIFY\", \
+             pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the notifications that \
+             its sessions get, and does not count them.";
+        self.describe(about, workloads.to_owned())
     }
 
-    pub fn overhead(&self) -> Benchmark {
-        let tps = Figure::new(TPS, "transactions per second", Kind::Rate);
-        Benchmark {
-            method: self.method(format!(
-                "pgbench looks up one row by its key in each transaction, as its own script \
-                 select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
-                 do not listen. select_only_listening: each has executed LISTEN once. Nothing is \
-                 notified, so the ratio should be 1.",
-                u64::from(ACCOUNTS) * u64::from(self.scale)
-            )),
-            figures: vec![tps.on_scale(Scale::Linear).drawn()],
-            setup: Setup {
-                pgbench_scale: Some(self.scale),
-                ..Setup::default()
-            },
-            ..self.benchmark(
-                "overhead",
-                "What does the library cost a server that does something else?",
-            )
-        }
+    pub fn describe_overhead(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let workloads = format!(
+            "pgbench looks up one row by its key in each transaction, as its own script \
+             select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
+             do not listen. select_only_listening: each has executed LISTEN once. Nothing is \
+             notified, so the ratio should be 1.",
+            u64::from(ACCOUNTS) * u64::from(self.scale)
+        );
+        let mut benchmark = self.describe(about, workloads)?;
+        benchmark.figures[0].scale = Scale::Linear;
+        benchmark.setup.pgbench_scale = Some(self.scale);
+        Ok(benchmark)
     }
 
-    fn method(&self, workloads: String) -> Vec<String> {
-        vec![
-            workloads,
-            format!(
-                "A run takes {} s after {} s that are not measured, in the same sessions. \
-                 Transactions per second are those that pgbench reports, without the time that it \
-                 takes to connect. A transaction that fails is an error.",
-                self.time.duration.as_secs_f64(),
-                self.time.warmup.as_secs_f64()
-            ),
-        ]
-    }
-
-    fn benchmark(&self, subcommand: &'static str, question: &'static str) -> Benchmark {
-        let workload = |script, clients| self.workload(script, clients);
-        Benchmark {
-            points: points(&self.connections, &named(&self.workload), workload),
+    fn describe(&self, about: Benchmark, workloads: String) -> anyhow::Result<Benchmark> {
+        let options = [("connections", &self.connections)];
+        let workload = |script, [clients]: [u32; 1]| self.workload(script, clients);
+        Ok(Benchmark {
+            method: vec![
+                workloads,
+                format!(
+                    "A run takes {} s after {} s that are not measured, in the same sessions. \
+                     Transactions per second are those that pgbench reports, without the time that \
+                     it takes to connect. A transaction that fails is an error.",
+                    self.time.duration.as_secs_f64(),
+                    self.time.warmup.as_secs_f64()
+                ),
+            ],
+            figures: vec![Figure::new(TPS, "transactions per second", Kind::Rate).drawn()],
+            points: points(&about.axis, options, &named(&self.workload), workload)?,
             programs: vec![pgbench::PROGRAM],
-            ..Benchmark::new(
-                subcommand,
-                question,
-                Axis::new("connections", "connections", Scale::Logarithmic),
-            )
-        }
+            ..about
+        })
     }
 
     fn workload(&self, script: Script, clients: u32) -> Workload {
         Workload::from(Activity::Load(Load {
             channel: "listen_",
-            clients,
-            jobs: self.jobs,
-            protocol: self.protocol,
-            variables: &[("listening", "0")],
-            warmup: self.time.warmup,
-            duration: self.time.duration,
+            pgbench: Pgbench {
+                clients,
+                jobs: self.jobs,
+                protocol: self.protocol,
+                variables: &[("listening", "0")],
+                warmup: self.time.warmup,
+                duration: self.time.duration,
+            },
             transactions: vec![Transaction {
                 name: "pgbench",
                 rate: TPS,
@@ -234,7 +212,6 @@ impl ListenArgs {
             }],
             listeners: Vec::new(),
             probe_period: None,
-            has_standby: false,
         }))
     }
 }

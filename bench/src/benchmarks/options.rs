@@ -1,6 +1,5 @@
 //! Options that several benchmarks share.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -8,8 +7,12 @@ use clap::{Args, ValueEnum};
 use pinpoint_servers::options::{Numbers, as_seconds, duration, positive_duration};
 use serde::Serialize;
 
+use crate::clients::latency::STATISTICS;
+use crate::report::results::{Axis, Figure, Kind};
+use crate::workload::{PointId, Workload};
+
 /// More transactions or round trips take longer than anybody waits.
-const MOST: i64 = 1_000_000_000;
+pub const MOST: i64 = 1_000_000_000;
 
 /// More than one in a millisecond would be a load of its own.
 const MAX_PROBES: i64 = 1000;
@@ -48,23 +51,54 @@ impl ProbeArgs {
     }
 }
 
-/// Instead of a time, a number.
-pub fn count(text: &str) -> Result<NonZeroU32, String> {
-    let count = text.parse::<NonZeroU32>().map_err(|e| e.to_string())?;
-    if i64::from(count.get()) > MOST {
-        return Err(format!("{count} is not in 1..={MOST}"));
+/// The points for each number of the option that the axis is named for, with each of the
+/// workloads. The other options must have one number each.
+///
+/// Numbers are ascending, so that idle sessions are only ever added: while hundreds of
+/// sessions end, a server is busy.
+pub fn points<W: Copy, const N: usize>(
+    axis: &Axis,
+    options: [(&str, &Numbers); N],
+    workloads: &[(String, W)],
+    workload: impl Fn(W, [u32; N]) -> Workload,
+) -> anyhow::Result<Vec<(PointId, Workload)>> {
+    let option = |name: &str| format!("--{}", name.replace('_', "-"));
+    let mut all = options.map(|(_, numbers)| numbers.first());
+    let mut points = Vec::new();
+    for (position, (name, numbers)) in options.into_iter().enumerate() {
+        if name != axis.name {
+            ensure!(
+                !numbers.vary(),
+                "{} has several numbers, but it is {} that varies here: name only one, or use \
+                 another subcommand",
+                option(name),
+                option(&axis.name)
+            );
+            continue;
+        }
+        for x in numbers.iter() {
+            all[position] = x;
+            for (name, choice) in workloads {
+                let workload = workload(*choice, all);
+                let name = name.clone();
+                points.push((PointId { workload: name, x }, workload));
+            }
+        }
     }
-    Ok(count)
+    Ok(points)
 }
 
-/// The one number of an option that is not what the benchmark varies.
-pub fn only(option: &str, numbers: &Numbers, varied: &str) -> anyhow::Result<u32> {
-    ensure!(
-        !numbers.vary(),
-        "{option} has several numbers, but it is {varied} that varies here: name only one, or use \
-         another subcommand"
-    );
-    Ok(numbers.first())
+/// Of a benchmark that has one workload, without a name.
+pub fn unnamed<W>(workload: W) -> [(String, W); 1] {
+    [(String::new(), workload)]
+}
+
+/// The figures of latencies, by the beginning of their names.
+pub fn latency_figures(start: &str, what: &str) -> [Figure; 3] {
+    STATISTICS.map(|(end, which)| {
+        let label = format!("{what}, {which} (µs)");
+        Figure::new(&format!("{start}_{end}"), &label, Kind::Time)
+    })
 }
 
 /// What the command line calls a value.

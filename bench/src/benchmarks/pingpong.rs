@@ -1,14 +1,12 @@
 //! `pingpong` and `multicast`: round trips of notifications.
 
-use std::num::NonZeroU32;
-
 use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{TimeArgs, count, only};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use super::options::{MOST, TimeArgs, points, unnamed};
+use crate::report::results::{Figure, Kind};
 use crate::workload::round_trips::{MAX_LATENCY, P50_LATENCY, P99_LATENCY, PER_SEC, RoundTrips};
-use crate::workload::{Activity, Benchmark, IdleSessions, PointId, Workload};
+use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct PingpongArgs {
@@ -35,39 +33,16 @@ pub struct PingpongArgs {
     time: TimeArgs,
 
     /// Instead of --duration: make every run N round trips long
-    #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = count)]
-    round_trips: Option<NonZeroU32>,
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "duration",
+        value_parser = clap::value_parser!(u32).range(1..=MOST),
+    )]
+    round_trips: Option<u32>,
 }
 
 impl PingpongArgs {
-    pub fn pingpong(&self) -> anyhow::Result<Benchmark> {
-        let group = only("--group", &self.group, "--idle-listeners")?;
-        let at = |idle| (PointId::at(idle), self.workload(group, idle));
-        Ok(Benchmark {
-            points: self.idle_listeners.iter().map(at).collect(),
-            ..self.benchmark(
-                "pingpong",
-                "How many round trips per second do two sessions make while others listen on \
-                 channels of their own?",
-                Axis::new("idle_listeners", "idle listeners", Scale::Logarithmic),
-            )
-        })
-    }
-
-    pub fn multicast(&self) -> anyhow::Result<Benchmark> {
-        let idle = only("--idle-listeners", &self.idle_listeners, "--group")?;
-        let at = |group| (PointId::at(group), self.workload(group, idle));
-        Ok(Benchmark {
-            points: self.group.iter().map(at).collect(),
-            ..self.benchmark(
-                "multicast",
-                "How many round trips per second does a session make to a group of listeners \
-                 that all answer?",
-                Axis::new("group", "listeners in the group", Scale::Logarithmic),
-            )
-        })
-    }
-
     fn workload(&self, group: u32, idle: u32) -> Workload {
         Workload {
             idle: IdleSessions {
@@ -83,12 +58,19 @@ impl PingpongArgs {
         }
     }
 
-    fn benchmark(&self, name: &'static str, question: &'static str, axis: Axis) -> Benchmark {
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let options = [
+            ("idle_listeners", &self.idle_listeners),
+            ("group", &self.group),
+        ];
         let length = match self.round_trips {
             Some(count) => format!("{count} round trips"),
             None => format!("{} s", self.time.duration.as_secs_f64()),
         };
-        Benchmark {
+        Ok(Benchmark {
+            points: points(&about.axis, options, &unnamed(()), |(), [idle, group]| {
+                self.workload(group, idle)
+            })?,
             method: vec![
                 "A session notifies one or several others, each of which answers at once with a \
                  NOTIFY to a channel on which only the first one listens; when all answers are \
@@ -121,7 +103,7 @@ impl PingpongArgs {
                 Figure::new(P50_LATENCY, "median of the round trips (µs)", Kind::Time),
                 Figure::new(MAX_LATENCY, "longest round trip (µs)", Kind::Time),
             ],
-            ..Benchmark::new(name, question, axis)
-        }
+            ..about
+        })
     }
 }

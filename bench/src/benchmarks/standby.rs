@@ -8,16 +8,15 @@ use pinpoint_servers::options::{Numbers, numbers};
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs};
+use super::options::{ProbeArgs, TimeArgs, latency_figures, points, unnamed};
 use super::transaction::{CHANNEL, Form};
-use crate::clients::latency::STATISTICS;
-use crate::clients::pgbench::{self, MAX_CLIENTS, Protocol};
-use crate::report::results::{Axis, Figure, Kind, Scale};
+use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
+use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::standby::REPLICATE;
 use crate::workload::transaction::Transaction;
-use crate::workload::{Activity, Benchmark, PointId, Setup, Workload};
+use crate::workload::{Activity, Benchmark, Setup, Workload};
 
 /// The transaction of the writers and of the probe.
 const FORM: Form = Form::Statement;
@@ -49,9 +48,10 @@ pub struct StandbyArgs {
 }
 
 impl StandbyArgs {
-    pub fn benchmark(&self) -> Benchmark {
-        let at = |writers| (PointId::at(writers), self.workload(writers));
-        Benchmark {
+    pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
+        let options = [("writers", &self.writers)];
+        let workload = |(), [writers]: [u32; 1]| self.workload(writers);
+        Ok(Benchmark {
             method: vec![
                 "Each server has a streaming standby, on the same machine. Unless targets were \
                  named, the two differ by pinpoint.replicate alone: with it off nothing of a \
@@ -78,7 +78,7 @@ impl StandbyArgs {
                 ),
             ],
             figures: figures(),
-            points: self.writers.iter().map(at).collect(),
+            points: points(&about.axis, options, &unnamed(()), workload)?,
             setup: Setup {
                 statements: FORM.set_up(),
                 standby: true,
@@ -93,13 +93,8 @@ impl StandbyArgs {
                     "add preload=pg_pinpoint,extension=pg_pinpoint to it",
                 ))
             },
-            ..Benchmark::new(
-                "standby",
-                "How long does a notification take to a listener on a standby, and what does it \
-                 cost the sender?",
-                Axis::new("writers", "writers", Scale::Logarithmic),
-            )
-        }
+            ..about
+        })
     }
 
     fn workload(&self, writers: u32) -> Workload {
@@ -113,12 +108,14 @@ impl StandbyArgs {
         };
         Workload::from(Activity::Load(Load {
             channel: CHANNEL,
-            clients: writers,
-            jobs: None,
-            protocol: Protocol::Simple,
-            variables: &[],
-            warmup: self.time.warmup,
-            duration: self.time.duration,
+            pgbench: Pgbench {
+                clients: writers,
+                jobs: None,
+                protocol: Protocol::Simple,
+                variables: &[],
+                warmup: self.time.warmup,
+                duration: self.time.duration,
+            },
             transactions: vec![Transaction {
                 rate: TPS,
                 ..FORM.notifying(PROBE_CHANNEL)
@@ -133,7 +130,6 @@ impl StandbyArgs {
                 listeners("standby", true),
             ],
             probe_period: Some(self.probe.period()),
-            has_standby: true,
         }))
     }
 }
@@ -166,12 +162,8 @@ fn figures() -> Vec<Figure> {
             "until a listener on the primary has the notification",
         ),
     ] {
-        for (end, which) in STATISTICS {
-            let label = format!("{what}, {which} (µs)");
-            let figure = Figure::new(&format!("{start}_{end}"), &label, Kind::Time);
-            let is_median = end == STATISTICS[0].0;
-            figures.push(if is_median { figure.drawn() } else { figure });
-        }
+        let [median, p99, max] = latency_figures(start, what);
+        figures.extend([median.drawn(), p99, max]);
     }
     let share = "the notification's time on the standby divided by the row's";
     let share = |name, which| {

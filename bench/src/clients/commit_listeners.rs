@@ -6,25 +6,21 @@
 //! session would be as many threads as the server has processes, competing with
 //! them.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, anyhow, bail};
-use futures_util::stream::{self, StreamExt, TryStreamExt};
-use pinpoint_servers::connection::within;
+use anyhow::{Error, anyhow, bail};
 use tokio::sync::Notify;
-use tokio_postgres::Config;
+use tokio_postgres::{Config, Notification};
 
-use super::processor_time;
-use super::reader::ReaderThread;
-use super::session::CONNECTING_AT_ONCE;
+use super::reader::Readers;
 
 /// The sessions. They end when this is dropped.
 #[derive(Debug)]
 pub struct CommitListeners {
-    size: usize,
-    shared: Arc<Shared>,
-    thread: ReaderThread,
+    pub rounds: Arc<Rounds>,
+    pub readers: Readers,
 }
 
 impl CommitListeners {
@@ -35,92 +31,32 @@ impl CommitListeners {
         statements: &str,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let listeners = Self::new(size)?;
-        let statements: Arc<str> = statements.into();
-        stream::iter(0..size)
-            .map(|number| {
-                let shared = listeners.shared.clone();
-                let thread = &listeners.thread;
-                let listening = thread.listen(config.clone(), statements.clone(), move |arrival| {
-                    match arrival {
-                        Ok(_) => shared.received(number, Instant::now()),
-                        Err(error) => shared.fail(error.context("a listener failed")),
-                    }
-                });
-                async move { within(timeout, "a listener's connection and LISTEN", listening).await? }
-            })
-            .buffer_unordered(CONNECTING_AT_ONCE)
-            .try_collect::<()>()
-            .await
-            .context("a listener could not connect")?;
-        Ok(listeners)
-    }
-
-    /// Without connections.
-    fn new(size: usize) -> anyhow::Result<Self> {
-        let shared = Shared::default();
-        shared.lock().received.resize(size, 0);
-        Ok(Self {
-            size,
-            shared: Arc::new(shared),
-            thread: ReaderThread::start()?,
-        })
-    }
-
-    /// From now on each session is to receive `count` notifications.
-    pub fn expect(&self, count: u32) -> anyhow::Result<()> {
-        let mut round = self.shared.lock();
-        if let Some(failure) = round.failure.take() {
-            return Err(failure);
-        }
-        round.expected = count;
-        round.received.fill(0);
-        round.arrivals.clear();
-        Ok(())
-    }
-
-    /// Waits until every session has received what was expected, and returns when
-    /// each had the last of it, the earliest first.
-    pub async fn arrivals(&self, timeout: Duration) -> anyhow::Result<Vec<Instant>> {
-        let everywhere = async {
-            loop {
-                let changed = self.shared.changed.notified();
-                if let Some(arrivals) = self.shared.lock().finish(self.size)? {
-                    return Ok(arrivals);
-                }
-                changed.await;
+        let rounds = Arc::new(Rounds::of(size));
+        let on_arrival = |number| {
+            let rounds = rounds.clone();
+            move |arrival: Result<Notification, Error>| match arrival {
+                Ok(_) => rounds.received(number, Instant::now()),
+                Err(error) => rounds.fail(error.context("a listener failed")),
             }
         };
-        match tokio::time::timeout(timeout, everywhere).await {
-            Ok(result) => result,
-            Err(_) => {
-                let round = self.shared.lock();
-                let received: u32 = round.received.iter().sum();
-                bail!(
-                    "only {received} of {} notifications had arrived at {} listeners after \
-                     {timeout:?}: if the server is only slow, raise --timeout",
-                    u64::from(round.expected) * self.size as u64,
-                    self.size
-                );
-            }
-        }
-    }
-
-    /// The processor time that the thread of the sessions has used.
-    pub async fn processor_time(&self) -> anyhow::Result<Duration> {
-        self.thread.run(processor_time::of_this_thread).await?
+        let readers = Readers::connect(1, size, config, statements, timeout, on_arrival);
+        Ok(Self {
+            readers: readers.await?,
+            rounds,
+        })
     }
 }
 
-#[derive(Debug, Default)]
-struct Shared {
+/// What the sessions receive, round by round.
+#[derive(Debug)]
+pub struct Rounds {
     round: Mutex<Round>,
     /// When a round is complete, or a session has failed.
     changed: Notify,
 }
 
 /// From one `expect` to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Round {
     /// By each session.
     expected: u32,
@@ -131,21 +67,60 @@ struct Round {
     failure: Option<Error>,
 }
 
-impl Round {
-    /// The arrivals, if there are as many as sessions.
-    fn finish(&mut self, sessions: usize) -> anyhow::Result<Option<Vec<Instant>>> {
-        match self.failure.take() {
-            Some(failure) => Err(failure),
-            None if self.arrivals.len() == sessions => Ok(Some(std::mem::take(&mut self.arrivals))),
-            None => Ok(None),
+impl Rounds {
+    fn of(sessions: usize) -> Self {
+        Self {
+            round: Mutex::new(Round {
+                expected: 0,
+                received: vec![0; sessions],
+                arrivals: Vec::new(),
+                failure: None,
+            }),
+            changed: Notify::new(),
         }
     }
-}
 
-impl Shared {
     fn lock(&self) -> MutexGuard<'_, Round> {
         // Nothing that is done with it panics.
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on each session is to receive `count` notifications.
+    pub fn expect(&self, count: u32) -> anyhow::Result<()> {
+        let mut round = self.lock();
+        round.failure.take().map_or(Ok(()), Err)?;
+        round.expected = count;
+        round.received.fill(0);
+        round.arrivals.clear();
+        Ok(())
+    }
+
+    /// Waits until every session has received what was expected, and returns when
+    /// each had the last of it.
+    pub async fn arrivals(&self, timeout: Duration) -> anyhow::Result<Vec<Instant>> {
+        let everywhere = async {
+            loop {
+                let changed = self.changed.notified();
+                {
+                    let mut round = self.lock();
+                    round.failure.take().map_or(Ok(()), Err)?;
+                    if round.arrivals.len() == round.received.len() {
+                        return Ok(mem::take(&mut round.arrivals));
+                    }
+                }
+                changed.await;
+            }
+        };
+        if let Ok(result) = tokio::time::timeout(timeout, everywhere).await {
+            return result;
+        }
+        let round = self.lock();
+        let (size, received) = (round.received.len(), round.received.iter().sum::<u32>());
+        bail!(
+            "only {received} of {} notifications had arrived at {size} listeners after \
+             {timeout:?}: if the server is only slow, raise --timeout",
+            u64::from(round.expected) * size as u64
+        )
     }
 
     /// Session `number` has received a notification.
@@ -180,34 +155,30 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(1);
 
-    fn listeners(size: usize) -> CommitListeners {
-        CommitListeners::new(size).unwrap()
-    }
-
     #[tokio::test(flavor = "current_thread")]
     async fn a_session_has_arrived_with_its_last_notification() {
-        let listeners = listeners(2);
-        listeners.expect(2).unwrap();
+        let rounds = Rounds::of(2);
+        rounds.expect(2).unwrap();
         let start = Instant::now();
         let times = [0, 1, 2, 3].map(|n| start + n * SHORT);
         for (session, time) in [1, 0, 0, 1].into_iter().zip(times) {
-            listeners.shared.received(session, time);
+            rounds.received(session, time);
         }
-        assert_eq!(listeners.arrivals(SHORT).await.unwrap(), times[2..]);
+        assert_eq!(rounds.arrivals(SHORT).await.unwrap(), times[2..]);
         // Nobody has nothing to wait for.
-        let nobody = self::listeners(0);
+        let nobody = Rounds::of(0);
         nobody.expect(5).unwrap();
         assert_eq!(nobody.arrivals(SHORT).await.unwrap(), []);
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn what_is_missing_is_counted() {
-        let listeners = listeners(3);
-        listeners.expect(2).unwrap();
+        let rounds = Rounds::of(3);
+        rounds.expect(2).unwrap();
         for session in [0, 0, 2] {
-            listeners.shared.received(session, Instant::now());
+            rounds.received(session, Instant::now());
         }
-        let error = listeners.arrivals(SHORT).await.unwrap_err();
+        let error = rounds.arrivals(SHORT).await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "only 3 of 6 notifications had arrived at 3 listeners after 1ms: \
@@ -217,34 +188,21 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn more_than_was_sent_is_an_error_of_the_next_round_at_the_latest() {
-        let listeners = listeners(1);
-        listeners.expect(1).unwrap();
-        listeners.shared.received(0, Instant::now());
-        listeners.arrivals(SHORT).await.unwrap();
-        listeners.shared.received(0, Instant::now());
-        let error = listeners.expect(1).unwrap_err();
+        let rounds = Rounds::of(1);
+        rounds.expect(1).unwrap();
+        rounds.received(0, Instant::now());
+        rounds.arrivals(SHORT).await.unwrap();
+        rounds.received(0, Instant::now());
+        let error = rounds.expect(1).unwrap_err();
         assert!(error.to_string().contains("received 2 notifications"));
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_session_that_fails_ends_the_waiting() {
-        let listeners = listeners(1);
-        listeners.expect(1).unwrap();
-        let shared = listeners.shared.clone();
-        let failing = move || shared.fail(anyhow!("gone"));
-        listeners.thread.run(failing).await.unwrap();
-        let error = listeners
-            .arrivals(Duration::from_secs(60))
-            .await
-            .unwrap_err();
+        let rounds = Rounds::of(1);
+        rounds.expect(1).unwrap();
+        rounds.fail(anyhow!("gone"));
+        let error = rounds.arrivals(Duration::from_secs(60)).await.unwrap_err();
         assert_eq!(error.to_string(), "gone");
-    }
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn the_thread_tells_its_own_processor_time() {
-        let listeners = listeners(0);
-        let first = listeners.processor_time().await.unwrap();
-        let second = listeners.processor_time().await.unwrap();
-        assert!(second > first, "{first:?} {second:?}");
     }
 }

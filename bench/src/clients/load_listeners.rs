@@ -1,20 +1,18 @@
 //! Listeners that read everything, as fast as it comes, and tell by its payload what a
 //! notification is part of: the load, the probe, or the fence, which is the last one.
 
+use std::mem;
 use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, ensure};
 use futures_util::future::{Either, select, try_join_all};
-use futures_util::stream::{self, StreamExt, TryStreamExt};
 use pinpoint_servers::connection::within;
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 use tokio_postgres::{Config, Notification};
 
-use super::processor_time;
-use super::reader::ReaderThread;
-use super::session::CONNECTING_AT_ONCE;
+use super::reader::Readers;
 
 /// What the payloads of the probe begin with, before their number.
 const PROBE: &str = "probe ";
@@ -57,23 +55,6 @@ impl Origin {
     }
 }
 
-/// Sessions that listen. They are read by as many threads as the machine has cores,
-/// if there are as many of them, and end when this is dropped.
-#[derive(Debug)]
-pub struct LoadListeners {
-    arrivals: Vec<mpsc::UnboundedReceiver<Result<Arrival, Error>>>,
-    threads: Vec<ReaderThread>,
-}
-
-/// The arrival of a notification that is not part of the load.
-#[derive(Debug, Clone, Copy)]
-struct Arrival {
-    origin: Origin,
-    at: Instant,
-    /// Notifications of the load until then.
-    load: u64,
-}
-
 /// All that a listener has received.
 #[derive(Debug)]
 pub struct Received {
@@ -84,33 +65,97 @@ pub struct Received {
     pub load: u64,
 }
 
+/// Sessions that listen. They are read by as many threads as the machine has cores,
+/// if there are as many of them, and end when this is dropped.
+#[derive(Debug)]
+pub struct LoadListeners {
+    received: Vec<oneshot::Receiver<anyhow::Result<Received>>>,
+    pub readers: Readers,
+}
+
 impl LoadListeners {
     /// Connects `count` sessions, which execute `statements` to listen.
-    pub async fn start(count: u32, config: &Config, statements: &str) -> anyhow::Result<Self> {
+    pub async fn start(
+        count: u32,
+        config: &Config,
+        statements: &str,
+        timeout: Duration,
+    ) -> anyhow::Result<Self> {
+        let count = count as usize;
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        let threads: Vec<ReaderThread> = (0..cores.min(count as usize))
-            .map(|_| ReaderThread::start())
-            .collect::<anyhow::Result<_>>()?;
-        let arrivals = stream::iter(0..count as usize)
-            .map(|number| listen(&threads[number % threads.len()], config, statements))
-            .buffered(CONNECTING_AT_ONCE)
-            .try_collect()
-            .await?;
-        Ok(Self { arrivals, threads })
+        let mut received = Vec::new();
+        let collect = |_| {
+            let (done, all) = oneshot::channel();
+            received.push(all);
+            let mut collector = Collector {
+                probes: Vec::new(),
+                load: 0,
+                done: Some(done),
+            };
+            move |arrival| collector.arrived(arrival)
+        };
+        let threads = cores.min(count);
+        let readers = Readers::connect(threads, count, config, statements, timeout, collect);
+        Ok(Self {
+            readers: readers.await?,
+            received,
+        })
     }
 
     /// Waits until each has the fence, and returns all that came before it.
     pub async fn receive(&mut self) -> anyhow::Result<Vec<Received>> {
-        try_join_all(self.arrivals.iter_mut().map(receive)).await
+        let received = self.received.drain(..).map(async |received| {
+            let received = received.await;
+            received.context("the thread of a listener has ended")?
+        });
+        try_join_all(received).await
+    }
+}
+
+/// Collects what a listener receives, up to the fence or an error.
+struct Collector {
+    probes: Vec<(u32, Instant)>,
+    load: u64,
+    done: Option<oneshot::Sender<anyhow::Result<Received>>>,
+}
+
+impl Collector {
+    fn arrived(&mut self, arrival: Result<Notification, Error>) {
+        let end = match arrival {
+            Ok(notification) => self.take(Origin::of(notification.payload())).transpose(),
+            Err(error) => Some(Err(error.context("a listener failed"))),
+        };
+        if let Some(end) = end
+            && let Some(done) = self.done.take()
+        {
+            // Nobody wants it any more if the receiver has gone.
+            let _ = done.send(end);
+        }
     }
 
-    /// The processor time that the threads have used.
-    pub async fn processor_time(&self) -> anyhow::Result<Duration> {
-        let mut sum = Duration::ZERO;
-        for thread in &self.threads {
-            sum += thread.run(processor_time::of_this_thread).await??;
+    /// Returns all that was received if this is the fence.
+    fn take(&mut self, origin: Origin) -> anyhow::Result<Option<Received>> {
+        match origin {
+            Origin::Load => self.load += 1,
+            Origin::Probe(number) => {
+                if let Some(&(last, _)) = self.probes.last() {
+                    ensure!(
+                        number > last,
+                        "probe {number} arrived at a listener after probe {last}: the server \
+                         changed their order, or sent one twice"
+                    );
+                }
+                self.probes.push((number, Instant::now()));
+            }
+            Origin::Fence => {
+                return Ok(Some(Received {
+                    probes: mem::take(&mut self.probes),
+                    fence: Instant::now(),
+                    load: self.load,
+                }));
+            }
         }
-        Ok(sum)
+        Ok(None)
     }
 }
 
@@ -131,69 +176,6 @@ pub async fn exchange<S, R>(
         Either::Right((received, sending)) => {
             let received = received?;
             Ok((sending.await?, received))
-        }
-    }
-}
-
-async fn listen(
-    thread: &ReaderThread,
-    config: &Config,
-    statements: &str,
-) -> anyhow::Result<mpsc::UnboundedReceiver<Result<Arrival, Error>>> {
-    let (arrived, arrivals) = mpsc::unbounded_channel();
-    let mut load = 0;
-    let on_arrival = move |arrival: Result<Notification, Error>| {
-        let arrival = match arrival {
-            Ok(notification) => match Origin::of(notification.payload()) {
-                Origin::Load => {
-                    load += 1;
-                    return;
-                }
-                origin => Ok(Arrival {
-                    origin,
-                    at: Instant::now(),
-                    load,
-                }),
-            },
-            Err(error) => Err(error),
-        };
-        // Nobody wants it any more if the receiver has gone.
-        let _ = arrived.send(arrival);
-    };
-    thread
-        .listen(config.clone(), statements.to_owned(), on_arrival)
-        .await
-        .context("a listener failed")?;
-    Ok(arrivals)
-}
-
-async fn receive(
-    arrivals: &mut mpsc::UnboundedReceiver<Result<Arrival, Error>>,
-) -> anyhow::Result<Received> {
-    let mut probes: Vec<(u32, Instant)> = Vec::new();
-    loop {
-        let arrival = arrivals.recv().await;
-        let arrival = arrival.context("the thread of a listener has ended")?;
-        let arrival = arrival.context("a listener failed")?;
-        match arrival.origin {
-            Origin::Probe(number) => {
-                if let Some(&(last, _)) = probes.last() {
-                    ensure!(
-                        number > last,
-                        "probe {number} arrived at a listener after probe {last}: the server \
-                         changed their order, or sent one twice"
-                    );
-                }
-                probes.push((number, arrival.at));
-            }
-            Origin::Fence => {
-                return Ok(Received {
-                    probes,
-                    fence: arrival.at,
-                    load: arrival.load,
-                });
-            }
-            Origin::Load => {}
         }
     }
 }

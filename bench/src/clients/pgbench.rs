@@ -5,19 +5,14 @@
 //! (`--progress`) tells where the warm-up has ended.
 
 use std::fs;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
-use futures_util::future::try_join;
-use nix::sys::signal::Signal;
-use pinpoint_servers::connection::within;
 use pinpoint_servers::process::first_lines;
 use pinpoint_servers::server::Server;
 use serde::Serialize;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 pub const PROGRAM: &str = "pgbench";
 
@@ -51,35 +46,45 @@ pub struct Load {
     pub transactions_per_sec: f64,
 }
 
-/// What pgbench is to do.
-#[derive(Debug, Clone, Copy)]
-pub struct Pgbench<'a> {
-    /// The transaction, which every session repeats.
-    pub script: &'a str,
-    /// Variables of the script, and their values at the beginning of each session.
-    pub variables: &'a [(&'a str, &'a str)],
+/// A load that pgbench is to make.
+#[derive(Debug, Clone)]
+pub struct Pgbench {
     /// Sessions.
     pub clients: u32,
-    /// Threads, no more than sessions.
-    pub jobs: u32,
+    /// Threads, at most. By default as many as can run at a time.
+    pub jobs: Option<u32>,
     pub protocol: Protocol,
+    /// Variables of the script, and their values at the beginning of each session.
+    pub variables: &'static [(&'static str, &'static str)],
     /// Not measured, at the beginning.
     pub warmup: Duration,
     pub duration: Duration,
-    /// For all that comes on top: to connect, and the last transactions.
-    pub timeout: Duration,
 }
 
-impl Pgbench<'_> {
-    /// Makes one load, and says when the warm-up is over. A load that is cut short,
-    /// since it takes long to connect, is made again.
-    pub async fn run(&self, server: &Server, mut on_warm: impl FnMut()) -> anyhow::Result<Load> {
+impl Pgbench {
+    /// Makes one load, in which every session repeats the script, and says when the warm-up
+    /// is over. A load that is cut short, since it takes long to connect, is made again.
+    /// `timeout` is for all that comes on top: to connect, and the last transactions.
+    pub async fn run(
+        &self,
+        server: &Server,
+        script: &str,
+        timeout: Duration,
+        on_warm: impl Fn(),
+    ) -> anyhow::Result<Load> {
+        let folder = server.folder();
+        fs::write(folder.join(SCRIPT), script).with_context(|| {
+            format!(
+                "could not write to {}: make room there or name another place with --temp-dir",
+                folder.display()
+            )
+        })?;
         let mut connecting = CONNECTION_TIME * self.clients;
         let mut transactions = 0;
         loop {
             let time = self.warmup + self.duration + connecting;
             let seconds = (time.as_secs_f64().round() as u64).max(1);
-            let output = self.load(server, seconds, &mut on_warm).await?;
+            let output = self.load(server, seconds, timeout, &on_warm).await?;
             let (count, rate) = parse(&output, self.warmup)?;
             transactions += count;
             match rate {
@@ -91,7 +96,7 @@ impl Pgbench<'_> {
                         transactions_per_sec,
                     });
                 }
-                _ if connecting < self.timeout => {
+                _ if connecting < timeout => {
                     connecting = output.connecting.max(2 * connecting + self.duration);
                 }
                 _ => bail!(
@@ -107,38 +112,60 @@ impl Pgbench<'_> {
         &self,
         server: &Server,
         seconds: u64,
-        on_warm: &mut impl FnMut(),
+        timeout: Duration,
+        on_warm: impl Fn(),
     ) -> anyhow::Result<Output> {
-        let folder = server.folder();
-        fs::write(folder.join(SCRIPT), self.script).with_context(|| {
-            format!(
-                "could not write to {}: make room there or name another place with --temp-dir",
-                folder.display()
-            )
-        })?;
-        let protocol = self.protocol.to_possible_value();
+        let protocol = match self.protocol {
+            Protocol::Simple => "simple",
+            Protocol::Prepared => "prepared",
+        };
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let mut arguments = vec![
             "--no-vacuum".to_owned(),
             format!("--file={SCRIPT}"),
-            format!(
-                "--protocol={}",
-                protocol.as_ref().map_or("", |p| p.get_name())
-            ),
+            format!("--protocol={protocol}"),
             format!("--client={}", self.clients),
-            format!("--jobs={}", self.jobs),
+            format!("--jobs={}", self.jobs.unwrap_or(cores).min(self.clients)),
             format!("--time={seconds}"),
             "--progress=1".to_owned(),
         ];
         for (name, value) in self.variables {
             arguments.push(format!("--define={name}={value}"));
         }
-        let limit = Duration::from_secs(seconds) + self.timeout;
-        execute(server, &arguments, limit, self.warmup, on_warm).await
+
+        let mut progress = Vec::new();
+        let mut is_warm = self.warmup.is_zero();
+        if is_warm {
+            on_warm();
+        }
+        let on_line = |line: &str| {
+            let Some(report) = parse_progress(line) else {
+                return false;
+            };
+            progress.push(report);
+            if !is_warm && is_after(report.0, self.warmup) {
+                is_warm = true;
+                on_warm();
+            }
+            true
+        };
+        let limit = Duration::from_secs(seconds) + timeout;
+        let stdout = server.run_program(PROGRAM, &arguments, limit, on_line);
+        let stdout = stdout.await?;
+        let connecting = value(&stdout, "initial connection time =")
+            .and_then(|text| text.parse::<f64>().ok())
+            .and_then(|milliseconds| Duration::try_from_secs_f64(milliseconds / 1e3).ok())
+            .unwrap_or_default();
+        Ok(Output {
+            stdout,
+            progress,
+            connecting,
+        })
     }
 }
 
 /// What pgbench has printed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Output {
     stdout: String,
     /// Its reports of every second: when, and transactions per second since the
@@ -151,79 +178,12 @@ struct Output {
 /// Makes the tables of pgbench's own scripts, with 100,000 rows times `scale` in
 /// pgbench_accounts.
 pub async fn initialise(server: &Server, scale: u32, timeout: Duration) -> anyhow::Result<()> {
-    let arguments = [
-        "--initialize".to_owned(),
-        "--quiet".to_owned(),
-        format!("--scale={scale}"),
-    ];
+    let arguments = ["--initialize", "--quiet", &format!("--scale={scale}")];
     let limit = TIME_TO_FILL * scale + timeout;
-    execute(server, &arguments, limit, Duration::ZERO, &mut || ()).await?;
+    server
+        .run_program(PROGRAM, &arguments, limit, |_| false)
+        .await?;
     Ok(())
-}
-
-/// Runs pgbench to its end, and says when the warm-up is over.
-async fn execute(
-    server: &Server,
-    arguments: &[String],
-    limit: Duration,
-    warmup: Duration,
-    on_warm: &mut impl FnMut(),
-) -> anyhow::Result<Output> {
-    let mut command = Command::new(server.program(PROGRAM)?);
-    command
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut process = server.start_program(command, Signal::SIGTERM)?;
-    let (stdout, stderr) = process.take_output();
-    let mut stdout = stdout.context("pgbench has no output")?;
-    let mut lines = BufReader::new(stderr.context("pgbench has no output")?).lines();
-
-    let mut output = Output::default();
-    let mut errors = String::new();
-    let mut is_warm = warmup.is_zero();
-    if is_warm {
-        on_warm();
-    }
-    let read = async {
-        let read_errors = async {
-            while let Some(line) = lines.next_line().await? {
-                match parse_progress(&line) {
-                    Some(report) => {
-                        output.progress.push(report);
-                        if !is_warm && is_after(report.0, warmup) {
-                            is_warm = true;
-                            on_warm();
-                        }
-                    }
-                    None => errors = errors.clone() + &line + "\n",
-                }
-            }
-            Ok(())
-        };
-        try_join(stdout.read_to_string(&mut output.stdout), read_errors).await?;
-        process.wait().await
-    };
-    let status = within(limit, "pgbench", read)
-        .await?
-        .context("could not read what pgbench prints")?;
-    ensure!(
-        status.success(),
-        "pgbench failed ({status}); mend what it complains of:\n{}",
-        first_lines(&errors)
-    );
-    let connecting = value(&output.stdout, "initial connection time =");
-    output.connecting = connecting
-        .and_then(|text| text.parse::<f64>().ok())
-        .and_then(|milliseconds| Duration::try_from_secs_f64(milliseconds / 1e3).ok())
-        .unwrap_or_default();
-    Ok(output)
-}
-
-/// Threads of pgbench: no more than can run at a time.
-pub fn jobs(clients: u32) -> u32 {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    clients.min(u32::try_from(cores).unwrap_or(u32::MAX))
 }
 
 /// `progress: 2.0 s, 12345.6 tps, lat 0.081 ms stddev 0.021, 0 failed`

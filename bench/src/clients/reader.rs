@@ -2,13 +2,22 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Error, anyhow};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use pinpoint_servers::connection::within;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
+
+use super::processor_time;
+
+/// Where many sessions connect: so many at the same time.
+pub const CONNECTING_AT_ONCE: usize = 16;
 
 /// Connects. A task of its own reads the connection all the time, and hands over
 /// each notification as it arrives, and in the end why the connection has ended,
@@ -65,45 +74,6 @@ impl ReaderThread {
         })
     }
 
-    /// Connects in that thread, executes `statements`, which make the session listen,
-    /// and keeps the session until this is dropped.
-    pub async fn listen(
-        &self,
-        config: Config,
-        statements: impl AsRef<str> + Send + Sync + 'static,
-        on_arrival: impl FnMut(Result<Notification, Error>) + Send + 'static,
-    ) -> anyhow::Result<()> {
-        let (keep, kept) = oneshot::channel();
-        self.runtime.spawn(async move {
-            let connect = async {
-                let client = connect(&config, on_arrival).await?;
-                client.batch_execute(statements.as_ref()).await?;
-                Ok(client)
-            };
-            let connected: Result<Client, tokio_postgres::Error> = connect.await;
-            let is_there = connected.is_ok();
-            // Whoever waited for it may have been dropped.
-            let _ = keep.send(connected.as_ref().map(|_| ()).map_err(|e| anyhow!("{e:#}")));
-            if is_there {
-                // The session ends with the thread.
-                std::future::pending::<()>().await;
-            }
-            drop(connected);
-        });
-        kept.await
-            .context("the thread of the listeners has ended")?
-    }
-
-    /// Runs something in that thread.
-    pub async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> anyhow::Result<T> {
-        self.spawn(async move { work() })
-            .await
-            .context("the thread of the listeners has ended")
-    }
-
     /// Starts a task in that thread, which ends with it at the latest.
     pub fn spawn<T: Send + 'static>(
         &self,
@@ -120,5 +90,64 @@ impl Drop for ReaderThread {
             // What the thread had to tell it has told.
             let _ = thread.join();
         }
+    }
+}
+
+/// Sessions that listen, and the threads in which they are read. They end when this is
+/// dropped.
+#[derive(Debug)]
+pub struct Readers {
+    threads: Vec<ReaderThread>,
+    _sessions: Vec<Client>,
+}
+
+impl Readers {
+    /// Connects sessions, in each of the threads as many, which execute `statements` to
+    /// listen, each for no longer than `timeout`. For each, by its number, `on_arrival` makes
+    /// what takes its notifications, and in the end why its connection has ended.
+    pub async fn connect<F>(
+        threads: usize,
+        sessions: usize,
+        config: &Config,
+        statements: &str,
+        timeout: Duration,
+        mut on_arrival: impl FnMut(usize) -> F,
+    ) -> anyhow::Result<Self>
+    where
+        F: FnMut(Result<Notification, Error>) + Send + 'static,
+    {
+        let started = (0..threads).map(|_| ReaderThread::start());
+        let threads: Vec<ReaderThread> = started.collect::<anyhow::Result<_>>()?;
+        let statements: Arc<str> = statements.into();
+        let connecting = stream::iter(0..sessions).map(|number| {
+            let (config, statements) = (config.clone(), statements.clone());
+            let on_arrival = on_arrival(number);
+            let connected = threads[number % threads.len()].spawn(async move {
+                let client = connect(&config, on_arrival).await?;
+                client.batch_execute(&statements).await?;
+                Ok::<_, tokio_postgres::Error>(client)
+            });
+            async move {
+                let connected = within(timeout, "a listener's connection and LISTEN", connected);
+                anyhow::Ok(connected.await???)
+            }
+        });
+        let connected = connecting.buffer_unordered(CONNECTING_AT_ONCE);
+        let sessions = connected.try_collect().await;
+        Ok(Self {
+            _sessions: sessions.context("a listener failed")?,
+            threads,
+        })
+    }
+
+    /// The processor time that the threads have used.
+    pub async fn processor_time(&self) -> anyhow::Result<Duration> {
+        let mut sum = Duration::ZERO;
+        for thread in &self.threads {
+            sum += thread
+                .spawn(async { processor_time::of_this_thread() })
+                .await??;
+        }
+        Ok(sum)
     }
 }

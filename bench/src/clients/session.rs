@@ -9,9 +9,6 @@ use tokio_postgres::{Client, Config};
 
 use super::reader;
 
-/// Where many sessions connect: so many at the same time.
-pub const CONNECTING_AT_ONCE: usize = 16;
-
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 const CLOSED: &str = "the server closed the connection";

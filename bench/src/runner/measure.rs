@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Error, bail};
+use anyhow::{Context as _, bail};
 use pinpoint_servers::arguments::{ServerArgs, Targets};
 use pinpoint_servers::limits;
 use pinpoint_servers::server::{Server, ServerRecord, Servers};
@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::interrupt::{Interrupt, Interrupts};
 use super::options::CommonArgs;
-use super::order::{self, Contestant, Recording, Step};
+use super::order::{Recording, turns};
 use super::progress::{Progress, in_words};
 use crate::report::number_format;
 use crate::report::output::Outputs;
-use crate::report::results::{Machine, Report, SCHEMA_VERSION, Values};
+use crate::report::results::{Machine, Report, SCHEMA_VERSION};
 use crate::report::warnings;
-use crate::workload::{Benchmark, Measurement, PointId, Workload};
+use crate::workload::{Benchmark, Measurement, PointId};
 
 /// About how long it takes to make a cluster, to start its server and to stop it.
 const CLUSTER_TIME: Duration = Duration::from_secs(4);
@@ -132,13 +132,13 @@ impl Job<'_> {
             servers
                 .start(targets, &temp_dir, sessions, &benchmark.programs)
                 .await?;
-            for server in servers.iter_mut() {
+            for server in servers.as_mut_slice() {
                 records.push(server.describe().await?);
             }
             record(
                 &benchmark,
                 self.common,
-                &mut servers,
+                servers.as_mut_slice(),
                 &mut recording,
                 progress,
             )
@@ -207,46 +207,6 @@ impl Job<'_> {
     }
 }
 
-/// A server that is measured.
-struct Entrant<'a> {
-    benchmark: &'a Benchmark,
-    server: &'a mut Server,
-    measurement: Measurement,
-}
-
-impl Entrant<'_> {
-    fn failed_at(&self, point: &PointId) -> String {
-        format!("with {}", place(point, &self.benchmark.axis.label))
-    }
-}
-
-impl Contestant for Entrant<'_> {
-    fn name(&self) -> &str {
-        self.server.name()
-    }
-
-    async fn prepare(&mut self, (point, workload): &(PointId, Workload)) -> anyhow::Result<()> {
-        let prepared = self.measurement.prepare(self.server, workload).await;
-        prepared.with_context(|| self.failed_at(point))
-    }
-
-    async fn measure(
-        &mut self,
-        (point, workload): &(PointId, Workload),
-        run: u32,
-    ) -> anyhow::Result<Values> {
-        let measured = self.measurement.measure(self.server, workload, run).await;
-        let mut values = measured.with_context(|| self.failed_at(point))?;
-        let figures = &self.benchmark.figures;
-        values.retain(|name, _| figures.iter().any(|figure| figure.name == *name));
-        Ok(values)
-    }
-
-    async fn explain(&mut self, error: Error) -> Error {
-        self.server.explain(error).await
-    }
-}
-
 /// A point in words: `16 writers`.
 fn place(PointId { workload, x }: &PointId, label: &str) -> String {
     if workload.is_empty() {
@@ -256,54 +216,79 @@ fn place(PointId { workload, x }: &PointId, label: &str) -> String {
     }
 }
 
-/// Sets everything up, and makes all runs.
+/// Sets everything up, and makes all runs. What is recorded stays if this fails or is dropped.
 async fn record(
     benchmark: &Benchmark,
     common: &CommonArgs,
-    servers: &mut Servers,
+    servers: &mut [Server],
     recording: &mut Recording,
     progress: &Progress,
 ) -> anyhow::Result<()> {
-    let name = benchmark.name;
-    let mut entrants = Vec::new();
-    for server in servers.iter_mut() {
-        progress.announce(format!("{name}: preparing {}", server.name()));
-        match Measurement::set_up(benchmark, server, common.timeout).await {
-            Ok(measurement) => entrants.push(Entrant {
-                benchmark,
-                server,
-                measurement,
-            }),
-            Err(error) => return Err(server.explain(error).await),
-        }
+    let mut current = 0;
+    let recorded = record_on(
+        servers,
+        &mut current,
+        benchmark,
+        common,
+        recording,
+        progress,
+    );
+    match recorded.await {
+        Err(error) => Err(servers[current].explain(error).await),
+        Ok(()) => Ok(()),
     }
-    settle(&mut entrants).await?;
-    progress.advance(CLUSTER_TIME * entrants.len() as u32);
-    let runs = common.runs;
-    let run_time = benchmark.run_time();
-    let label = &benchmark.axis.label;
-    let tell = |step: Step| match step {
-        Step::Preparing(server, point) => progress.announce(format!(
-            "{name}: preparing {server}, {}",
-            place(point, label)
-        )),
-        Step::Measuring(server, point, run) => progress.announce(format!(
-            "{name}: {server}, {}, run {run} of {runs}",
-            place(point, label)
-        )),
-        Step::Measured => progress.advance(run_time),
-    };
-    order::measure(&mut entrants, &benchmark.points, runs, recording, tell).await
 }
 
-/// New clusters are slow for a while, since what initdb has written is still on
-/// its way to the disk. That must not be part of what is measured first.
-async fn settle(entrants: &mut [Entrant<'_>]) -> anyhow::Result<()> {
-    for entrant in entrants {
-        if let Err(error) = entrant.server.checkpoint().await {
-            return Err(entrant.server.explain(error.into()).await);
-        }
+/// The same, where `current` is the position of the server with which something is done.
+async fn record_on(
+    servers: &[Server],
+    current: &mut usize,
+    benchmark: &Benchmark,
+    common: &CommonArgs,
+    recording: &mut Recording,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let announce = |what: &str, server: &Server, rest: &str| {
+        progress.announce(format!("{}: {what}{}{rest}", benchmark.name, server.name()));
+    };
+    let mut measurements = Vec::new();
+    for (position, server) in servers.iter().enumerate() {
+        *current = position;
+        announce("preparing ", server, "");
+        measurements.push(Measurement::set_up(benchmark, server, common.timeout).await?);
+    }
+    // New clusters are slow for a while, since what initdb has written is still on
+    // its way to the disk. That must not be part of what is measured first.
+    for (position, server) in servers.iter().enumerate() {
+        *current = position;
+        server.checkpoint().await?;
     }
     tokio::task::spawn_blocking(nix::unistd::sync).await?;
+    progress.advance(CLUSTER_TIME * servers.len() as u32);
+
+    let run_time = benchmark.run_time();
+    for (point, workload) in &benchmark.points {
+        let place = place(point, &benchmark.axis.label);
+        let failed = || format!("with {place}");
+        recording.begin(point.clone(), servers.len());
+        for (position, server) in servers.iter().enumerate() {
+            *current = position;
+            announce("preparing ", server, &format!(", {place}"));
+            let prepared = measurements[position].prepare(server, workload).await;
+            prepared.with_context(failed)?;
+        }
+        for (run, position) in turns(servers.len(), common.runs) {
+            *current = position;
+            let server = &servers[position];
+            let rest = format!(", {place}, run {run} of {}", common.runs);
+            announce("", server, &rest);
+            let measured = measurements[position].measure(server, workload, run).await;
+            let mut values = measured.with_context(failed)?;
+            let figures = &benchmark.figures;
+            values.retain(|name, _| figures.iter().any(|figure| figure.name == *name));
+            recording.add(position, values);
+            progress.advance(run_time);
+        }
+    }
     Ok(())
 }

@@ -5,65 +5,18 @@
 //! compared, and whatever gets better or worse by and by favours nobody. The runs
 //! of one number are a pair.
 
-use anyhow::Error;
-
 use crate::report::results::{Point, Series, Values};
-use crate::workload::{PointId, Workload};
+use crate::workload::PointId;
 
-/// A server that takes its turns.
-pub trait Contestant {
-    fn name(&self) -> &str;
-
-    async fn prepare(&mut self, point: &(PointId, Workload)) -> anyhow::Result<()>;
-
-    async fn measure(&mut self, point: &(PointId, Workload), run: u32) -> anyhow::Result<Values>;
-
-    /// The error to report when one of these has failed.
-    async fn explain(&mut self, error: Error) -> Error;
-}
-
-/// What is told meanwhile.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Step<'a> {
-    Preparing(&'a str, &'a PointId),
-    Measuring(&'a str, &'a PointId, u32),
-    Measured,
-}
-
-/// Makes all runs. What is recorded stays if this fails or is dropped.
-pub async fn measure<C: Contestant>(
-    contestants: &mut [C],
-    points: &[(PointId, Workload)],
-    runs: u32,
-    recording: &mut Recording,
-    tell: impl Fn(Step),
-) -> anyhow::Result<()> {
-    for point in points {
-        let (id, _) = point;
-        recording.begin(id.clone(), contestants.len());
-        for contestant in contestants.iter_mut() {
-            tell(Step::Preparing(contestant.name(), id));
-            if let Err(error) = contestant.prepare(point).await {
-                return Err(contestant.explain(error).await);
-            }
-        }
-        for run in 1..=runs {
-            let mut order: Vec<usize> = (0..contestants.len()).collect();
-            if run.is_multiple_of(2) {
-                order.reverse();
-            }
-            for position in order {
-                let contestant = &mut contestants[position];
-                tell(Step::Measuring(contestant.name(), id, run));
-                match contestant.measure(point, run).await {
-                    Ok(values) => recording.add(position, values),
-                    Err(error) => return Err(contestant.explain(error).await),
-                }
-                tell(Step::Measured);
-            }
-        }
-    }
-    Ok(())
+/// All runs with a workload, in their order: the number of a run, from 1, and the position
+/// of the server that makes it.
+pub fn turns(servers: usize, runs: u32) -> impl Iterator<Item = (u32, usize)> {
+    (1..=runs).flat_map(move |run| {
+        (0..servers).map(move |turn| match run % 2 {
+            1 => (run, turn),
+            _ => (run, servers - 1 - turn),
+        })
+    })
 }
 
 /// What has been measured so far.
@@ -74,11 +27,13 @@ pub struct Recording {
 }
 
 impl Recording {
-    fn begin(&mut self, point: PointId, targets: usize) {
+    /// Goes on to a point.
+    pub fn begin(&mut self, point: PointId, targets: usize) {
         self.points.push((point, vec![Vec::new(); targets]));
     }
 
-    fn add(&mut self, target: usize, mut values: Values) {
+    /// Adds a run of a target, by its position.
+    pub fn add(&mut self, target: usize, mut values: Values) {
         // JSON has no others.
         values.retain(|_, value| value.is_finite());
         if let Some((_, runs)) = self.points.last_mut() {
@@ -109,100 +64,37 @@ impl Recording {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
-    use anyhow::anyhow;
-
     use super::*;
-    use crate::workload::Activity;
-    use crate::workload::commits::Commits;
 
-    /// A server that only notes what is done to it.
-    struct Mock<'a> {
-        name: &'static str,
-        log: &'a RefCell<Vec<String>>,
-        /// Fails with this run.
-        fails_with: u32,
+    #[test]
+    fn the_order_alternates() {
+        let order: Vec<_> = turns(2, 3).collect();
+        assert_eq!(order, [(1, 0), (1, 1), (2, 1), (2, 0), (3, 0), (3, 1)]);
     }
 
-    impl Contestant for Mock<'_> {
-        fn name(&self) -> &str {
-            self.name
-        }
-
-        async fn prepare(&mut self, (point, _): &(PointId, Workload)) -> anyhow::Result<()> {
-            let note = format!("{} prepares {}", self.name, point.x);
-            self.log.borrow_mut().push(note);
-            Ok(())
-        }
-
-        /// The machine gets faster with every run.
-        async fn measure(
-            &mut self,
-            (point, _): &(PointId, Workload),
-            run: u32,
-        ) -> anyhow::Result<Values> {
-            if run == self.fails_with {
-                return Err(anyhow!("no"));
-            }
-            let mut log = self.log.borrow_mut();
-            log.push(format!("{}{run}@{}", self.name, point.x));
-            let speed = if self.name == "A" { 1.0 } else { 2.0 };
-            Ok(Values::from([
-                ("tps".to_owned(), speed * f64::from(10 * run)),
-                ("nothing".to_owned(), f64::NAN),
-            ]))
-        }
-
-        async fn explain(&mut self, error: Error) -> Error {
-            error.context(format!("target {}", self.name))
-        }
-    }
-
-    async fn run(points: &[u32], runs: u32, fails_with: u32) -> (Vec<String>, Vec<Point>, bool) {
-        let log = RefCell::default();
-        let mock = |name, fails_with| Mock {
-            name,
-            log: &log,
-            fails_with,
-        };
-        let mut contestants = [mock("A", 0), mock("B", fails_with)];
-        let commits = Workload::from(Activity::Commits(Commits {
-            channels: 1,
-            sender_listens: true,
-            listeners: 0,
-            transactions: 1,
-            warmup: 0,
-        }));
-        let points = points.iter().map(|&x| (PointId::at(x), commits.clone()));
-        let points: Vec<_> = points.collect();
+    /// As if the machine got faster with every run, and B were twice as fast as A.
+    fn record(turns: impl Iterator<Item = (u32, usize)>) -> Vec<Point> {
         let mut recording = Recording::default();
-        let ended = measure(&mut contestants, &points, runs, &mut recording, |_| ()).await;
-        let measured = recording.finish(&["A".to_owned(), "B".to_owned()]);
-        (log.into_inner(), measured, ended.is_ok())
-    }
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn the_order_alternates() {
-        let (log, ..) = run(&[5, 7], 3, 0).await;
-        let at = |x| {
-            [
-                format!("A prepares {x}"),
-                format!("B prepares {x}"),
-                format!("A1@{x}"),
-                format!("B1@{x}"),
-                format!("B2@{x}"),
-                format!("A2@{x}"),
-                format!("A3@{x}"),
-                format!("B3@{x}"),
-            ]
+        let point = |x| PointId {
+            workload: String::new(),
+            x,
         };
-        assert_eq!(log, [at(5), at(7)].concat());
+        recording.begin(point(5), 2);
+        for (run, position) in turns {
+            let tps = f64::from(10 * run) * [1.0, 2.0][position];
+            let values = [("tps", tps), ("nothing", f64::NAN)];
+            recording.add(
+                position,
+                values.map(|(name, v)| (name.to_owned(), v)).into(),
+            );
+        }
+        recording.begin(point(7), 2);
+        recording.finish(&["A".to_owned(), "B".to_owned()])
     }
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn runs_of_one_number_are_a_pair() {
-        let (_, points, _) = run(&[5], 6, 0).await;
+    #[test]
+    fn runs_of_one_number_are_a_pair() {
+        let points = record(turns(2, 6));
         let ratio = points[0].series[1].ratio["tps"];
         // The runs themselves lie apart by a factor of six.
         assert_eq!((ratio.min, ratio.median, ratio.max), (2.0, 2.0, 2.0));
@@ -210,13 +102,12 @@ mod tests {
         assert!(!points[0].series[0].summary.contains_key("nothing"));
     }
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn what_was_recorded_before_the_end_is_kept() {
-        let (_, points, is_complete) = run(&[5, 7], 3, 2).await;
-        assert!(!is_complete);
+    #[test]
+    fn what_was_recorded_before_the_end_is_kept() {
+        let points = record(turns(2, 3).take(3));
         assert_eq!(points.len(), 1);
         // B's second run comes before that of A.
         let runs = [0, 1].map(|target: usize| points[0].series[target].runs.len());
-        assert_eq!(runs, [1, 1]);
+        assert_eq!(runs, [1, 2]);
     }
 }

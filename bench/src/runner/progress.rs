@@ -58,14 +58,9 @@ impl Progress {
     }
 }
 
-/// About how long that is: `2 min 40 s`.
-pub fn in_words(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match (seconds / 60, seconds % 60) {
-        (0, seconds) => format!("{seconds} s"),
-        (minutes, seconds) if minutes < 10 => format!("{minutes} min {seconds} s"),
-        (minutes, _) => format!("{minutes} min"),
-    }
+/// About how long that is: `3 minutes`.
+pub fn in_words(time: Duration) -> HumanDuration {
+    HumanDuration(time)
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -55,35 +55,40 @@ impl Commits {
         if self.sender_listens {
             within(timeout, "LISTEN", sender.execute(&statements)).await??;
         }
-        let mut timings = Vec::new();
+        let mut measured = Vec::new();
         for number in 0..self.warmup.saturating_add(self.transactions) {
-            let timing = transaction
+            let times = transaction
                 .run(&mut sender, self.sender_listens, &listeners, timeout)
                 .await?;
             if number >= self.warmup {
-                timings.push(timing);
+                measured.push(times);
             }
         }
-        Ok(values(&timings))
+        Ok(values(&measured))
     }
 }
 
-/// How long each part took.
-#[derive(Debug, Clone, Copy)]
-struct Timings {
-    /// From COMMIT's dispatch to its completion.
-    commit: Duration,
-    /// From BEGIN's dispatch to there.
-    transaction: Duration,
-    /// From COMMIT's dispatch until the first, half, and all of the listeners have
-    /// everything.
-    received: [Duration; 3],
-    /// Of `commit`: the processor time of this thread.
-    client: Duration,
-    /// The processor time of the thread that reads the listeners, until all have
-    /// everything.
-    listeners: Duration,
-}
+/// What is measured of a transaction: the figures that are made of it.
+const FIGURES: [&str; 7] = [
+    // From COMMIT's dispatch to its completion.
+    COMMIT,
+    // From BEGIN's dispatch to there.
+    "transaction_msec",
+    // From COMMIT's dispatch until the first, half, and all of the listeners have
+    // everything.
+    "first_received_msec",
+    "median_received_msec",
+    "all_received_msec",
+    // Of COMMIT: the processor time of this thread.
+    "client_msec",
+    // The processor time of the thread that reads the listeners, until all have
+    // everything.
+    "listeners_client_msec",
+];
+const COMMIT: &str = "commit_msec";
+
+/// How long each of them was.
+type Times = [Duration; FIGURES.len()];
 
 /// One notification on each of a number of channels.
 struct Transaction {
@@ -115,10 +120,10 @@ impl Transaction {
         sender_listens: bool,
         listeners: &CommitListeners,
         timeout: Duration,
-    ) -> anyhow::Result<Timings> {
+    ) -> anyhow::Result<Times> {
         ensure_none_invented(sender.take_notifications().context("the sender failed")?)?;
-        listeners.expect(self.channels)?;
-        let listeners_before = listeners.processor_time().await?;
+        listeners.rounds.expect(self.channels)?;
+        let listeners_before = listeners.readers.processor_time().await?;
 
         let begin = Instant::now();
         execute(sender, &self.notify(), timeout).await?;
@@ -133,18 +138,19 @@ impl Transaction {
             self.receive(sender, timeout).await?;
             arrivals.push(Instant::now());
         }
-        arrivals.extend(listeners.arrivals(timeout).await?);
+        arrivals.extend(listeners.rounds.arrivals(timeout).await?);
         arrivals.sort_unstable();
         let last = arrivals.len() - 1;
-        let received =
-            [0, last / 2, last].map(|place| arrivals[place].saturating_duration_since(committing));
-        Ok(Timings {
-            commit: committed - committing,
-            transaction: committed - begin,
-            received,
+        let received = |place: usize| arrivals[place].saturating_duration_since(committing);
+        Ok([
+            committed - committing,
+            committed - begin,
+            received(0),
+            received(last / 2),
+            received(last),
             client,
-            listeners: listeners.processor_time().await? - listeners_before,
-        })
+            listeners.readers.processor_time().await? - listeners_before,
+        ])
     }
 
     /// Waits until the sender has its own notifications, which is at once if
@@ -174,25 +180,17 @@ async fn execute(session: &Session, statements: &str, timeout: Duration) -> anyh
 }
 
 /// The figures of a run, from its transactions, of which there is at least one.
-fn values(timings: &[Timings]) -> Values {
-    let of = |time: fn(&Timings) -> Duration| milliseconds(timings.iter().map(time));
-    let (commit, commit_p99) = of(|timings| timings.commit);
-    let median = |time| of(time).0;
-    [
-        ("commit_msec", commit),
-        ("commit_p99_msec", commit_p99),
-        ("transaction_msec", median(|timings| timings.transaction)),
-        ("first_received_msec", median(|timings| timings.received[0])),
-        (
-            "median_received_msec",
-            median(|timings| timings.received[1]),
-        ),
-        ("all_received_msec", median(|timings| timings.received[2])),
-        ("client_msec", median(|timings| timings.client)),
-        ("listeners_client_msec", median(|timings| timings.listeners)),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
+fn values(transactions: &[Times]) -> Values {
+    let mut values = Values::new();
+    for (position, name) in FIGURES.into_iter().enumerate() {
+        let times = transactions.iter().map(|times| times[position]);
+        let (median, p99) = milliseconds(times);
+        values.insert(name.to_owned(), median);
+        if name == COMMIT {
+            values.insert("commit_p99_msec".to_owned(), p99);
+        }
+    }
+    values
 }
 
 #[cfg(test)]
@@ -214,15 +212,12 @@ mod tests {
             "BEGIN; SELECT count(pg_notify('channel_' || n, '')) FROM generate_series(1, 3) AS n"
         );
     }
+
     #[test]
     fn a_run_is_the_median_of_its_transactions() {
-        let ms = Duration::from_millis;
-        let timings = [10, 30, 11].map(|commit| Timings {
-            commit: ms(commit),
-            transaction: ms(commit + 100),
-            received: [ms(1), ms(2), ms(commit + 200)],
-            client: ms(commit + 300),
-            listeners: ms(3),
+        let transactions = [10, 30, 11].map(|commit| {
+            let times = [commit, commit + 100, 1, 2, commit + 200, commit + 300, 3];
+            times.map(Duration::from_millis)
         });
         let expected = [
             ("commit_msec", 11.0),
@@ -235,6 +230,6 @@ mod tests {
             ("listeners_client_msec", 3.0),
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value));
-        assert_eq!(values(&timings), expected.into());
+        assert_eq!(values(&transactions), expected.into());
     }
 }

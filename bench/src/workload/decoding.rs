@@ -27,7 +27,6 @@ use serde::Serialize;
 
 use self::database::{Database, Decoded, Slot};
 use self::library::Library;
-use self::recvlogical::Receiver;
 use self::statements::Grouping;
 use crate::report::results::Values;
 
@@ -72,9 +71,10 @@ impl Decoding {
     ) -> anyhow::Result<Decoded> {
         let decoded = match self.interface {
             Interface::WalSender => {
-                let receiver = Receiver::of(server, &database.name, self.timeout)?;
                 let copy = database.copy(slot).await?;
-                let decoded = receiver.receive(copy, &slot.end).await?;
+                let name = &database.name;
+                let decoded =
+                    recvlogical::receive(server, name, copy, &slot.end, self.timeout).await?;
                 database.drop_copy(self.timeout).await?;
                 decoded
             }

@@ -8,7 +8,8 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use pinpoint_servers::connection::within;
 use pinpoint_servers::server::Server;
 
-use crate::clients::session::{CONNECTING_AT_ONCE, Session};
+use crate::clients::reader::CONNECTING_AT_ONCE;
+use crate::clients::session::Session;
 
 /// Which idle sessions there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

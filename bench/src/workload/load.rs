@@ -25,7 +25,7 @@ use super::row_visibility::RowPoller;
 use super::standby::Standby;
 use super::transaction::{Transaction, render, with_channel};
 use crate::clients::load_listeners::{LoadListeners, exchange};
-use crate::clients::pgbench::{self, Pgbench, Protocol};
+use crate::clients::pgbench::{self, Pgbench};
 use crate::clients::processor_time;
 use crate::clients::session::Sessions;
 use crate::report::results::Values;
@@ -48,21 +48,21 @@ const SESSIONS_OF_STANDBY: u32 = 3;
 pub struct Load {
     /// Stands for `{channel}` in all statements; on a running server with a prefix.
     pub channel: &'static str,
-    /// Sessions of pgbench. With none of them the time just passes.
-    pub clients: u32,
-    /// Threads of pgbench, at most.
-    pub jobs: Option<u32>,
-    pub protocol: Protocol,
-    /// Variables of the scripts, and their values at the beginning of each session.
-    pub variables: &'static [(&'static str, &'static str)],
-    pub warmup: Duration,
-    pub duration: Duration,
+    /// With no sessions the time just passes.
+    pub pgbench: Pgbench,
     pub transactions: Vec<Transaction>,
     pub listeners: Vec<Listeners>,
     /// How often the probe sends.
     pub probe_period: Option<Duration>,
-    /// Is there a standby, on which rows are looked for?
-    pub has_standby: bool,
+}
+
+/// Where a load is made.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    pub server: &'a Server,
+    pub standby: Option<&'a Standby>,
+    pub sessions: &'a Sessions,
+    pub timeout: Duration,
 }
 
 /// Executes statements in a session of their own.
@@ -82,6 +82,54 @@ pub async fn execute(
     executed.context("could not prepare a load")
 }
 
+impl Load {
+    pub fn sessions(&self) -> u32 {
+        let has_standby = self.listeners.iter().any(|listeners| listeners.on_standby);
+        let own = [
+            (self.probe_period.is_some(), SESSIONS_OF_PROBE),
+            (has_standby, SESSIONS_OF_STANDBY),
+        ];
+        let own = own.into_iter().filter(|(has, _)| *has);
+        self.clients_and_listeners() + own.map(|(_, sessions)| sessions).sum::<u32>()
+    }
+
+    fn clients_and_listeners(&self) -> u32 {
+        let listeners = self.listeners.iter().map(|listeners| listeners.count);
+        self.pgbench.clients + listeners.sum::<u32>()
+    }
+
+    pub fn run_time(&self) -> Duration {
+        let load = self.pgbench.warmup + self.pgbench.duration;
+        let connecting = CONNECTION_TIME * self.clients_and_listeners();
+        (load + connecting) * self.transactions.len() as u32
+    }
+
+    /// Makes the loads of a run, and returns all figures that can be made of them.
+    pub async fn run(&self, place: Place<'_>, run: u32) -> anyhow::Result<Values> {
+        let mut transactions: Vec<&Transaction> = self.transactions.iter().collect();
+        if run.is_multiple_of(2) {
+            transactions.reverse();
+        }
+        let mut values = Values::new();
+        for transaction in transactions {
+            let one = OneLoad {
+                load: self,
+                transaction,
+                channel: place.server.channel(self.channel),
+                place,
+            };
+            let made = one.make().await;
+            values.extend(made.with_context(|| format!("{} load", transaction.name))?);
+            let gone = place.sessions.wait_for_others_to_go();
+            within(place.timeout, "the end of all sessions", gone).await??;
+        }
+        if let (Some(notify), Some(plain)) = (values.get("notify_tps"), values.get("plain_tps")) {
+            values.insert("notify_to_plain".to_owned(), notify / plain);
+        }
+        Ok(values)
+    }
+}
+
 /// Listeners that are connected.
 struct Connected {
     description: Listeners,
@@ -90,118 +138,68 @@ struct Connected {
     sessions: LoadListeners,
 }
 
-impl Load {
-    pub fn sessions(&self) -> u32 {
-        let listeners: u32 = self.listeners.iter().map(|listeners| listeners.count).sum();
-        let probe = if self.probe_period.is_some() {
-            SESSIONS_OF_PROBE
-        } else {
-            0
-        };
-        let standby = if self.has_standby {
-            SESSIONS_OF_STANDBY
-        } else {
-            0
-        };
-        self.clients + listeners + probe + standby
-    }
+/// One of the loads of a run.
+struct OneLoad<'a> {
+    load: &'a Load,
+    transaction: &'a Transaction,
+    /// As it is called on the server.
+    channel: String,
+    place: Place<'a>,
+}
 
-    pub fn run_time(&self) -> Duration {
-        let listeners: u32 = self.listeners.iter().map(|listeners| listeners.count).sum();
-        let load = self.warmup + self.duration + CONNECTION_TIME * (listeners + self.clients);
-        load * self.transactions.len() as u32
-    }
-
-    /// Makes the loads of a run, and returns all figures that can be made of them.
-    pub async fn run(
-        &self,
-        server: &Server,
-        standby: Option<&Standby>,
-        sessions: &Sessions,
-        run: u32,
-        timeout: Duration,
-    ) -> anyhow::Result<Values> {
-        let mut transactions: Vec<&Transaction> = self.transactions.iter().collect();
-        if run.is_multiple_of(2) {
-            transactions.reverse();
-        }
-        let mut values = Values::new();
-        for transaction in transactions {
-            let load = self.load(transaction, server, standby, sessions, timeout);
-            let load = load.await;
-            values.extend(load.with_context(|| format!("{} load", transaction.name))?);
-            let gone = sessions.wait_for_others_to_go();
-            within(timeout, "the end of all sessions", gone).await??;
-        }
-        if let (Some(notify), Some(plain)) = (values.get("notify_tps"), values.get("plain_tps")) {
-            values.insert("notify_to_plain".to_owned(), notify / plain);
-        }
-        Ok(values)
-    }
-
-    /// Makes one load, and checks that every notification of it has arrived.
-    async fn load(
-        &self,
-        transaction: &Transaction,
-        server: &Server,
-        standby: Option<&Standby>,
-        sessions: &Sessions,
-        timeout: Duration,
-    ) -> anyhow::Result<Values> {
-        let channel = server.channel(self.channel);
-        let prepare: Vec<String> = transaction
-            .prepare
-            .iter()
-            .map(|statement| with_channel(statement, &channel))
+impl OneLoad<'_> {
+    /// Makes it, and checks that every notification of it has arrived.
+    async fn make(&self) -> anyhow::Result<Values> {
+        let Place {
+            server,
+            standby,
+            timeout,
+            ..
+        } = self.place;
+        let prepare = self.transaction.prepare.iter();
+        let prepare: Vec<String> = prepare
+            .map(|statement| with_channel(statement, &self.channel))
             .collect();
         execute(server, &prepare, timeout).await?;
         within(timeout, "a checkpoint", server.checkpoint()).await??;
         if let Some(standby) = standby {
             within(timeout, "the replay of the preparation", standby.catch_up()).await??;
         }
-        let connecting = self.connect(server, standby, &channel);
+        let connecting = self.connect();
         let listeners = within(timeout, "the connections of the listeners", connecting).await??;
-        let outcome = self
-            .record(transaction, server, standby, sessions, listeners, timeout)
-            .await?;
-        Ok(values(transaction, &self.listeners, &outcome))
+        let outcome = self.record(listeners).await?;
+        Ok(values(self.transaction, &self.load.listeners, &outcome))
     }
 
-    async fn connect(
-        &self,
-        server: &Server,
-        standby: Option<&Standby>,
-        channel: &str,
-    ) -> anyhow::Result<Vec<Connected>> {
+    async fn connect(&self) -> anyhow::Result<Vec<Connected>> {
         let mut connected = Vec::new();
-        for &description in &self.listeners {
-            let (delivery, mut config) = description.delivery.on(server, channel).await?;
+        for &description in &self.load.listeners {
+            let delivery = description.delivery.on(self.place.server, &self.channel);
+            let (delivery, mut config) = delivery.await?;
             let mut count = description.count;
-            if let (true, Some(standby)) = (description.on_standby, standby) {
+            if let (true, Some(standby)) = (description.on_standby, self.place.standby) {
                 config = standby.config();
                 count = if standby.replicates { count } else { 0 };
             }
-            let listen = description.statements(channel);
+            let listen = description.statements(&self.channel);
+            let sessions = LoadListeners::start(count, &config, &listen, self.place.timeout);
             connected.push(Connected {
                 description,
                 delivery,
-                sessions: LoadListeners::start(count, &config, &listen).await?,
+                sessions: sessions.await?,
             });
         }
         Ok(connected)
     }
 
-    async fn record(
-        &self,
-        transaction: &Transaction,
-        server: &Server,
-        standby: Option<&Standby>,
-        sessions: &Sessions,
-        mut listeners: Vec<Connected>,
-        timeout: Duration,
-    ) -> anyhow::Result<Outcome> {
-        let channel = server.channel(self.channel);
-        let processes = server_processes(server, sessions, &listeners, &channel).await?;
+    async fn record(&self, mut listeners: Vec<Connected>) -> anyhow::Result<Outcome> {
+        let Place {
+            server,
+            standby,
+            timeout,
+            ..
+        } = self.place;
+        let processes = self.server_processes().await?;
         let server_before = processor_time(&processes);
         let client_before = client_time(&listeners).await?;
         let (sent, sent_by_now) = watch::channel(0);
@@ -218,24 +216,21 @@ impl Load {
             let load_end = Cell::new(None);
             let warm = Notify::new();
             let load = async {
-                let load = self.pgbench(transaction, server, &channel, timeout, || {
-                    warm.notify_one();
-                });
-                let load = load.await;
+                let load = self.pgbench(|| warm.notify_one()).await;
                 load_end.set(Some(Instant::now()));
                 // A load that was too short to get warm is over now.
                 warm.notify_one();
                 load
             };
             let probing = async {
-                let Some(period) = self.probe_period else {
+                let Some(period) = self.load.probe_period else {
                     return Ok((Vec::new(), Instant::now()));
                 };
                 let client = within(timeout, "a connection", server.connect()).await??;
                 let probe = Probe {
                     client: &client,
-                    channel: &channel,
-                    statements: &transaction.probe,
+                    channel: &self.channel,
+                    statements: &self.transaction.probe,
                     period,
                     timeout,
                 };
@@ -265,13 +260,12 @@ impl Load {
             wal_bytes = Some(standby.wal_bytes().await? - wal_before);
             within(timeout, "the replay of the rest", standby.catch_up()).await??;
         }
-        let (probes_sent, transactions) = match transaction.notifies {
-            true => (
-                probes.len() as u32,
-                load.map_or(0, |load| load.transactions),
-            ),
-            false => (0, 0),
-        };
+        let mut expected = (0, 0);
+        if self.transaction.notifies {
+            let transactions = load.map_or(0, |load| load.transactions);
+            expected = (probes.len() as u32, transactions);
+        }
+        let (probes_sent, transactions) = expected;
         for (group, received) in listeners.iter().zip(&received) {
             let transactions = match group.description.gets_load {
                 true => transactions,
@@ -293,54 +287,34 @@ impl Load {
     }
 
     /// The load of all sessions of pgbench. Without any it is only the time that passes.
-    async fn pgbench(
-        &self,
-        transaction: &Transaction,
-        server: &Server,
-        channel: &str,
-        timeout: Duration,
-        on_warm: impl Fn(),
-    ) -> anyhow::Result<Option<pgbench::Load>> {
-        if self.clients == 0 {
-            tokio::time::sleep(self.warmup).await;
+    async fn pgbench(&self, on_warm: impl Fn()) -> anyhow::Result<Option<pgbench::Load>> {
+        let pgbench = &self.load.pgbench;
+        if pgbench.clients == 0 {
+            tokio::time::sleep(pgbench.warmup).await;
             on_warm();
-            tokio::time::sleep(self.duration).await;
+            tokio::time::sleep(pgbench.duration).await;
             return Ok(None);
         }
-        let script = render(&transaction.script, channel, ":client_id", PAYLOAD);
-        let jobs = pgbench::jobs(self.clients);
-        let pgbench = Pgbench {
-            script: &(script.join("\n") + "\n"),
-            variables: self.variables,
-            clients: self.clients,
-            jobs: self.jobs.map_or(jobs, |most| most.min(self.clients)),
-            protocol: self.protocol,
-            warmup: self.warmup,
-            duration: self.duration,
-            timeout,
-        };
-        Ok(Some(pgbench.run(server, on_warm).await?))
+        let script = &self.transaction.script;
+        let script = render(script, &self.channel, ":client_id", PAYLOAD).join("\n") + "\n";
+        let Place {
+            server, timeout, ..
+        } = self.place;
+        Ok(Some(pgbench.run(server, &script, timeout, on_warm).await?))
     }
-}
 
-/// The server processes of the listeners, if they are on this machine.
-async fn server_processes(
-    server: &Server,
-    sessions: &Sessions,
-    listeners: &[Connected],
-    channel: &str,
-) -> anyhow::Result<Vec<i32>> {
-    let mut processes = Vec::new();
-    if let Server::Own(_) = server {
-        for group in listeners
-            .iter()
-            .filter(|group| !group.description.on_standby)
-        {
-            let listen = group.description.statements(channel);
-            processes.extend(sessions.processes_of(&listen).await?);
+    /// The server processes of the listeners, if they are on this machine.
+    async fn server_processes(&self) -> anyhow::Result<Vec<i32>> {
+        let mut processes = Vec::new();
+        if self.place.server.is_own() {
+            let listeners = self.load.listeners.iter();
+            for group in listeners.filter(|group| !group.on_standby) {
+                let listen = group.statements(&self.channel);
+                processes.extend(self.place.sessions.processes_of(&listen).await?);
+            }
         }
+        Ok(processes)
     }
-    Ok(processes)
 }
 
 /// Of all these processes, if there are any, and it can be seen.
@@ -353,7 +327,7 @@ fn processor_time(processes: &[i32]) -> Option<Duration> {
 async fn client_time(listeners: &[Connected]) -> anyhow::Result<Duration> {
     let mut sum = Duration::ZERO;
     for group in listeners {
-        sum += group.sessions.processor_time().await?;
+        sum += group.sessions.readers.processor_time().await?;
     }
     Ok(sum)
 }

@@ -6,7 +6,6 @@
 //! answers, July 2025, message 8, for a group).
 
 use std::convert::Infallible;
-use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
@@ -30,7 +29,7 @@ pub struct RoundTrips {
     pub warmup: Duration,
     pub duration: Duration,
     /// Instead of `duration`: how many there are.
-    pub count: Option<NonZeroU32>,
+    pub count: Option<u32>,
 }
 
 impl RoundTrips {
@@ -84,7 +83,7 @@ impl RoundTrips {
             latencies.record(next().await?);
             let elapsed = start.elapsed();
             let is_done = match self.count {
-                Some(count) => latencies.count() >= u64::from(count.get()),
+                Some(count) => latencies.count() >= u64::from(count),
                 None => elapsed >= self.duration,
             };
             if is_done {

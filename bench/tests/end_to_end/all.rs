@@ -11,15 +11,7 @@ use crate::harness::{Bench, wait_until};
 fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
     let bench = Bench::new();
     let folder = bench.result("all");
-    let output = bench.run_subcommand(
-        "all",
-        &[
-            "--target",
-            "a=pg_config,preload=no_such_library",
-            "--output",
-            folder.to_str().unwrap(),
-        ],
-    );
+    let output = bench.run("all --target a=pg_config,preload=no_such_library --output @all");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     for name in ["pingpong", "commit", "notify"] {
@@ -44,22 +36,12 @@ fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
 fn ctrl_c_keeps_what_is_finished() {
     let bench = Bench::new();
     let folder = bench.result("all");
-    let running = bench.start_subcommand(
-        "all",
-        &[
-            "--target",
-            "a=pg_config",
-            "--output",
-            folder.to_str().unwrap(),
-        ],
-    );
+    let running = bench.start("all --target a=pg_config --output @all");
     let player = bench.wait_for_pingpong("a");
     wait_until("the second run begins", || {
         bench.wait_for_pingpong("a") != player
     });
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
+    bench.assert_stops(running, Signal::SIGINT);
 
     let report = fs::read(folder.join("pingpong.json")).unwrap();
     let report: Value = serde_json::from_slice(&report).unwrap();
@@ -67,17 +49,14 @@ fn ctrl_c_keeps_what_is_finished() {
     assert!(folder.join("pingpong.csv").is_file());
     assert!(folder.join("index.html").is_file());
     assert!(!folder.join("commit.json").exists());
-    bench.assert_nothing_left();
 }
 
 #[test]
 fn a_folder_that_cannot_be_made() {
     let bench = Bench::new();
-    let output = bench.run_subcommand("all", &["--output", "/proc/results"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains("could not make the folder /proc/results: name another with --output"),
-        "{stderr}"
+    let output = bench.run("all --output /proc/results");
+    bench.assert_failed(
+        &output,
+        "could not make the folder /proc/results: name another with --output",
     );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
 }

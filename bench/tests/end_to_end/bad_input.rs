@@ -7,9 +7,9 @@ use std::process::Command;
 use crate::harness::Bench;
 
 #[track_caller]
-fn refuses(arguments: &[&str], message: &str) {
+fn refuses(command_line: &str, message: &str) {
     let bench = Bench::new();
-    let output = bench.run(arguments);
+    let output = bench.run(command_line);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
     bench.assert_failed(&output, message);
 }
@@ -33,35 +33,54 @@ fn an_unknown_subcommand() {
 
 #[test]
 fn nonsense_on_the_command_line() {
-    refuses(
-        &["--idle-listeners", "many"],
-        "invalid value 'many' for '--idle-listeners <N,N,...>'",
-    );
-    refuses(
-        &["--round-trips", "5", "--duration", "5"],
-        "cannot be used with",
-    );
-    refuses(
-        &["--target", "pg_config"],
-        "expected NAME=PG_CONFIG, followed by",
-    );
-    refuses(
-        &["--target", "a=pg_config,port=1"],
-        "port is set by pinpoint-bench itself",
-    );
-}
-
-#[test]
-fn what_nobody_waits_for() {
-    for (subcommand, arguments) in [
-        ("hub", ["--warmup-transactions", "4294967295"]),
-        ("channels", ["--transactions", "4294967295"]),
-        ("pingpong", ["--warmup", "1.8e19"]),
-        ("pingpong", ["--duration", "2d"]),
+    for (command_line, message) in [
+        (
+            "pingpong --idle-listeners many",
+            "invalid value 'many' for '--idle-listeners <N,N,...>'",
+        ),
+        (
+            "pingpong --round-trips 5 --duration 5",
+            "cannot be used with",
+        ),
+        (
+            "pingpong --target pg_config",
+            "expected NAME=PG_CONFIG, followed by",
+        ),
+        (
+            "pingpong --target a=pg_config,port=1",
+            "port is set by pinpoint-bench itself",
+        ),
+        ("channels --channels 0", "0 is not in 1..=1000000"),
+        ("channels --transactions 0", "for '--transactions <N>'"),
+        ("listeners --listeners 0", "0 is not in 1..="),
+        (
+            "listeners --idle-sessions 1,2",
+            "--idle-sessions has several numbers, but it is --listeners that varies",
+        ),
+        ("idle --idle-sessions many", "'many' is not a whole number"),
+        ("hub --transactions 0", "for '--transactions <N>'"),
+        ("multicast --group 1,,2", "for '--group <N,N,...>'"),
+        (
+            "multicast --idle-listeners 1,2",
+            "--idle-listeners has several numbers, but it is --group that varies",
+        ),
+        ("multicast --duration 0", "must be more than 0"),
+        ("listen --workload listen_twice", "listen_unique"),
+        ("commit --commit-delay 100001", "100001 is not in"),
+        ("commit --form written", "statement, function, trigger"),
+        ("decode --workload both", "single_transaction"),
+        (
+            "overhead --protocol extended",
+            "[possible values: simple, prepared]",
+        ),
+        ("overhead --scale 0", "0 is not in 1..=10000"),
+        // Nobody waits for so long.
+        ("hub --warmup-transactions 4294967295", "invalid value"),
+        ("channels --transactions 4294967295", "invalid value"),
+        ("pingpong --warmup 1.8e19", "invalid value"),
+        ("pingpong --duration 2d", "invalid value"),
     ] {
-        let bench = Bench::new();
-        let output = bench.run_subcommand(subcommand, &arguments);
-        bench.assert_failed(&output, "invalid value");
+        refuses(command_line, message);
     }
 }
 
@@ -70,7 +89,7 @@ fn one_file_for_two_forms() {
     let bench = Bench::new();
     let file = bench.result("both");
     let file = file.to_str().unwrap();
-    let output = bench.run(&["--json", file, "--csv", file]);
+    let output = bench.run(&format!("pingpong --json {file} --csv {file}"));
     let message = format!("--csv and --json both name \"{file}\": name two files");
     bench.assert_failed(&output, &message);
     assert!(!bench.result("both").exists());
@@ -79,12 +98,7 @@ fn one_file_for_two_forms() {
 #[test]
 fn two_targets_of_one_name() {
     refuses(
-        &[
-            "--target",
-            "a=pg_config",
-            "--target",
-            "a=pg_config,fsync=off",
-        ],
+        "pingpong --target a=pg_config --target a=pg_config,fsync=off",
         "two targets are named \"a\": give each --target or --url a name of its own",
     );
 }
@@ -92,7 +106,7 @@ fn two_targets_of_one_name() {
 #[test]
 fn a_missing_pg_config() {
     refuses(
-        &["--pg-config", "/nowhere/pg_config"],
+        "pingpong --pg-config /nowhere/pg_config",
         "could not run \"/nowhere/pg_config\": install PostgreSQL's server development package",
     );
 }
@@ -101,10 +115,14 @@ fn a_missing_pg_config() {
 fn a_pg_config_without_a_server() {
     let bench = Bench::new();
     let pg_config = bench.script("pg_config", "printf '/nowhere/%s\\n' bin lib share");
-    let output = bench.run(&["--pg-config", pg_config.to_str().unwrap()]);
+    let output = bench.run(&format!(
+        "pingpong --pg-config {}",
+        pg_config.to_str().unwrap()
+    ));
     bench.assert_failed(
         &output,
-        "the server program \"/nowhere/bin/initdb\" does not exist: install the PostgreSQL server",
+        "the program \"/nowhere/bin/initdb\" does not exist: install initdb (it comes with the \
+         PostgreSQL server,",
     );
 }
 
@@ -115,7 +133,7 @@ fn an_initdb_that_fails() {
     let postgres = bench.script("postgres", "exit 8");
     let folder = postgres.parent().unwrap().display();
     let pg_config = bench.script("pg_config", &format!("printf '{folder}%s\\n' '' '' ''"));
-    let output = bench.run(&["--target", &format!("a={}", pg_config.display())]);
+    let output = bench.run(&format!("pingpong --target a={}", pg_config.display()));
     bench.assert_failed(
         &output,
         "initdb failed for target \"a\" (exit status: 7); mend what it complains of:\n  no way",
@@ -125,7 +143,7 @@ fn an_initdb_that_fails() {
 #[test]
 fn a_library_that_is_not_installed() {
     refuses(
-        &["--target", "a=pg_config,preload=no_such_library"],
+        "pingpong --target a=pg_config,preload=no_such_library",
         "the library \"no_such_library\" of target \"a\" is not installed in",
     );
 }
@@ -133,7 +151,7 @@ fn a_library_that_is_not_installed() {
 #[test]
 fn an_extension_that_is_not_installed() {
     refuses(
-        &["--target", "a=pg_config,extension=no_such_extension"],
+        "pingpong --target a=pg_config,extension=no_such_extension",
         "(make install PG_CONFIG=pg_config, in its source tree)",
     );
 }
@@ -141,7 +159,7 @@ fn an_extension_that_is_not_installed() {
 #[test]
 fn an_extension_that_cannot_be_created() {
     refuses(
-        &["--target", "a=pg_config,extension=plpgsql"],
+        "pingpong --target a=pg_config,extension=plpgsql",
         "extension \"plpgsql\" already exists",
     );
 }
@@ -149,38 +167,40 @@ fn an_extension_that_cannot_be_created() {
 #[test]
 fn a_setting_that_the_server_refuses() {
     refuses(
-        &["--target", "a=pg_config", "--setting", "no_such_setting=1"],
+        "pingpong --target a=pg_config --setting no_such_setting=1",
         "unrecognized configuration parameter \"no_such_setting\"",
     );
 }
 
 #[test]
-fn more_idle_listeners_than_descriptors() {
-    let bench = Bench::new();
-    let program = bench.command(&["--idle-listeners", "500"]);
-    let mut limited = Command::new("sh");
-    limited
-        .args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"])
-        .arg(program.get_program())
-        .args(program.get_args());
-    bench.assert_failed(
-        &limited.output().unwrap(),
-        "1006 connections need 1070 file descriptors, but the hard limit is 256: \
-         raise it (ulimit -Hn 1070, as root) or ask for fewer sessions",
-    );
+fn more_sessions_than_descriptors() {
+    for (command_line, message) in [
+        (
+            "pingpong --idle-listeners 500",
+            "1006 connections need 1070 file descriptors, but the hard limit is 256: \
+             raise it (ulimit -Hn 1070, as root) or ask for fewer sessions",
+        ),
+        (
+            "hub --listeners 500",
+            "1004 connections need 1068 file descriptors, but the hard limit is 256",
+        ),
+    ] {
+        let bench = Bench::new();
+        let program = bench.command(command_line);
+        let mut limited = Command::new("sh");
+        limited
+            .args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"])
+            .arg(program.get_program())
+            .args(program.get_args());
+        bench.assert_failed(&limited.output().unwrap(), message);
+    }
 }
 
 #[test]
 fn a_folder_that_does_not_exist() {
     let bench = Bench::new();
     let output = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"))
-        .args([
-            "pingpong",
-            "--target",
-            "a=pg_config",
-            "--temp-dir",
-            "/nowhere",
-        ])
+        .args(["pingpong", "--target=a=pg_config", "--temp-dir=/nowhere"])
         .output()
         .unwrap();
     bench.assert_failed(
@@ -193,14 +213,7 @@ fn a_folder_that_does_not_exist() {
 fn results_that_cannot_be_written() {
     let bench = Bench::new();
     let csv = bench.result("csv");
-    let output = bench.run(&[
-        "--target",
-        "a=pg_config",
-        "--csv",
-        csv.to_str().unwrap(),
-        "--json",
-        "/nowhere/json",
-    ]);
+    let output = bench.run("pingpong --target a=pg_config --csv @csv --json /nowhere/json");
     bench.assert_failed(
         &output,
         "could not write to \"/nowhere/json\": name a file that can be written",
@@ -212,18 +225,10 @@ fn results_that_cannot_be_written() {
 fn a_full_disk_under_standard_output() {
     let bench = Bench::new();
     let output = bench
-        .command(&[
-            "--target",
-            "a=pg_config",
-            "--idle-listeners",
-            "0",
-            "--round-trips",
-            "1",
-            "--warmup",
-            "0",
-            "--runs",
-            "1",
-        ])
+        .command(
+            "pingpong --target a=pg_config --idle-listeners 0 --round-trips 1 --warmup 0 \
+                --runs 1",
+        )
         .stdout(File::options().write(true).open("/dev/full").unwrap())
         .output()
         .unwrap();
@@ -237,16 +242,10 @@ fn a_full_disk_under_standard_output() {
 fn a_full_disk_under_one_file_leaves_the_other_results() {
     let bench = Bench::new();
     let json = bench.result("json");
-    let output = bench.run(&[
-        "--target=a=pg_config",
-        "--idle-listeners=0",
-        "--round-trips=1",
-        "--warmup=0",
-        "--runs=1",
-        "--csv=/dev/full",
-        "--json",
-        json.to_str().unwrap(),
-    ]);
+    let output = bench.run(
+        "pingpong --target=a=pg_config --idle-listeners=0 --round-trips=1 --warmup=0 \
+            --runs=1 --csv=/dev/full --json @json",
+    );
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("round trips per second"), "{stdout}");
     assert!(fs::metadata(json).unwrap().len() > 0);

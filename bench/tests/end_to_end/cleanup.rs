@@ -3,137 +3,63 @@
 use std::fs;
 
 use nix::sys::signal::{Signal, kill};
-use serde_json::Value;
 
 use crate::harness::{Bench, PLAYER, Running, wait_until};
 
 /// Goes on until something ends it.
-const ENDLESS: [&str; 8] = [
-    "--target",
-    "a=pg_config",
-    "--target",
-    "b=pg_config",
-    "--idle-listeners",
-    "3",
-    "--duration",
-    "1000",
-];
+const ENDLESS: &str =
+    "pingpong --target a=pg_config --target b=pg_config --idle-listeners 3 --duration 1000";
 
 #[test]
 fn ctrl_c_in_mid_run() {
     let bench = Bench::new();
-    let running = bench.start(&ENDLESS);
+    let running = bench.start(ENDLESS);
     bench.wait_for_pingpong("a");
     assert!(!bench.server_processes().is_empty());
 
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
+    let stderr = bench.assert_stops(running, Signal::SIGINT);
     assert!(stderr.contains("Interrupted"), "{stderr}");
-    bench.assert_nothing_left();
 }
 
 #[test]
 fn ctrl_c_while_a_cluster_is_made() {
     let bench = Bench::new();
-    let running = bench.start(&ENDLESS);
+    let running = bench.start(ENDLESS);
     wait_until("a process of initdb runs", || {
         !bench.server_processes().is_empty()
     });
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_stops(running, Signal::SIGINT);
 }
 
 #[test]
 fn sigterm_in_mid_run() {
     let bench = Bench::new();
     let json = bench.result("json");
-    let arguments = [&ENDLESS[..], &["--json", json.to_str().unwrap()]].concat();
-    let running = bench.start(&arguments);
+    let running = bench.start(&format!("{ENDLESS} --json @json"));
     bench.wait_for_pingpong("a");
 
-    running.signal(Signal::SIGTERM);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(143), "{stderr}");
+    bench.assert_stops(running, Signal::SIGTERM);
     assert!(!json.exists(), "an empty file of results was left");
-    bench.assert_nothing_left();
-}
-
-#[test]
-fn what_a_killed_run_left_is_removed_by_the_next() {
-    let bench = Bench::new();
-    let killed = bench.start(&ENDLESS);
-    bench.wait_for_pingpong("a");
-    let postmasters = [bench.postmaster("a"), bench.postmaster("b")];
-    killed.signal(Signal::SIGKILL);
-    killed.wait();
-    for postmaster in postmasters {
-        assert_eq!(kill(postmaster, None), Ok(()), "the server went by itself");
-    }
-
-    let output = bench.run(&[
-        "--target",
-        "a=pg_config",
-        "--idle-listeners",
-        "0",
-        "--round-trips",
-        "1",
-        "--warmup",
-        "0",
-        "--runs",
-        "1",
-    ]);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
-    assert!(
-        stderr.contains("an earlier run was killed; removing what it left in"),
-        "{stderr}"
-    );
-    bench.assert_nothing_left();
-}
-
-#[test]
-fn a_run_leaves_the_servers_of_another_alone() {
-    let bench = Bench::new();
-    let running = bench.start(&ENDLESS);
-    bench.wait_for_pingpong("a");
-    let folders = bench.leftovers();
-
-    let other = bench.run(&["--target", "c=pg_config", "--setting", "no_such_setting=1"]);
-    let stderr = String::from_utf8(other.stderr).unwrap();
-    assert_eq!(other.status.code(), Some(2), "{stderr}");
-    assert!(!stderr.contains("an earlier run"), "{stderr}");
-    assert_eq!(bench.leftovers(), folders);
-    bench.wait_for_pingpong("a");
-
-    running.signal(Signal::SIGINT);
-    assert_eq!(running.wait().0.code(), Some(130));
-    bench.assert_nothing_left();
 }
 
 #[test]
 fn a_server_that_ends_in_mid_run() {
     let bench = Bench::new();
-    let running = bench.start(&ENDLESS);
+    let running = bench.start(ENDLESS);
     bench.wait_for_pingpong("a");
 
     // Not SIGKILL, after which the server's shared memory would stay.
     kill(bench.postmaster("a"), Signal::SIGQUIT).unwrap();
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(2), "{stderr}");
-    assert!(
-        stderr.contains("the server of target \"a\" ended (exit status: 0) in mid-run"),
-        "{stderr}"
+    bench.assert_fails(
+        running,
+        "the server of target \"a\" ended (exit status: 0) in mid-run",
     );
-    bench.assert_nothing_left();
 }
 
 #[test]
 fn a_session_that_crashes_in_mid_run() {
     let bench = Bench::new();
-    let running = bench.start(&ENDLESS);
+    let running = bench.start(ENDLESS);
     let player = bench.wait_for_pingpong("a");
 
     kill(player, Signal::SIGSEGV).unwrap();
@@ -150,28 +76,21 @@ fn a_session_that_crashes_in_mid_run() {
 #[test]
 fn a_session_that_does_not_answer() {
     let bench = Bench::new();
-    let running = bench.start(&[&ENDLESS[..], &["--timeout", "20"]].concat());
+    let running = bench.start(&format!("{ENDLESS} --timeout 20"));
     bench.freeze("a", PLAYER);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(2), "{stderr}");
-    assert!(
-        stderr.contains(
-            "target \"a\": with 3 idle listeners: only 0 of 1 answers came back within 20s"
-        ),
-        "{stderr}"
+    bench.assert_fails(
+        running,
+        "target \"a\": with 3 idle listeners: only 0 of 1 answers came back within 20s",
     );
-    bench.assert_nothing_left();
 }
 
 #[test]
 fn an_idle_listener_that_is_disconnected() {
     let bench = Bench::new();
-    let arguments = [
-        &ENDLESS[..6],
-        &["--round-trips", "200", "--runs", "1000000"],
-    ]
-    .concat();
-    let running = bench.start(&arguments);
+    let running = bench.start(
+        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 3 --round-trips 200 \
+         --runs 1000000",
+    );
     bench.wait_for_pingpong("a");
 
     let terminated = bench.query(
@@ -179,28 +98,8 @@ fn an_idle_listener_that_is_disconnected() {
         "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE query LIKE '%LISTEN idle_1'",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(2), "{stderr}");
-    assert!(
-        stderr.contains("1 of 3 idle sessions lost their connection"),
-        "{stderr}"
-    );
-    bench.assert_nothing_left();
+    bench.assert_fails(running, "1 of 3 idle sessions lost their connection");
 }
-
-/// Runs that end soon, and more of them than anybody waits for.
-const MANY_RUNS: [&str; 10] = [
-    "--target",
-    "a=pg_config",
-    "--target",
-    "b=pg_config",
-    "--idle-listeners",
-    "0,1",
-    "--round-trips",
-    "50",
-    "--runs",
-    "1000000",
-];
 
 /// Waits until a run of each target is finished.
 fn wait_for_first_runs(bench: &Bench) {
@@ -214,7 +113,7 @@ fn wait_for_first_runs(bench: &Bench) {
 /// What has been finished is in the files, and said to be not all.
 #[track_caller]
 fn assert_partial_results(bench: &Bench, stderr: &str) {
-    let report: Value = serde_json::from_slice(&fs::read(bench.result("json")).unwrap()).unwrap();
+    let report = bench.json();
     assert_eq!(report["complete"], false);
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 1);
@@ -230,17 +129,12 @@ fn assert_partial_results(bench: &Bench, stderr: &str) {
     );
 }
 
+/// Starts runs that end soon, and more of them than anybody waits for.
 fn start_many_runs(bench: &Bench) -> Running {
-    let (csv, json) = (bench.result("csv"), bench.result("json"));
-    let files = [
-        "--warmup",
-        "0",
-        "--csv",
-        csv.to_str().unwrap(),
-        "--json",
-        json.to_str().unwrap(),
-    ];
-    bench.start(&[&MANY_RUNS[..], &files].concat())
+    bench.start(
+        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 0,1 --round-trips 50 \
+         --runs 1000000 --warmup 0 --csv @csv --json @json",
+    )
 }
 
 #[test]
@@ -248,11 +142,8 @@ fn ctrl_c_keeps_what_is_finished() {
     let bench = Bench::new();
     let running = start_many_runs(&bench);
     wait_for_first_runs(&bench);
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
+    let stderr = bench.assert_stops(running, Signal::SIGINT);
     assert_partial_results(&bench, &stderr);
-    bench.assert_nothing_left();
 }
 
 #[test]

@@ -4,36 +4,13 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
-use crate::harness::{Bench, wait_until};
-
-fn seconds(run: &Value, figure: &str) -> f64 {
-    run[figure]
-        .as_f64()
-        .unwrap_or_else(|| panic!("no {figure} in {run}"))
-}
+use crate::harness::{Bench, number, wait_until};
 
 #[test]
 fn decode_compares_stock_and_pinpoint_with_both_workloads() {
     let bench = Bench::new();
-    let (csv_file, json_file) = (bench.result("csv"), bench.result("json"));
-    let output = bench.run_subcommand(
-        "decode",
-        &[
-            "--tables",
-            "50,10",
-            "--runs",
-            "2",
-            "--csv",
-            csv_file.to_str().unwrap(),
-            "--json",
-            json_file.to_str().unwrap(),
-        ],
-    );
-    bench.assert_succeeded(&output);
-
-    let report = bench.json();
+    let report = bench.report("decode --tables 50,10 --runs 2 --csv @csv");
     assert_eq!(report["benchmark"], "decode");
     assert_eq!(report["figures"][0]["name"], "ddl_seconds");
     assert_eq!(report["complete"], true);
@@ -71,7 +48,7 @@ fn decode_compares_stock_and_pinpoint_with_both_workloads() {
             let runs = series["runs"].as_array().unwrap();
             assert_eq!(runs.len(), 2);
             for run in runs {
-                let (total, dml) = (seconds(run, "total_seconds"), seconds(run, "dml_seconds"));
+                let (total, dml) = (number(run, "total_seconds"), number(run, "dml_seconds"));
                 assert!(dml > 0.0, "{run}");
                 // With so few tables the DDL may drown in the noise.
                 match run["ddl_seconds"].as_f64() {
@@ -83,33 +60,20 @@ fn decode_compares_stock_and_pinpoint_with_both_workloads() {
     }
 
     // A header, and a line for each run.
-    let csv = fs::read_to_string(csv_file).unwrap();
+    let csv = fs::read_to_string(bench.result("csv")).unwrap();
     assert_eq!(csv.lines().count(), 1 + 4 * 2 * 2, "{csv}");
 }
 
 #[test]
 fn by_sql_there_is_the_processor_time_too() {
     let bench = Bench::new();
-    let json_file = bench.result("json");
-    let output = bench.run_subcommand(
-        "decode",
-        &[
-            "--interface=sql",
-            "--tables=300",
-            "--runs=1",
-            "--json",
-            json_file.to_str().unwrap(),
-        ],
-    );
-    bench.assert_succeeded(&output);
-
-    let report = bench.json();
+    let report = bench.report("decode --interface=sql --tables=300 --runs=1");
     assert_eq!(report["parameters"]["interface"], "sql");
     for point in report["points"].as_array().unwrap() {
         for series in [0, 1] {
             let run = &point["series"][series]["runs"][0];
             let [cpu, dml, total] = ["ddl_cpu_seconds", "dml_seconds", "total_seconds"]
-                .map(|figure| seconds(run, figure));
+                .map(|figure| number(run, figure));
             // One process has no more of it than time passes.
             assert!(-dml <= cpu && cpu <= total, "{run}");
         }
@@ -131,33 +95,17 @@ fn without_pg_recvlogical() {
             folder.display()
         ),
     );
-    let output = bench.run_subcommand(
-        "decode",
-        &["--target", &format!("a={}", pg_config.display())],
+    let output = bench.run(&format!("decode --target a={}", pg_config.display()));
+    bench.assert_failed(
+        &output,
+        "pg_recvlogical\" does not exist: install pg_recvlogical",
     );
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains("pg_recvlogical\" does not exist: install pg_recvlogical"),
-        "{stderr}"
-    );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    bench.assert_nothing_left();
 }
 
 #[test]
 fn a_receiver_that_is_terminated_is_an_error() {
     let bench = Bench::new();
-    let running = bench.start_subcommand(
-        "decode",
-        &[
-            "--target",
-            "a=pg_config",
-            "--tables",
-            "3000",
-            "--runs",
-            "1000",
-        ],
-    );
+    let running = bench.start("decode --target a=pg_config --tables 3000 --runs 1000");
     // One that has not read START_REPLICATION yet could not tell its client why it
     // ends, and one that is about to end anyway does so.
     let (status, stderr) = running.wait_while(|| {
@@ -180,40 +128,22 @@ fn a_receiver_that_is_terminated_is_an_error() {
 #[test]
 fn an_interrupt_stops_decoding_and_cleans_up() {
     let bench = Bench::new();
-    let running = bench.start_subcommand(
-        "decode",
-        &[
-            "--target",
-            "a=pg_config",
-            "--tables",
-            "1000",
-            "--runs",
-            "1000",
-        ],
-    );
+    let running = bench.start("decode --target a=pg_config --tables 1000 --runs 1000");
     wait_until("something is decoded", || {
         let slots = "SELECT slot_name::text FROM pg_replication_slots WHERE slot_name = 'copy'";
         bench
             .query("a", slots)
             .is_some_and(|slots| !slots.is_empty())
     });
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_stops(running, Signal::SIGINT);
 }
 
 #[test]
 fn a_running_server_is_refused() {
     let bench = Bench::new();
-    let output = bench.run_subcommand("decode", &["--url", "postgresql://nowhere/postgres"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains(
-            "decode cannot measure a running server, as it makes databases and replication slots"
-        ),
-        "{stderr}"
+    let output = bench.run("decode --url postgresql://nowhere/postgres");
+    bench.assert_failed(
+        &output,
+        "decode cannot measure a running server, as it makes databases and replication slots",
     );
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    bench.assert_nothing_left();
 }

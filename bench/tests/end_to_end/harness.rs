@@ -43,12 +43,19 @@ pub struct Bench {
 
 /// Whatever cannot be done ends with exit code 2 and says why.
 #[track_caller]
-pub fn assert_failure(status: ExitStatus, stderr: &str, message: &str) {
+fn assert_failure(status: ExitStatus, stderr: &str, message: &str) {
     assert!(
         stderr.contains(message),
         "expected {message:?}, got:\n{stderr}"
     );
     assert_eq!(status.code(), Some(2), "{stderr}");
+}
+
+/// A figure of a run, or another number in an object.
+#[track_caller]
+pub fn number(object: &Value, name: &str) -> f64 {
+    let number = object[name].as_f64();
+    number.unwrap_or_else(|| panic!("no {name} in {object}"))
 }
 
 impl Bench {
@@ -66,16 +73,17 @@ impl Bench {
         }
     }
 
-    /// `pinpoint-bench pingpong` with its temporary files in our folder.
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        self.subcommand("pingpong", arguments)
-    }
-
-    fn subcommand(&self, name: &str, arguments: &[&str]) -> Command {
+    /// `pinpoint-bench` with this command line, and its temporary files in our folder. `@NAME`
+    /// stands for the path of a result.
+    pub fn command(&self, command_line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pinpoint-bench"));
+        for word in command_line.split_whitespace() {
+            match word.strip_prefix('@') {
+                Some(name) => command.arg(self.result(name)),
+                None => command.arg(word),
+            };
+        }
         command
-            .arg(name)
-            .args(arguments)
             .arg("--temp-dir")
             .arg(self.temp_dir.path())
             .stdin(Stdio::null());
@@ -83,32 +91,28 @@ impl Bench {
     }
 
     /// Runs the program to its end.
-    pub fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// Runs another subcommand than `pingpong`.
-    pub fn run_subcommand(&self, name: &str, arguments: &[&str]) -> Output {
-        self.subcommand(name, arguments).output().unwrap()
+    pub fn run(&self, command_line: &str) -> Output {
+        self.command(command_line).output().unwrap()
     }
 
     /// Starts the program.
-    pub fn start(&self, arguments: &[&str]) -> Running {
-        self.start_subcommand("pingpong", arguments)
-    }
-
-    pub fn start_subcommand(&self, name: &str, arguments: &[&str]) -> Running {
-        let stderr = fs::File::create(self.result("stderr")).unwrap();
+    pub fn start(&self, command_line: &str) -> Running {
+        let stderr = self.result("stderr");
         let child = self
-            .subcommand(name, arguments)
+            .command(command_line)
             .stdout(Stdio::null())
-            .stderr(stderr)
+            .stderr(fs::File::create(&stderr).unwrap())
             .spawn()
             .unwrap();
-        Running {
-            child,
-            stderr: self.result("stderr"),
-        }
+        Running { child, stderr }
+    }
+
+    /// Measures with this command line, and returns the report.
+    #[track_caller]
+    pub fn report(&self, command_line: &str) -> Value {
+        let output = self.run(&format!("{command_line} --json @json"));
+        self.assert_succeeded(&output);
+        self.json()
     }
 
     /// A path for a file of results.
@@ -165,6 +169,16 @@ impl Bench {
         serde_json::from_str(&content).unwrap()
     }
 
+    /// The runs in the result "csv": benchmark, axis, x, target and number.
+    pub fn csv_runs(&self) -> Vec<[String; 5]> {
+        let mut reader = csv::Reader::from_path(self.result("csv")).unwrap();
+        let runs = reader.records().map(|record| {
+            let record = record.unwrap();
+            [0, 2, 3, 4, 5].map(|column| record[column].to_owned())
+        });
+        runs.collect()
+    }
+
     /// The program has done what it should, and left nothing behind.
     #[track_caller]
     pub fn assert_succeeded(&self, output: &Output) {
@@ -187,6 +201,17 @@ impl Bench {
         let (status, stderr) = running.wait();
         assert_failure(status, &stderr, message);
         self.assert_nothing_left();
+    }
+
+    /// A running program is stopped by a signal, and leaves nothing behind. Returns what it
+    /// says.
+    #[track_caller]
+    pub fn assert_stops(&self, running: Running, signal: Signal) -> String {
+        running.signal(signal);
+        let (status, stderr) = running.wait();
+        assert_eq!(status.code(), Some(128 + signal as i32), "{stderr}");
+        self.assert_nothing_left();
+        stderr
     }
 
     /// The folder of a target's cluster, once there is one.

@@ -7,34 +7,21 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Bench, wait_until};
+use crate::harness::{Bench, number, wait_until};
 
 /// The least that can be measured.
-const SHORT: [&str; 6] = ["--duration", "1", "--warmup", "0", "--runs", "1"];
+const SHORT: &str = "--duration 1 --warmup 0 --runs 1";
 
 /// Goes on until something ends it.
-const ENDLESS: [&str; 6] = [
-    "--target",
-    "a=pg_config",
-    "--duration",
-    "1000",
-    "--warmup",
-    "0",
-];
-
-fn number(value: &Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
-}
+const ENDLESS: &str = "--target a=pg_config --duration 1000 --warmup 0";
 
 /// There was a load, and the probes arrived.
 #[track_caller]
 fn assert_measured(run: &Value) {
-    assert!(number(&run["notify_tps"]) > 0.0, "{run}");
-    assert!(number(&run["from_due_p50_usec"]) > 0.0, "{run}");
+    assert!(number(run, "notify_tps") > 0.0, "{run}");
+    assert!(number(run, "from_due_p50_usec") > 0.0, "{run}");
     assert!(
-        number(&run["from_due_p50_usec"]) <= number(&run["from_due_max_usec"]),
+        number(run, "from_due_p50_usec") <= number(run, "from_due_max_usec"),
         "{run}"
     );
 }
@@ -42,26 +29,10 @@ fn assert_measured(run: &Value) {
 #[test]
 fn commit_compares_stock_and_pinpoint_with_and_without_notify() {
     let bench = Bench::new();
-    let (csv_file, json_file) = (bench.result("csv"), bench.result("json"));
-    let arguments = [
-        &SHORT[..],
-        &[
-            "--writers",
-            "2",
-            "--commit-delay",
-            "100",
-            "--format",
-            "tsv",
-            "--csv",
-            csv_file.to_str().unwrap(),
-            "--json",
-            json_file.to_str().unwrap(),
-        ],
-    ]
-    .concat();
-    let output = bench.run_subcommand("commit", &arguments);
+    let output = bench.run(&format!(
+        "commit {SHORT} --writers 2 --commit-delay 100 --format tsv --csv @csv --json @json"
+    ));
     bench.assert_succeeded(&output);
-
     let report = bench.json();
     assert_eq!(report["benchmark"], "commit");
     assert_eq!(report["parameters"]["form"], "statement");
@@ -86,25 +57,17 @@ fn commit_compares_stock_and_pinpoint_with_and_without_notify() {
         assert_eq!(series["target"], name);
         let run = &series["runs"][0];
         assert_measured(run);
-        let share = number(&run["notify_tps"]) / number(&run["plain_tps"]);
-        assert_eq!(number(&run["notify_to_plain"]), share);
+        let share = number(run, "notify_tps") / number(run, "plain_tps");
+        assert_eq!(number(run, "notify_to_plain"), share);
         assert_eq!(row[&format!("{name}_notify_to_plain")], Some(share));
     }
-    let tps = |series: usize| number(&point["series"][series]["summary"]["notify_tps"]["median"]);
+    let tps = |series: usize| number(&point["series"][series]["summary"]["notify_tps"], "median");
     assert_eq!(row["pinpoint_notify_tps_ratio"], Some(tps(1) / tps(0)));
 
     // The CSV has every run.
-    let mut reader = csv::Reader::from_path(csv_file).unwrap();
-    let lines: Vec<_> = reader
-        .records()
-        .map(|record| {
-            let record = record.unwrap();
-            [0, 2, 3, 4, 5].map(|column| record[column].to_owned())
-        })
-        .collect();
     let expected =
         ["stock", "pinpoint"].map(|name| ["commit", "writers", "2", name, "1"].map(str::to_owned));
-    assert_eq!(lines, expected);
+    assert_eq!(bench.csv_runs(), expected);
 }
 
 /// A listener that got another number of notifications than there were
@@ -114,56 +77,27 @@ fn commit_compares_stock_and_pinpoint_with_and_without_notify() {
 fn commit_notifies_in_every_form() {
     for (form, protocol) in [("function", "prepared"), ("trigger", "simple")] {
         let bench = Bench::new();
-        let json_file = bench.result("json");
-        let arguments = [
-            &SHORT[..],
-            &[
-                "--target",
-                "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint",
-                "--writers",
-                "1",
-                "--listeners",
-                "2",
-                "--form",
-                form,
-                "--protocol",
-                protocol,
-                "--json",
-                json_file.to_str().unwrap(),
-            ],
-        ]
-        .concat();
-        let output = bench.run_subcommand("commit", &arguments);
+        let output = bench.run(&format!(
+            "commit {SHORT} --target a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint \
+             --writers 1 --listeners 2 --form {form} --protocol {protocol} --json @json"
+        ));
         bench.assert_succeeded(&output);
         let report = bench.json();
         assert_eq!(report["parameters"]["protocol"], protocol);
         assert_eq!(report["parameters"]["form"], form);
         let run = &report["points"][0]["series"][0]["runs"][0];
         assert_measured(run);
-        assert!(number(&run["plain_tps"]) > 0.0, "{run}");
+        assert!(number(run, "plain_tps") > 0.0, "{run}");
     }
 }
 
 #[test]
 fn notify_measures_each_number_of_senders() {
     let bench = Bench::new();
-    let json_file = bench.result("json");
-    let arguments = [
-        &["--duration", "1", "--warmup", "1"][..],
-        &[
-            "--runs",
-            "2",
-            "--senders",
-            "2,1",
-            "--details",
-            "--target",
-            "a=pg_config",
-            "--json",
-            json_file.to_str().unwrap(),
-        ],
-    ]
-    .concat();
-    let output = bench.run_subcommand("notify", &arguments);
+    let output = bench.run(
+        "notify --duration 1 --warmup 1 --runs 2 --senders 2,1 --details \
+         --target a=pg_config --json @json",
+    );
     bench.assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
     for name in [
@@ -194,22 +128,11 @@ fn notify_measures_each_number_of_senders() {
 #[test]
 fn queue_delivers_to_all_once_or_to_a_few() {
     let bench = Bench::new();
-    let json_file = bench.result("json");
-    let arguments = [
-        &SHORT[..],
-        &[
-            "--writers=2",
-            "--listeners=5,12",
-            "--target",
-            "stock=pg_config",
-            "--target",
-            "one=pg_config,preload=pg_pinpoint,extension=pg_pinpoint,pinpoint.share_limit=1",
-            "--json",
-            json_file.to_str().unwrap(),
-        ],
-    ]
-    .concat();
-    let output = bench.run_subcommand("queue", &arguments);
+    let output = bench.run(&format!(
+        "queue {SHORT} --writers=2 --listeners=5,12 --target stock=pg_config \
+         --target one=pg_config,preload=pg_pinpoint,extension=pg_pinpoint,pinpoint.share_limit=1 \
+         --json @json"
+    ));
     bench.assert_succeeded(&output);
     let report = bench.json();
     assert_eq!(report["benchmark"], "queue");
@@ -218,16 +141,16 @@ fn queue_delivers_to_all_once_or_to_a_few() {
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 6);
     for point in points {
-        let listeners = number(&point["x"]);
+        let listeners = number(point, "x");
         for series in point["series"].as_array().unwrap() {
             let run = &series["runs"][0];
             assert_measured(run);
-            assert!(number(&run["plain_tps"]) > 0.0, "{run}");
-            assert!(number(&run["listeners_server_usec"]) > 0.0, "{run}");
-            assert!(number(&run["listeners_client_usec"]) > 0.0, "{run}");
-            let first = number(&run["first_from_due_p50_usec"]);
-            assert!(first <= number(&run["from_due_p50_usec"]), "{run}");
-            let deliveries = number(&run["deliveries_per_notification"]);
+            assert!(number(run, "plain_tps") > 0.0, "{run}");
+            assert!(number(run, "listeners_server_usec") > 0.0, "{run}");
+            assert!(number(run, "listeners_client_usec") > 0.0, "{run}");
+            let first = number(run, "first_from_due_p50_usec");
+            assert!(first <= number(run, "from_due_p50_usec"), "{run}");
+            let deliveries = number(run, "deliveries_per_notification");
             let target = series["target"].as_str().unwrap();
             match (target, point["workload"].as_str().unwrap()) {
                 ("one", "shared") => assert_eq!(deliveries, 1.0),
@@ -269,7 +192,7 @@ fn without_pgbench() {
     let bench = Bench::new();
     let target = with_pgbench(&bench, None);
     for subcommand in ["commit", "notify", "queue", "listen", "overhead"] {
-        let output = bench.run_subcommand(subcommand, &["--target", &target]);
+        let output = bench.run(&format!("{subcommand} --target {target}"));
         bench.assert_failed(
             &output,
             "pgbench\" does not exist: install pgbench (it comes with the PostgreSQL server,",
@@ -281,7 +204,7 @@ fn without_pgbench() {
 fn a_pgbench_that_fails() {
     let bench = Bench::new();
     let target = with_pgbench(&bench, Some("echo 'pgbench: error: no way' >&2; exit 2"));
-    let output = bench.run_subcommand("notify", &["--target", &target]);
+    let output = bench.run(&format!("notify --target {target}"));
     bench.assert_failed(
         &output,
         "error: target \"a\": with 1 senders: notify load: pgbench failed (exit status: 2); \
@@ -299,7 +222,7 @@ fn a_pgbench_that_miscounts() {
              echo 'tps = 7.0 (without initial connection time)'",
         ),
     );
-    let output = bench.run_subcommand("notify", &["--target", &target, "--warmup", "0"]);
+    let output = bench.run(&format!("notify --target {target} --warmup 0"));
     bench.assert_failed(
         &output,
         "a listener received 0 notifications of the load, but 7 transactions have sent one",
@@ -320,8 +243,7 @@ fn wait_for_load(bench: &Bench) {
 #[test]
 fn a_session_of_pgbench_that_is_terminated() {
     let bench = Bench::new();
-    let arguments = [&ENDLESS[..], &["--writers", "1"]].concat();
-    let running = bench.start_subcommand("commit", &arguments);
+    let running = bench.start(&format!("commit {ENDLESS} --writers 1"));
     wait_for_load(&bench);
     // The first connection of pgbench, which sends nothing, may still be there.
     let terminated = bench.query(
@@ -343,7 +265,7 @@ fn a_session_of_pgbench_that_is_terminated() {
 #[test]
 fn a_listener_that_is_terminated_ends_the_run_at_once() {
     let bench = Bench::new();
-    let running = bench.start_subcommand("notify", &ENDLESS);
+    let running = bench.start(&format!("notify {ENDLESS}"));
     wait_for_load(&bench);
     let terminated = bench.query(
         "a",
@@ -351,20 +273,14 @@ fn a_listener_that_is_terminated_ends_the_run_at_once() {
          WHERE query LIKE 'LISTEN pinpoint_bench;%'",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("a listener failed"), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_fails(running, "a listener failed");
 }
 
 /// The programs that run in the folder of a cluster include pgbench.
 #[test]
 fn ctrl_c_stops_pgbench_too() {
     let bench = Bench::new();
-    let running = bench.start_subcommand("commit", &ENDLESS);
+    let running = bench.start(&format!("commit {ENDLESS}"));
     wait_for_load(&bench);
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_stops(running, Signal::SIGINT);
 }

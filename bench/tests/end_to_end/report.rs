@@ -24,23 +24,10 @@ fn report(bench: &Bench, arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn a_measurement_and_its_page_with_conditions() {
     let bench = Bench::new();
-    let json = bench.result("pingpong.json");
-    let output = bench.run(&[
-        "--target",
-        "a=pg_config",
-        "--target",
-        "b=pg_config",
-        "--idle-listeners",
-        "0,2",
-        "--round-trips",
-        "20",
-        "--warmup",
-        "0",
-        "--runs",
-        "1",
-        "--json",
-        json.to_str().unwrap(),
-    ]);
+    let output = bench.run(
+        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 0,2 \
+         --round-trips 20 --warmup 0 --runs 1 --json @pingpong.json",
+    );
     let (code, stderr) = outcome(output);
     assert_eq!(code, Some(0), "{stderr}");
     bench.assert_nothing_left();

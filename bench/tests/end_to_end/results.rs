@@ -1,50 +1,26 @@
 //! What a run measures and writes.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::harness::{Bench, wait_until};
-
-fn json(bench: &Bench) -> Value {
-    let content = fs::read_to_string(bench.result("json")).unwrap();
-    serde_json::from_str(&content).unwrap()
-}
 
 #[test]
 fn two_targets_side_by_side() {
     let bench = Bench::new();
-    let (csv_file, json_file) = (bench.result("csv"), bench.result("json"));
-    let output = bench.run(&[
-        "--target",
-        "a=pg_config,work_mem=5MB",
-        "--target",
-        "b=pg_config",
-        "--setting",
-        "synchronous_commit=off",
-        "--idle-listeners",
-        "3,0",
-        "--round-trips",
-        "20",
-        "--warmup",
-        "0",
-        "--runs",
-        "2",
-        "--format",
-        "tsv",
-        "--csv",
-        csv_file.to_str().unwrap(),
-        "--json",
-        json_file.to_str().unwrap(),
-    ]);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
-    assert!(!stderr.contains('\r'), "progress without a terminal");
-    bench.assert_nothing_left();
+    let output = bench.run(
+        "pingpong --target a=pg_config,work_mem=5MB --target b=pg_config \
+         --setting synchronous_commit=off --idle-listeners 3,0 --round-trips 20 --warmup 0 \
+         --runs 2 --format tsv --csv @csv --json @json",
+    );
+    bench.assert_succeeded(&output);
+    assert!(
+        !output.stderr.contains(&b'\r'),
+        "progress without a terminal"
+    );
 
-    let report = json(&bench);
+    let report = bench.json();
     assert_eq!(report["benchmark"], "pingpong");
     for (target, work_mem) in [(0, Some("5MB")), (1, None)] {
         let settings = &report["targets"][target]["settings"];
@@ -97,14 +73,6 @@ fn two_targets_side_by_side() {
     assert!(rows.next().is_none());
 
     // The CSV has every run.
-    let mut reader = csv::Reader::from_path(csv_file).unwrap();
-    let lines: Vec<_> = reader
-        .records()
-        .map(|record| {
-            let record = record.unwrap();
-            [0, 2, 3, 4, 5].map(|column| record[column].to_owned())
-        })
-        .collect();
     let expected: Vec<_> = ["0", "3"]
         .iter()
         .flat_map(|idle| ["a", "b"].map(|name| (idle, name)))
@@ -112,28 +80,17 @@ fn two_targets_side_by_side() {
             ["1", "2"].map(|run| ["pingpong", "idle_listeners", idle, name, run].map(str::to_owned))
         })
         .collect();
-    assert_eq!(lines, expected);
+    assert_eq!(bench.csv_runs(), expected);
 }
 
 #[test]
 fn stock_against_pinpoint() {
     let bench = Bench::new();
-    let json_file = bench.result("json");
-    let output = bench.run(&[
-        "--idle-listeners",
-        "0..4/4",
-        "--duration",
-        "200ms",
-        "--warmup",
-        "0.1",
-        "--runs",
-        "1",
-        "--json",
-        json_file.to_str().unwrap(),
-    ]);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
-    bench.assert_nothing_left();
+    let output = bench.run(
+        "pingpong --idle-listeners 0..4/4 --duration 200ms --warmup 0.1 --runs 1 \
+         --json @json",
+    );
+    bench.assert_succeeded(&output);
 
     let stdout = String::from_utf8(output.stdout).unwrap();
     for name in [
@@ -145,7 +102,7 @@ fn stock_against_pinpoint() {
         assert!(stdout.contains(name), "no {name} in\n{stdout}");
     }
 
-    let report = json(&bench);
+    let report = bench.json();
     let [stock, pinpoint] = [0, 1].map(|target| &report["targets"][target]);
     assert_eq!(stock["extensions"].as_object().unwrap().len(), 0);
     assert!(pinpoint["extensions"]["pg_pinpoint"].is_string());
@@ -168,35 +125,17 @@ fn stock_against_pinpoint() {
 #[test]
 fn idle_listeners_have_a_channel_each_on_every_target() {
     let bench = Bench::new();
-    let running = bench.start(&[
-        "--target",
-        "a=pg_config",
-        "--target",
-        "b=pg_config",
-        "--idle-listeners",
-        "5",
-        "--duration",
-        "1000",
-    ]);
+    let running = bench.start(
+        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 5 \
+         --duration 1000",
+    );
     bench.wait_for_pingpong("a");
     for target in ["a", "b"] {
-        let mut listens = bench
-            .query(
-                target,
-                "SELECT query FROM pg_stat_activity WHERE query LIKE 'UNLISTEN *; LISTEN idle%'",
-            )
-            .unwrap();
+        let sql = "SELECT query FROM pg_stat_activity WHERE query LIKE 'UNLISTEN *; LISTEN idle%'";
+        let mut listens = bench.query(target, sql).unwrap();
         listens.sort();
-        assert_eq!(
-            listens,
-            [
-                "UNLISTEN *; LISTEN idle_0",
-                "UNLISTEN *; LISTEN idle_1",
-                "UNLISTEN *; LISTEN idle_2",
-                "UNLISTEN *; LISTEN idle_3",
-                "UNLISTEN *; LISTEN idle_4"
-            ]
-        );
+        let expected = [0, 1, 2, 3, 4].map(|n| format!("UNLISTEN *; LISTEN idle_{n}"));
+        assert_eq!(listens, expected);
     }
     // Only one target is exercised at a time.
     let players = "SELECT pid::text FROM pg_stat_activity WHERE query LIKE 'NOTIFY%'";
@@ -205,30 +144,21 @@ fn idle_listeners_have_a_channel_each_on_every_target() {
     });
     assert_eq!(bench.query("b", players).unwrap().len(), 0);
 
-    running.signal(Signal::SIGTERM);
-    running.wait();
-    bench.assert_nothing_left();
+    bench.assert_stops(running, Signal::SIGTERM);
 }
 
 #[test]
 fn a_server_can_be_measured_against_itself() {
     let bench = Bench::new();
-    let json_file = bench.result("json");
-    let output = bench.run(&[
-        "--aa",
-        "--idle-listeners=0",
-        "--round-trips=5",
-        "--warmup=0",
-        "--json",
-        json_file.to_str().unwrap(),
-    ]);
+    let output =
+        bench.run("pingpong --aa --idle-listeners=0 --round-trips=5 --warmup=0 --json @json");
+    bench.assert_succeeded(&output);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
     assert!(
         stderr.contains("pingpong: 1 measurement on 2 servers, 6 runs each: about "),
         "{stderr}"
     );
-    let report = json(&bench);
+    let report = bench.json();
     let names = [0, 1].map(|target| report["targets"][target]["name"].as_str().unwrap());
     assert_eq!(names, ["stock", "stock-again"]);
     let ratio = &report["points"][0]["series"][1]["ratio"]["round_trips_per_sec"];

@@ -8,24 +8,10 @@ use crate::harness::{Bench, Running, wait_until};
 #[test]
 fn standby_measures_both_places_and_what_it_costs() {
     let bench = Bench::new();
-    let json = bench.result("json");
-    let output = bench.run_subcommand(
-        "standby",
-        &[
-            "--writers=2,0",
-            "--probes=20",
-            "--duration=1",
-            "--warmup=0",
-            "--runs=2",
-            // With a few transactions, as on a disk that is slow, WAL has other things in it.
-            "--setting=fsync=off",
-            "--json",
-            json.to_str().unwrap(),
-        ],
+    let report = bench.report(
+        // With a few transactions, as on a disk that is slow, WAL has other things in it.
+        "standby --writers=2,0 --probes=20 --duration=1 --warmup=0 --runs=2 --setting=fsync=off",
     );
-    bench.assert_succeeded(&output);
-
-    let report = bench.json();
     assert_eq!(report["benchmark"], "standby");
     assert_eq!(report["complete"], true);
     for (target, value) in [(0, "off"), (1, "on")] {
@@ -63,44 +49,36 @@ fn standby_measures_both_places_and_what_it_costs() {
 }
 
 #[track_caller]
-fn assert_refused(arguments: &[&str], message: &str) {
+fn assert_refused(arguments: &str, message: &str) {
     let bench = Bench::new();
-    let output = bench.run_subcommand("standby", arguments);
+    let output = bench.run(&format!("standby {arguments}"));
     bench.assert_failed(&output, message);
 }
 
 #[test]
 fn what_cannot_have_a_standby_that_listens() {
     assert_refused(
-        &["--target", "a=pg_config"],
+        "--target a=pg_config",
         "standby cannot measure the target \"a\", as without pg_pinpoint nobody can LISTEN on a \
          standby: add preload=pg_pinpoint,extension=pg_pinpoint to it",
     );
     assert_refused(
-        &["--url", "postgresql://nowhere/postgres"],
+        "--url postgresql://nowhere/postgres",
         "standby cannot measure a running server, as it makes a standby: leave out --url",
     );
-    assert_refused(&["--probes", "0"], "0 is not in 1..=1000");
+    assert_refused("--probes 0", "0 is not in 1..=1000");
     assert_refused(
-        &[
-            "--target",
-            "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint,max_wal_senders=0",
-        ],
+        "--target a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint,max_wal_senders=0",
         "pg_basebackup failed for target \"a-standby\"",
     );
 }
 
 /// Goes on until something ends it.
 fn start_endless(bench: &Bench) -> Running {
-    let running = bench.start_subcommand(
-        "standby",
-        &[
-            "--target",
-            "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint,pinpoint.replicate=on",
-            "--writers=1",
-            "--duration=1000",
-            "--warmup=0",
-        ],
+    let running = bench.start(
+        "standby \
+         --target a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint,pinpoint.replicate=on \
+         --writers=1 --duration=1000 --warmup=0",
     );
     let probes = "SELECT pid::text FROM pg_stat_activity WHERE query LIKE 'BEGIN; INSERT INTO%'";
     wait_until("a probe is sent", || {
@@ -115,10 +93,7 @@ fn start_endless(bench: &Bench) -> Running {
 fn an_interrupt_stops_the_standby_too() {
     let bench = Bench::new();
     let running = start_endless(&bench);
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
-    bench.assert_nothing_left();
+    bench.assert_stops(running, Signal::SIGINT);
 }
 
 #[test]

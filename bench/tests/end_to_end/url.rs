@@ -1,12 +1,8 @@
 //! `--url`: a running server is measured, and nothing stays behind on it.
 
-use std::fs;
-use std::process::Output;
-
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
-use crate::harness::{Bench, Running, assert_failure, wait_until};
+use crate::harness::{Bench, Running, wait_until};
 
 /// What the user of a server finds there: schemas and tables.
 const OBJECTS: &str = "SELECT nspname::text FROM pg_namespace \
@@ -23,12 +19,7 @@ struct RunningServer {
 impl RunningServer {
     fn start() -> Self {
         let bench = Bench::new();
-        let owner = bench.start(&[
-            "--target",
-            "a=pg_config",
-            "--idle-listeners=0",
-            "--duration=1000",
-        ]);
+        let owner = bench.start("pingpong --target a=pg_config --idle-listeners=0 --duration=1000");
         bench.wait_for_pingpong("a");
         Self { bench, owner }
     }
@@ -50,16 +41,8 @@ impl RunningServer {
     }
 
     fn stop(self) {
-        self.owner.signal(Signal::SIGINT);
-        self.owner.wait();
-        self.bench.assert_nothing_left();
+        self.bench.assert_stops(self.owner, Signal::SIGINT);
     }
-}
-
-#[track_caller]
-fn assert_refused(output: &Output, message: &str) {
-    let stderr = std::str::from_utf8(&output.stderr).unwrap();
-    assert_failure(output.status, stderr, message);
 }
 
 /// Each has channels, and pgbench's or its own sessions; one has tables.
@@ -67,39 +50,17 @@ fn assert_refused(output: &Output, message: &str) {
 fn every_kind_of_benchmark_measures_a_running_server() {
     let server = RunningServer::start();
     let url = server.url();
-    for (subcommand, arguments) in [
-        (
-            "channels",
-            [
-                "--channels=3",
-                "--transactions=2",
-                "--warmup-transactions=0",
-            ],
-        ),
-        (
-            "hub",
-            [
-                "--listeners=3",
-                "--transactions=2",
-                "--warmup-transactions=0",
-            ],
-        ),
-        (
-            "multicast",
-            ["--group=1,2", "--idle-listeners=3", "--duration=0.1"],
-        ),
-        ("queue", ["--listeners=2", "--writers=2", "--duration=1"]),
-        ("listen", ["--connections=2", "--duration=1", "--warmup=0"]),
-        (
-            "overhead",
-            ["--connections=2", "--duration=1", "--warmup=0"],
-        ),
+    for command_line in [
+        "channels --channels=3 --transactions=2 --warmup-transactions=0",
+        "hub --listeners=3 --transactions=2 --warmup-transactions=0",
+        "multicast --group=1,2 --idle-listeners=3 --duration=0.1",
+        "queue --listeners=2 --writers=2 --duration=1",
+        "listen --connections=2 --duration=1 --warmup=0",
+        "overhead --connections=2 --duration=1 --warmup=0",
     ] {
         let bench = Bench::new();
-        let arguments = [&arguments[..], &["--runs=1", "--url", &url]].concat();
-        let output = bench.run_subcommand(subcommand, &arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{subcommand}: {stderr}");
+        let output = bench.run(&format!("{command_line} --runs=1 --url {url}"));
+        bench.assert_succeeded(&output);
         server.assert_nothing_left();
     }
     server.stop();
@@ -115,29 +76,16 @@ fn a_running_server_is_measured_and_left_as_it_was() {
         server.bench.query("a", sql).unwrap();
     }
     let bench = Bench::new();
-    let json_file = bench.result("json");
-    let output = bench.run_subcommand(
-        "commit",
-        &[
-            "--url",
-            &server.url_for("ordinary"),
-            "--writers=2",
-            "--form=trigger",
-            "--duration=1",
-            "--warmup=0",
-            "--runs=1",
-            "--json",
-            json_file.to_str().unwrap(),
-        ],
-    );
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
+    let output = bench.run(&format!(
+        "commit --url {} --writers=2 --form=trigger --duration=1 --warmup=0 --runs=1 \
+         --json @json",
+        server.url_for("ordinary")
+    ));
+    bench.assert_succeeded(&output);
     server.assert_nothing_left();
-    bench.assert_nothing_left();
 
-    let json = fs::read_to_string(json_file).unwrap();
-    assert!(!json.contains("secret"), "{json}");
-    let report: Value = serde_json::from_str(&json).unwrap();
+    let report = bench.json();
+    assert!(!report.to_string().contains("secret"), "{report}");
     let target = &report["targets"][0];
     assert_eq!(target["name"], "server");
     assert!(target["pg_config"].is_null());
@@ -154,22 +102,14 @@ fn a_running_server_is_measured_and_left_as_it_was() {
 fn two_urls_are_compared() {
     let server = RunningServer::start();
     let bench = Bench::new();
-    let json_file = bench.result("json");
-    let output = bench.run(&[
-        "--url",
-        &format!("one={}", server.url()),
-        "--url",
-        &format!("two={}?options=-c%20work_mem%3D7MB", server.url()),
-        "--idle-listeners=0,3",
-        "--round-trips=20",
-        "--warmup=0",
-        "--runs=1",
-        "--json",
-        json_file.to_str().unwrap(),
-    ]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    let report: Value = serde_json::from_slice(&fs::read(json_file).unwrap()).unwrap();
+    let output = bench.run(&format!(
+        "pingpong --url one={} --url two={}?options=-c%20work_mem%3D7MB \
+         --idle-listeners=0,3 --round-trips=20 --warmup=0 --runs=1 --json @json",
+        server.url(),
+        server.url()
+    ));
+    bench.assert_succeeded(&output);
+    let report = bench.json();
     // One server twice, told apart by the settings of its sessions.
     let [one, two] = [0, 1].map(|target| &report["targets"][target]);
     assert!(one["settings"]["work_mem"].is_null(), "{one}");
@@ -188,10 +128,10 @@ fn two_urls_are_compared() {
 fn ctrl_c_removes_the_schema() {
     let server = RunningServer::start();
     let bench = Bench::new();
-    let running = bench.start_subcommand(
-        "commit",
-        &["--url", &server.url(), "--writers=2", "--duration=1000"],
-    );
+    let running = bench.start(&format!(
+        "commit --url {} --writers=2 --duration=1000",
+        server.url()
+    ));
     let load = "SELECT pid::text FROM pg_stat_activity \
                 WHERE application_name = 'pgbench' AND query <> ''";
     wait_until("pgbench writes", || {
@@ -200,11 +140,8 @@ fn ctrl_c_removes_the_schema() {
     let schemas = server.bench.query("a", OBJECTS).unwrap();
     assert_eq!(schemas.len(), 1, "{schemas:?}");
 
-    running.signal(Signal::SIGINT);
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
+    bench.assert_stops(running, Signal::SIGINT);
     server.assert_nothing_left();
-    bench.assert_nothing_left();
     server.stop();
 }
 
@@ -212,20 +149,16 @@ fn ctrl_c_removes_the_schema() {
 fn an_error_removes_the_schema() {
     let server = RunningServer::start();
     let bench = Bench::new();
-    let running = bench.start(&[
-        "--url",
-        &server.url(),
-        "--idle-listeners=3",
-        "--duration=1000",
-    ]);
+    let running = bench.start(&format!(
+        "pingpong --url {} --idle-listeners=3 --duration=1000",
+        server.url()
+    ));
     let terminate = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
                      WHERE query LIKE 'NOTIFY pinpoint_bench%ping,%'";
     wait_until("a session that takes part can be terminated", || {
         !server.bench.query("a", terminate).unwrap().is_empty()
     });
-    let (status, stderr) = running.wait();
-    assert_eq!(status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("with 3 idle listeners"), "{stderr}");
+    bench.assert_fails(running, "with 3 idle listeners");
     server.assert_nothing_left();
     server.stop();
 }
@@ -234,13 +167,15 @@ fn an_error_removes_the_schema() {
 fn a_server_without_room() {
     let server = RunningServer::start();
     let bench = Bench::new();
-    let output = bench.run(&["--url", &server.url(), "--idle-listeners=100"]);
-    assert_refused(
+    let output = bench.run(&format!(
+        "pingpong --url {} --idle-listeners=100",
+        server.url()
+    ));
+    bench.assert_failed(
         &output,
         "more sessions, but the benchmark needs 105: raise max_connections",
     );
     server.assert_nothing_left();
-    bench.assert_nothing_left();
     server.stop();
 }
 
@@ -249,33 +184,34 @@ fn a_user_who_may_not_make_a_schema() {
     let server = RunningServer::start();
     server.bench.query("a", "CREATE ROLE nobody LOGIN").unwrap();
     let bench = Bench::new();
-    let output = bench.run(&["--url", &server.url_for("nobody"), "--idle-listeners=0"]);
-    assert_refused(
+    let output = bench.run(&format!(
+        "pingpong --url {} --idle-listeners=0",
+        server.url_for("nobody")
+    ));
+    bench.assert_failed(
         &output,
         "the user needs the privilege CREATE on the database",
     );
-    bench.assert_nothing_left();
     server.stop();
 }
 
 #[test]
 fn a_url_where_nothing_answers() {
     let bench = Bench::new();
-    let output = bench.run(&["--url", "postgresql://me:secret@%2Fnowhere/db"]);
-    assert_refused(
+    let output = bench.run("pingpong --url postgresql://me:secret@%2Fnowhere/db");
+    bench.assert_failed(
         &output,
         "could not connect to server=postgresql://me@%2Fnowhere:5432/db: start that server, or \
          correct --url: error connecting to server: No such file or directory",
     );
-    bench.assert_nothing_left();
 }
 
 #[test]
 fn what_needs_settings_of_its_own_is_refused() {
     let bench = Bench::new();
-    let arguments = ["--url", "postgresql://me@%2Fnowhere/db", "--commit-delay=5"];
-    assert_refused(
-        &bench.run_subcommand("commit", &arguments),
+    let output = bench.run("commit --url postgresql://me@%2Fnowhere/db --commit-delay=5");
+    bench.assert_failed(
+        &output,
         "commit cannot measure a running server, as --commit-delay is a setting of the whole \
          server: leave out --url",
     );
@@ -283,23 +219,24 @@ fn what_needs_settings_of_its_own_is_refused() {
 
 #[test]
 fn contradictions_and_nonsense() {
-    let bench = Bench::new();
     let url = "postgresql://h/d";
     for (arguments, message) in [
         (
-            ["--url", url, "--target=a=pg_config"],
+            format!("--url {url} --target=a=pg_config"),
             "cannot be used with",
         ),
-        (["--url", url, "--setting=fsync=off"], "cannot be used with"),
         (
-            ["--url", url, "--url=postgresql://i/d"],
+            format!("--url {url} --setting=fsync=off"),
+            "cannot be used with",
+        ),
+        (
+            format!("--url {url} --url=postgresql://i/d"),
             "two targets are named \"server\"",
         ),
-        (
-            ["--url", "h", "--idle-listeners=0"],
-            "expected postgresql://",
-        ),
+        ("--url h".to_owned(), "expected postgresql://"),
     ] {
-        assert_refused(&bench.run(&arguments), message);
+        let bench = Bench::new();
+        let output = bench.run(&format!("pingpong {arguments}"));
+        bench.assert_failed(&output, message);
     }
 }

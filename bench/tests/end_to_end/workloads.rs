@@ -2,20 +2,16 @@
 //! and `overhead`: what they measure, and what becomes of them when something
 //! goes wrong.
 
-use std::process::Command;
-
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Bench, Running, wait_until};
+use crate::harness::{Bench, Running, number, wait_until};
 
 /// Measures with these arguments, and returns the report.
 #[track_caller]
-fn report(subcommand: &str, arguments: &[&str]) -> Value {
+fn report(subcommand: &str, arguments: &str) -> Value {
     let bench = Bench::new();
-    let json = bench.result("json");
-    let arguments = [arguments, &["--json", json.to_str().unwrap()]].concat();
-    let output = bench.run_subcommand(subcommand, &arguments);
+    let output = bench.run(&format!("{subcommand} {arguments} --json @json"));
     bench.assert_succeeded(&output);
     let stdout = String::from_utf8(output.stdout).unwrap();
 
@@ -58,21 +54,7 @@ fn runs(report: &Value, count: usize) -> Vec<&Value> {
     runs
 }
 
-#[track_caller]
-fn number(run: &Value, figure: &str) -> f64 {
-    run[figure]
-        .as_f64()
-        .unwrap_or_else(|| panic!("no {figure} in {run}"))
-}
-
-const FEW_TRANSACTIONS: [&str; 6] = [
-    "--transactions",
-    "3",
-    "--warmup-transactions",
-    "1",
-    "--runs",
-    "2",
-];
+const FEW_TRANSACTIONS: &str = "--transactions 3 --warmup-transactions 1 --runs 2";
 
 #[track_caller]
 fn assert_sent(report: &Value, runs_in_all: usize) {
@@ -87,8 +69,7 @@ fn assert_sent(report: &Value, runs_in_all: usize) {
 
 #[test]
 fn channels_measures_each_number_with_and_without_a_sender_that_listens() {
-    let arguments = [&FEW_TRANSACTIONS[..], &["--channels", "40,1"]].concat();
-    let report = report("channels", &arguments);
+    let report = report("channels", &format!("{FEW_TRANSACTIONS} --channels 40,1"));
     assert_eq!(
         points(&report),
         [
@@ -104,12 +85,10 @@ fn channels_measures_each_number_with_and_without_a_sender_that_listens() {
 
 #[test]
 fn listeners_measures_each_number() {
-    let arguments = [
-        &FEW_TRANSACTIONS[..],
-        &["--listeners", "1,5", "--channels", "7"],
-    ]
-    .concat();
-    let report = report("listeners", &arguments);
+    let report = report(
+        "listeners",
+        &format!("{FEW_TRANSACTIONS} --listeners 1,5 --channels 7"),
+    );
     assert_eq!(
         points(&report),
         [
@@ -124,12 +103,10 @@ fn listeners_measures_each_number() {
 
 #[test]
 fn idle_measures_each_number() {
-    let arguments = [
-        &FEW_TRANSACTIONS[..],
-        &["--idle-sessions", "0,6", "--channels", "7"],
-    ]
-    .concat();
-    let report = report("idle", &arguments);
+    let report = report(
+        "idle",
+        &format!("{FEW_TRANSACTIONS} --idle-sessions 0,6 --channels 7"),
+    );
     assert_eq!(report["axis"]["name"], "idle_sessions");
     assert_sent(&report, 4 * 2 * 2);
 }
@@ -138,16 +115,7 @@ fn idle_measures_each_number() {
 fn hub_measures_each_number_of_listeners() {
     let report = report(
         "hub",
-        &[
-            "--listeners",
-            "9,1",
-            "--transactions",
-            "5",
-            "--warmup-transactions",
-            "1",
-            "--runs",
-            "2",
-        ],
+        "--listeners 9,1 --transactions 5 --warmup-transactions 1 --runs 2",
     );
     assert_eq!(points(&report), [("", 1), ("", 9)]);
     for run in runs(&report, 2 * 2 * 2) {
@@ -162,19 +130,8 @@ fn hub_measures_each_number_of_listeners() {
 fn multicast_measures_each_size_of_the_group() {
     let report = report(
         "multicast",
-        &[
-            "--group",
-            "1,3",
-            // The last group is smaller than the others.
-            "--idle-listeners",
-            "10",
-            "--duration",
-            "0.2",
-            "--warmup",
-            "0.1",
-            "--runs",
-            "2",
-        ],
+        // The last group is smaller than the others.
+        "--group 1,3 --idle-listeners 10 --duration 0.2 --warmup 0.1 --runs 2",
     );
     assert_eq!(points(&report), [("", 1), ("", 3)]);
     for run in runs(&report, 2 * 2 * 2) {
@@ -190,20 +147,8 @@ fn multicast_measures_each_size_of_the_group() {
 fn listen_measures_each_workload_with_each_number_of_connections() {
     let report = report(
         "listen",
-        &[
-            "--workload",
-            "listen_notify_common,listen_unlisten_unique",
-            "--connections",
-            "5,1",
-            "--jobs",
-            "2",
-            "--duration",
-            "1",
-            "--warmup",
-            "0",
-            "--runs",
-            "1",
-        ],
+        "--workload listen_notify_common,listen_unlisten_unique --connections 5,1 --jobs 2 \
+         --duration 1 --warmup 0 --runs 1",
     );
     assert_eq!(
         points(&report),
@@ -225,18 +170,7 @@ fn listen_measures_each_workload_with_each_number_of_connections() {
 fn overhead_measures_sessions_that_listen_and_that_do_not() {
     let report = report(
         "overhead",
-        &[
-            "--connections",
-            "2",
-            "--duration",
-            "1",
-            "--warmup",
-            "1",
-            "--runs",
-            "1",
-            "--protocol",
-            "prepared",
-        ],
+        "--connections 2 --duration 1 --warmup 1 --runs 1 --protocol prepared",
     );
     assert_eq!(
         points(&report),
@@ -252,21 +186,10 @@ fn overhead_measures_sessions_that_listen_and_that_do_not() {
 fn the_sessions_of_overhead_listen_where_they_should() {
     for (workload, listening) in [("select_only", "0"), ("select_only_listening", "3")] {
         let bench = Bench::new();
-        let running = bench.start_subcommand(
-            "overhead",
-            &[
-                "--target",
-                "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint",
-                "--workload",
-                workload,
-                "--connections",
-                "3",
-                "--duration",
-                "1000",
-                "--warmup",
-                "0",
-            ],
-        );
+        let running = bench.start(&format!(
+            "overhead --target a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint \
+             --workload {workload} --connections 3 --duration 1000 --warmup 0"
+        ));
         let count = |of: &str| {
             let sql = format!("SELECT count(*)::text FROM {of}");
             bench.query("a", &sql).and_then(|mut counts| counts.pop())
@@ -275,94 +198,22 @@ fn the_sessions_of_overhead_listen_where_they_should() {
             count("pg_stat_activity WHERE query LIKE 'SELECT abalance%'").as_deref() == Some("3")
         });
         assert_eq!(count("pinpoint.stat_listeners").unwrap(), listening);
-        running.signal(Signal::SIGINT);
-        let (status, stderr) = running.wait();
-        assert_eq!(status.code(), Some(130), "{stderr}");
-        bench.assert_nothing_left();
+        bench.assert_stops(running, Signal::SIGINT);
     }
-}
-
-#[track_caller]
-fn assert_refused(subcommand: &str, arguments: &[&str], message: &str) {
-    let bench = Bench::new();
-    let output = bench.run_subcommand(subcommand, arguments);
-    bench.assert_failed(&output, message);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
-}
-
-#[test]
-fn nonsense_on_the_command_line() {
-    for (subcommand, arguments, message) in [
-        ("channels", ["--channels", "0"], "0 is not in 1..=1000000"),
-        (
-            "channels",
-            ["--transactions", "0"],
-            "for '--transactions <N>'",
-        ),
-        ("listeners", ["--listeners", "0"], "0 is not in 1..="),
-        (
-            "listeners",
-            ["--idle-sessions", "1,2"],
-            "--idle-sessions has several numbers, but it is --listeners that varies",
-        ),
-        (
-            "idle",
-            ["--idle-sessions", "many"],
-            "'many' is not a whole number",
-        ),
-        ("hub", ["--transactions", "0"], "for '--transactions <N>'"),
-        ("multicast", ["--group", "1,,2"], "for '--group <N,N,...>'"),
-        (
-            "multicast",
-            ["--idle-listeners", "1,2"],
-            "--idle-listeners has several numbers, but it is --group that varies",
-        ),
-        ("multicast", ["--duration", "0"], "must be more than 0"),
-        ("listen", ["--workload", "listen_twice"], "listen_unique"),
-        ("commit", ["--commit-delay", "100001"], "100001 is not in"),
-        (
-            "commit",
-            ["--form", "written"],
-            "statement, function, trigger",
-        ),
-        ("decode", ["--workload", "both"], "single_transaction"),
-        (
-            "overhead",
-            ["--protocol", "extended"],
-            "[possible values: simple, prepared]",
-        ),
-        ("overhead", ["--scale", "0"], "0 is not in 1..=10000"),
-    ] {
-        assert_refused(subcommand, &arguments, message);
-    }
-}
-
-#[test]
-fn more_listeners_than_descriptors() {
-    let bench = Bench::new();
-    let output = Command::new("sh")
-        .args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"])
-        .arg(env!("CARGO_BIN_EXE_pinpoint-bench"))
-        .args(["hub", "--listeners", "500"])
-        .output()
-        .unwrap();
-    bench.assert_failed(
-        &output,
-        "1004 connections need 1068 file descriptors, but the hard limit is 256",
-    );
 }
 
 /// Goes on until something ends it, with ten listeners or so.
 fn start_endless(bench: &Bench, subcommand: &str) -> Running {
-    let arguments: &[&str] = match subcommand {
-        "hub" => &["--listeners=10", "--transactions=1000000000"],
-        "multicast" => &["--group=4,5", "--idle-listeners=6", "--duration=1000"],
-        "channels" => &["--channels=10", "--transactions=1000000000"],
-        "idle" => &["--idle-sessions=10", "--channels=10", "--runs=1000000"],
+    let arguments = match subcommand {
+        "hub" => "--listeners=10 --transactions=1000000000",
+        "multicast" => "--group=4,5 --idle-listeners=6 --duration=1000",
+        "channels" => "--channels=10 --transactions=1000000000",
+        "idle" => "--idle-sessions=10 --channels=10 --runs=1000000",
         other => panic!("{other}"),
     };
-    let common = ["--target", "a=pg_config", "--timeout", "20"];
-    let running = bench.start_subcommand(subcommand, &[arguments, &common].concat());
+    let running = bench.start(&format!(
+        "{subcommand} {arguments} --target a=pg_config --timeout 20"
+    ));
     let senders = "SELECT pid::text FROM pg_stat_activity WHERE query ~ '^(NOTIFY|COMMIT)'";
     wait_until("notifications are sent", || {
         bench

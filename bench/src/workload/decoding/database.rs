@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use pinpoint_servers::connection::{connect, within};
 use pinpoint_servers::server::Server;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Error};
 
 use super::statements::Grouping;
 use crate::clients::processor_time;
@@ -116,37 +116,28 @@ impl Database {
 
     /// Drops the copy. Its WAL sender may be about to end, but not for longer than `timeout`.
     pub async fn drop_copy(&self, timeout: Duration) -> anyhow::Result<()> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            match self.drop_slot(COPY).await {
-                Err(error)
-                    if error.code() == Some(&SqlState::OBJECT_IN_USE)
-                        && Instant::now() < deadline =>
-                {
-                    tokio::time::sleep(POLL_INTERVAL).await;
-                }
-                result => return Ok(result?),
+        let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+                   WHERE slot_name = $1::text AND NOT active";
+        let dropped = async {
+            while self.session.query(sql, &[&COPY]).await?.is_empty() {
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-        }
+            Ok(())
+        };
+        within(timeout, "the end of a WAL sender", dropped).await?
     }
 
     /// Drops the database, and gives up its WAL.
     pub async fn drop(self, server: &Server) -> anyhow::Result<()> {
         for slot in [&self.dml, &self.total] {
-            self.drop_slot(slot.name).await?;
+            let sql = "SELECT pg_drop_replication_slot($1::text::name)";
+            self.session.execute(sql, &[&slot.name]).await?;
         }
         server
             .connect()
             .await?
             // Our own session may be about to end.
             .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
-            .await?;
-        Ok(())
-    }
-
-    async fn drop_slot(&self, name: &str) -> Result<(), Error> {
-        self.session
-            .execute("SELECT pg_drop_replication_slot($1::text::name)", &[&name])
             .await?;
         Ok(())
     }

@@ -29,28 +29,17 @@ impl Library {
     /// Makes sure that the library is active if the server has loaded it.
     pub async fn of(server: &Server) -> anyhow::Result<Option<Self>> {
         let session = server.connect().await?;
-        let is_loaded: bool = session
-            .query_one(
-                "SELECT $1 = ANY (string_to_array(\
-                     replace(current_setting('shared_preload_libraries'), ' ', ''), ','))",
-                &[&NAME],
-            )
-            .await?
-            .try_get(0)?;
-        if !is_loaded {
+        let loaded = session
+            .query_one("SHOW shared_preload_libraries", &[])
+            .await?;
+        let loaded: String = loaded.try_get(0)?;
+        if !loaded.split(',').any(|library| library.trim() == NAME) {
             return Ok(None);
         }
-
-        session
-            .batch_execute(&format!("CREATE EXTENSION IF NOT EXISTS {NAME}"))
-            .await?;
-        let refused_because: Option<String> = session
-            .query_one(
-                "SELECT refused_because FROM pinpoint_decoding.stat_server",
-                &[],
-            )
-            .await?
-            .try_get(0)?;
+        let sql = format!("CREATE EXTENSION IF NOT EXISTS {NAME}");
+        session.batch_execute(&sql).await?;
+        let sql = "SELECT refused_because FROM pinpoint_decoding.stat_server";
+        let refused_because: Option<String> = session.query_one(sql, &[]).await?.try_get(0)?;
         if let Some(reason) = refused_because {
             bail!(
                 "{NAME} is loaded, but not active: {reason} (\"docs/decoding.md\" tells what it needs)"
@@ -61,11 +50,8 @@ impl Library {
 
     /// How often the library has looked up a relation since the server started.
     pub async fn lookups(&self) -> anyhow::Result<u64> {
-        let lookups: i64 = self
-            .session
-            .query_one("SELECT lookups FROM pinpoint_decoding.stat_server", &[])
-            .await?
-            .try_get(0)?;
+        let sql = "SELECT lookups FROM pinpoint_decoding.stat_server";
+        let lookups: i64 = self.session.query_one(sql, &[]).await?.try_get(0)?;
         u64::try_from(lookups).context("a number of look-ups is negative")
     }
 }
