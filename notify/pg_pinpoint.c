@@ -20,11 +20,13 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_database.h"
 #include "commands/async.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
@@ -67,12 +69,6 @@ void		_PG_init(void);
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-/*
- * Does the current transaction create the extension?  From its commit on
- * notifications of this database are counted; see positions.c.
- */
-static bool begins_to_count = false;
-
 /* While trace_notify is turned off: it was on. */
 static bool traces = false;
 
@@ -85,6 +81,7 @@ static void at_subtransaction_event(SubXactEvent event,
 									SubTransactionId parent_subid, void *arg);
 static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
 								bool is_top_level, void *arg);
+static bool has_used_own_queue(void);
 static void pre_commit(void);
 static void end_transaction(void);
 static void at_exit(int code, Datum arg);
@@ -211,8 +208,7 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
-			begins_to_count = pinpoint_replacement_created();
-			if (begins_to_count)
+			if (pinpoint_replacement_created())
 				pinpoint_wal_messages_write_floor();
 			if (pinpoint_pending_exists())
 			{
@@ -224,9 +220,8 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_COMMIT:
-			if (begins_to_count)
-				pinpoint_positions_raise_floor();
-			begins_to_count = false;
+			if (has_used_own_queue())
+				pinpoint_positions_count_database();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_transaction_enter(PINPOINT_COMMITTED);
@@ -240,7 +235,6 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_commit_order_withdraw();
 			pinpoint_listening_abort(pinpoint_pending_actions());
 			pinpoint_delivery_at_abort();
-			begins_to_count = false;
 			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
@@ -275,6 +269,22 @@ at_subtransaction_event(SubXactEvent event, SubTransactionId my_subid,
 		pinpoint_pending_at_subcommit();
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 		pinpoint_pending_at_subabort();
+}
+
+/*
+ * The transaction has committed: has it put anything into PostgreSQL's own queue?  For
+ * that it has got an XID and a lock on "database 0", which nothing else locks, and keeps
+ * it a while longer: see PreCommit_Notify().
+ */
+static bool
+has_used_own_queue(void)
+{
+	LOCKTAG		tag;
+
+	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		return false;
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
+	return PINPOINT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock);
 }
 
 /*

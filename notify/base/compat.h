@@ -45,6 +45,13 @@
 #define PINPOINT_PROCSIGNAL_ID(n)	((BackendId) ((n) + 1))
 #endif
 
+/* Does this transaction hold a lock in exactly this mode? */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_LOCK_HELD_BY_ME(tag, mode)	LockHeldByMe((tag), (mode), false)
+#else
+#define PINPOINT_LOCK_HELD_BY_ME(tag, mode)	LockHeldByMe((tag), (mode))
+#endif
+
 /* Local ID of a process's transaction. */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_PROC_LXID(proc)	((proc)->vxid.lxid)
@@ -139,6 +146,13 @@ typedef RelFileNode PinpointRelFile;
 	ParamListInfo bound_params
 #define PINPOINT_PLANNER_ARGUMENTS \
 	parse, query_string, cursor_options, bound_params
+#endif
+
+/* Memory that is going to be read soon. */
+#if defined(__GNUC__)
+#define PINPOINT_PREFETCH(address)	__builtin_prefetch(address)
+#else
+#define PINPOINT_PREFETCH(address)	((void) 0)
 #endif
 
 /* What pg_get_loaded_modules() tells of the library. */

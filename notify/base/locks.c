@@ -14,10 +14,12 @@
 #include "base/locks.h"
 
 #define STORAGE_TRANCHE		"PinpointStorage"
+#define REASSIGNMENT_TRANCHE	"PinpointReassignment"
 #define ORDER_TRANCHE		"PinpointOrder"
 #define CHANNEL_MAP_TRANCHE	"PinpointChannelMap"
 
 LWLock	   *PinpointStorageLock = NULL;
+LWLock	   *PinpointReassignmentLock = NULL;
 LWLock	   *PinpointOrderLock = NULL;
 LWLockPadded *PinpointChannelMapLocks = NULL;
 
@@ -28,6 +30,7 @@ void
 pinpoint_locks_request(void)
 {
 	RequestNamedLWLockTranche(STORAGE_TRANCHE, 1);
+	RequestNamedLWLockTranche(REASSIGNMENT_TRANCHE, 1);
 	RequestNamedLWLockTranche(ORDER_TRANCHE, 1);
 	RequestNamedLWLockTranche(CHANNEL_MAP_TRANCHE, PINPOINT_PARTITIONS);
 }
@@ -39,6 +42,8 @@ void
 pinpoint_locks_init(void)
 {
 	PinpointStorageLock = &GetNamedLWLockTranche(STORAGE_TRANCHE)->lock;
+	PinpointReassignmentLock =
+		&GetNamedLWLockTranche(REASSIGNMENT_TRANCHE)->lock;
 	PinpointOrderLock = &GetNamedLWLockTranche(ORDER_TRANCHE)->lock;
 	PinpointChannelMapLocks = GetNamedLWLockTranche(CHANNEL_MAP_TRANCHE);
 }

@@ -6,9 +6,11 @@
  *	1. PinpointStorageLock protects the size of the file behind the message
  *	   log.  It is held while that file grows or shrinks, which is rare, and
  *	   never taken after commit.
- *	2. PinpointOrderLock protects the in-flight list, the ready heap, the
+ *	2. PinpointReassignmentLock protects nothing.  A session that ends holds it
+ *	   while it reassigns, so that not many do so at once; see reassignment.c.
+ *	3. PinpointOrderLock protects the in-flight list, the ready heap, the
  *	   message log and all session slots.
- *	3. A partition lock of the channel map protects the entries of that
+ *	4. A partition lock of the channel map protects the entries of that
  *	   partition and their listeners.  A spinlock below it protects the list of
  *	   free memory.
  *
@@ -30,6 +32,7 @@
 #define PINPOINT_PARTITIONS			(1 << PINPOINT_PARTITIONS_LOG2)
 
 extern LWLock *PinpointStorageLock;
+extern LWLock *PinpointReassignmentLock;
 extern LWLock *PinpointOrderLock;
 extern LWLockPadded *PinpointChannelMapLocks;	/* one for each partition */
 

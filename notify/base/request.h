@@ -10,6 +10,9 @@
 #ifndef PINPOINT_REQUEST_H
 #define PINPOINT_REQUEST_H
 
+/* Only the server notifies on this channel; see commit/heartbeat.c. */
+#define PINPOINT_HEARTBEAT_CHANNEL	"pinpoint_heartbeat"
+
 typedef enum PinpointActionKind
 {
 	PINPOINT_LISTEN,
@@ -21,15 +24,23 @@ typedef struct PinpointAction
 {
 	PinpointActionKind kind;
 	int			share_limit;	/* of LISTEN: 0 if the channel is not shared */
+	uint32		channel_hash;	/* pinpoint_channel_hash() of the channel */
 	char		channel[FLEXIBLE_ARRAY_MEMBER]; /* "" for UNLISTEN_ALL */
 } PinpointAction;
 
 typedef struct PinpointNotification
 {
+	uint32		channel_hash;	/* pinpoint_channel_hash() of the channel */
 	uint32		hash;			/* of channel and payload */
 	uint32		payload_len;	/* bytes, without the terminating zero */
 	uint16		channel_len;	/* likewise */
 	char		data[FLEXIBLE_ARRAY_MEMBER];	/* channel, 0, payload, 0 */
 } PinpointNotification;
+
+static inline bool
+pinpoint_is_heartbeat_channel(const char *channel)
+{
+	return strcmp(channel, PINPOINT_HEARTBEAT_CHANNEL) == 0;
+}
 
 #endif							/* PINPOINT_REQUEST_H */

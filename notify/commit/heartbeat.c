@@ -10,7 +10,7 @@
  * connects again, listens, and asks what has changed since the last heartbeat.
  *
  * The waker sends heartbeats (see waker.c), one for each database in which anybody
- * listens.  A heartbeat is an ordinary batch, and goes through the same log as all
+ * listens on that channel.  A heartbeat is an ordinary batch, and goes through the same log as all
  * others, so it comes behind what was published before.  It has no transaction and
  * is published at once.  The position is that of the moment of its publication, under
  * one hold of PinpointOrderLock: see pinpoint_commit_order_published().
@@ -20,6 +20,9 @@
  * A heartbeat that nobody listens for is dropped at its publication, like any
  * batch.  When there is no room in the log it is left out: the server is in trouble
  * then, and to be reminded of that does not hurt.
+ *
+ * What goes through PostgreSQL's own queue is counted, but is not in this log: a
+ * heartbeat may come a moment before it.
  *
  * Nobody else notifies on that channel, as far as it goes our way: see statement.c,
  * and replay.c for what an older primary may have let through.  Sessions cannot share
@@ -37,6 +40,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/channel_hash.h"
 #include "base/locks.h"
 #include "base/request.h"
 #include "base/settings.h"
@@ -49,21 +53,11 @@
 /* A position, a space, and "primary" or "standby", which have the same length. */
 #define PAYLOAD_LENGTH	(PINPOINT_POSITION_LENGTH + 8)
 
-static bool receives_notifications(void);
 static long milliseconds_until(TimestampTz due);
 static void send_to_all(void);
 static PinpointBatchLayout *make_layout(void);
 static void send_to_database(Oid dboid, PinpointBatchLayout *layout);
 static void write_payload(char *payload, uint64 published);
-
-/*
- * Is this the channel on which nobody else may notify?
- */
-bool
-pinpoint_is_heartbeat_channel(const char *channel)
-{
-	return strcmp(channel, PINPOINT_HEARTBEAT_CHANNEL) == 0;
-}
 
 /*
  * In the waker: send heartbeats if it is time.  Returns in how many milliseconds it
@@ -78,7 +72,9 @@ pinpoint_heartbeat_send(void)
 	TimestampTz now;
 	long		wait;
 
-	if (pinpoint_heartbeat_interval == 0 || !receives_notifications())
+	/* Where not all is counted, silence is what listeners have to notice. */
+	if (pinpoint_heartbeat_interval == 0 ||
+		(RecoveryInProgress() && !pinpoint_positions_replicates()))
 		return -1;
 
 	now = GetCurrentTimestamp();
@@ -92,18 +88,6 @@ pinpoint_heartbeat_send(void)
 	last = now;
 	send_to_all();
 	return pinpoint_heartbeat_interval;
-}
-
-/*
- * Do notifications come to this server?  If not, silence is what its listeners have to
- * notice.
- */
-static bool
-receives_notifications(void)
-{
-	return !RecoveryInProgress() ||
-		(pinpoint_replicate_notifications &&
-		 pinpoint_positions_primary_replicates());
 }
 
 static long
@@ -125,7 +109,7 @@ send_to_all(void)
 									ALLOCSET_SMALL_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
 	dboids = palloc_array(Oid, MaxBackends);
-	n = pinpoint_slots_databases(dboids);
+	n = pinpoint_slots_heartbeat_databases(dboids);
 	layout = n > 0 ? make_layout() : NULL;
 	for (int i = 0; i < n; i++)
 		send_to_database(dboids[i], layout);
@@ -149,6 +133,7 @@ make_layout(void)
 	n->payload_len = PAYLOAD_LENGTH;
 	memcpy(n->data, PINPOINT_HEARTBEAT_CHANNEL, channel_len);
 	memset(n->data + channel_len + 1, ' ', PAYLOAD_LENGTH);
+	n->channel_hash = pinpoint_channel_hash(n->data);
 	return pinpoint_batch_layout(list_make1(n));
 }
 

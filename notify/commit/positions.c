@@ -55,15 +55,21 @@
  * known has changed.  A restart, a crash and a failover to another server are
  * noticed by that, and each client looks once.
  *
+ * PostgreSQL's own way.  What goes through PostgreSQL's queue has no batch here, and its
+ * channels are not known.  So a transaction that has used it is counted at a place that
+ * belongs to its database, which is compared for each channel of the database.  It is
+ * recognised by a lock that it holds (see pg_pinpoint.c), so none is left out, whatever
+ * has sent it, and whether or not the extension is there.  PostgreSQL delivers it, and a
+ * heartbeat may come before it.
+ *
  * The floor.  Where transactions may have gone by uncounted, the counter takes its next
  * value and becomes the floor: all channels have changed since positions below it.
  * That is done after the last such transaction is visible, and if it comes late it is
  * like a transaction that is counted late.  It is done
  *
- *	- after CREATE EXTENSION.  What was notified in the database before went
- *	  PostgreSQL's own way, also between DROP EXTENSION and CREATE EXTENSION;
  *	- on a standby, at the commit of a transaction that could not be told in full,
- *	  and of one that executes CREATE EXTENSION;
+ *	  and of one that executes CREATE EXTENSION: what was notified in the database
+ *	  before went PostgreSQL's own way, and so is not in the WAL;
  *	- on a standby, when pinpoint.replicate is switched on in its configuration;
  *	- at the end of recovery.  Positions that a standby gave are unknown on the
  *	  primary that it has become.  They would be exact if all that was committed
@@ -74,7 +80,9 @@
  * replicated, and cannot know what it has not.  pinpoint.replicate in the
  * configuration of the standby is what the administrator says about that; it is read
  * by the startup process, as a session may have another value.  Where it is off all
- * channels have changed, always.  Where it is switched on while WAL is still to be
+ * channels have changed, always, and there are no heartbeats.  Heartbeats from above the
+ * floor must not go to those that have listened for them before, as these may have missed
+ * something: they are disconnected.  Where it is switched on while WAL is still to be
  * replayed that the primary wrote without it, the floor comes too early; so the
  * documentation says in which order to do that.
  *
@@ -107,9 +115,9 @@
 
 /*
  * counter, floor and places are written under PinpointOrderLock, and read without.
- * incarnation is constant.  replicates and primary_is_off are written by the startup
- * process: is pinpoint.replicate on in the configuration of this standby, and has the
- * primary not said that it is off there?  Has it said so?
+ * incarnation is constant.  replicates is written by the startup process: is
+ * pinpoint.replicate on in the configuration of this standby, and has the primary not
+ * said that it is off there?
  */
 typedef struct Positions
 {
@@ -117,7 +125,6 @@ typedef struct Positions
 	pg_atomic_uint64 counter;
 	pg_atomic_uint64 floor;
 	pg_atomic_uint32 replicates;
-	pg_atomic_uint32 primary_is_off;
 	pg_atomic_uint64 places[NPLACES];
 } Positions;
 
@@ -132,6 +139,8 @@ static uint16 listed[MAX_LISTED];
 static uint64 place_bits[NPLACES / 64];
 
 static int	place_of(Oid dboid, uint32 hash);
+static int	place_of_database(void);
+static void touch_places(void);
 static void set_places(uint64 number);
 static bool read_hex(const char **cursor, uint64 *number);
 
@@ -160,8 +169,10 @@ pinpoint_positions_shmem_init(void)
 				 errmsg("could not generate random number for the positions of pg_pinpoint")));
 	pg_atomic_init_u64(&positions->counter, 0);
 	pg_atomic_init_u64(&positions->floor, 0);
-	pg_atomic_init_u32(&positions->replicates, 0);
-	pg_atomic_init_u32(&positions->primary_is_off, 0);
+
+	/* The floor need not be raised, as nobody has got a position yet. */
+	pg_atomic_init_u32(&positions->replicates,
+					   pinpoint_replicate_notifications ? 1 : 0);
 	for (int i = 0; i < NPLACES; i++)
 		pg_atomic_init_u64(&positions->places[i], 0);
 }
@@ -173,6 +184,15 @@ static int
 place_of(Oid dboid, uint32 hash)
 {
 	return pinpoint_channel_hash_in_database(dboid, hash) % NPLACES;
+}
+
+/*
+ * The place of this database as a whole: that of the empty name, which no channel has.
+ */
+static int
+place_of_database(void)
+{
+	return place_of(MyDatabaseId, pinpoint_channel_hash(""));
 }
 
 /*
@@ -199,15 +219,38 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 									 pinpoint_batch_channel_hash(channel));
 
 		if (is_list)
-			listed[i] = (uint16) place;
-		else
 		{
-			place_bits[place / 64] |= UINT64CONST(1) << (place % 64);
+			listed[i] = (uint16) place;
 
-			/* Have its page mapped before the lock is held. */
+			/* For the same reason as in touch_places(). */
 			(void) pg_atomic_read_u64(&positions->places[place]);
 		}
+		else
+			place_bits[place / 64] |= UINT64CONST(1) << (place % 64);
 		channel = pinpoint_batch_next_channel(channel);
+	}
+	if (!is_list)
+		touch_places();
+}
+
+/*
+ * The first access of a process to a page is a page fault: not with the lock held.  So the
+ * pages of all places whose bits are set are touched before.  The 64 places of a word are
+ * on two pages at most.
+ */
+static void
+touch_places(void)
+{
+	for (int i = 0; i < (int) lengthof(place_bits); i++)
+	{
+		uint64		bits = place_bits[i];
+
+		if (bits == 0)
+			continue;
+		(void) pg_atomic_read_u64(&positions->places[i * 64 +
+													 pg_rightmost_one_pos64(bits)]);
+		(void) pg_atomic_read_u64(&positions->places[i * 64 +
+													 pg_leftmost_one_pos64(bits)]);
 	}
 }
 
@@ -229,6 +272,25 @@ pinpoint_positions_count(void)
 	set_places(number);
 	pg_write_barrier();
 	pg_atomic_write_u64(&positions->counter, number);
+}
+
+/*
+ * A transaction of this database, which is visible to all new snapshots, has notified
+ * PostgreSQL's own way: all channels of the database have changed.  Does not fail.
+ */
+void
+pinpoint_positions_count_database(void)
+{
+	pg_atomic_uint64 *place = &positions->places[place_of_database()];
+	uint64		number;
+
+	(void) pg_atomic_read_u64(place);
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	number = pg_atomic_read_u64(&positions->counter) + 1;
+	pg_atomic_write_u64(place, number);
+	pg_write_barrier();
+	pg_atomic_write_u64(&positions->counter, number);
+	LWLockRelease(PinpointOrderLock);
 }
 
 static void
@@ -286,41 +348,23 @@ pinpoint_positions_raise_floor_locked(void)
 }
 
 /*
- * On a standby, in the startup process, when a commit has been replayed: is the
- * setting that says whether the primary replicates another one by now?
- */
-void
-pinpoint_positions_judge_replication(void)
-{
-	bool		replicated = pg_atomic_read_u32(&positions->replicates) != 0;
-	bool		replicates = pinpoint_replicate_notifications &&
-		pinpoint_positions_primary_replicates();
-
-	if (replicated == replicates)
-		return;
-	if (replicates)
-		pinpoint_positions_raise_floor();
-	pg_write_barrier();
-	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
-}
-
-/*
- * On a standby, in the startup process: the primary has told whether it replicates.
- */
-void
-pinpoint_positions_set_primary(bool replicates)
-{
-	pg_atomic_write_u32(&positions->primary_is_off, replicates ? 0 : 1);
-	pinpoint_positions_judge_replication();
-}
-
-/*
- * False if the primary has said that it does not.
+ * On a standby: is all that is replayed counted?  Needs no lock.
  */
 bool
-pinpoint_positions_primary_replicates(void)
+pinpoint_positions_replicates(void)
 {
-	return pg_atomic_read_u32(&positions->primary_is_off) == 0;
+	return pg_atomic_read_u32(&positions->replicates) != 0;
+}
+
+/*
+ * On a standby, in the startup process: from now on it is, or is not.  If it is, the
+ * caller has raised the floor.
+ */
+void
+pinpoint_positions_set_replicates(bool replicates)
+{
+	pg_write_barrier();
+	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
 }
 
 /*
@@ -392,22 +436,30 @@ pinpoint_positions_begin_look(PinpointLook *look)
 	 * The end of recovery raises the floor before it is seen here, and so does
 	 * the startup process before it sets replicates.
 	 */
-	look->all = RecoveryInProgress() &&
-		pg_atomic_read_u32(&positions->replicates) == 0;
+	look->all = RecoveryInProgress() && !pinpoint_positions_replicates();
 	pg_read_barrier();
 	look->counter = pinpoint_positions_counter();
 	pg_memory_barrier();
 }
 
 /*
- * Was a channel of this database notified since a position with this counter?  The
+ * Have all channels of this database changed since a position with this counter?  The
  * caller has begun to look.
+ */
+bool
+pinpoint_positions_all_changed(uint64 counter)
+{
+	return counter < pg_atomic_read_u64(&positions->floor) ||
+		counter < pg_atomic_read_u64(&positions->places[place_of_database()]);
+}
+
+/*
+ * If not, was this one notified since then?
  */
 bool
 pinpoint_positions_changed(const char *channel, uint64 counter)
 {
 	int			place = place_of(MyDatabaseId, pinpoint_channel_hash(channel));
 
-	return counter < pg_atomic_read_u64(&positions->floor) ||
-		counter < pg_atomic_read_u64(&positions->places[place]);
+	return counter < pg_atomic_read_u64(&positions->places[place]);
 }

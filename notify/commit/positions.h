@@ -26,16 +26,17 @@ extern Size pinpoint_positions_shmem_size(void);
 extern void pinpoint_positions_shmem_init(void);
 extern void pinpoint_positions_prepare(PinpointBatch *batch);
 extern void pinpoint_positions_count(void);
+extern void pinpoint_positions_count_database(void);
 extern uint64 pinpoint_positions_counter(void);
 extern void pinpoint_positions_raise_floor(void);
 extern void pinpoint_positions_raise_floor_locked(void);
-extern void pinpoint_positions_judge_replication(void);
-extern void pinpoint_positions_set_primary(bool replicates);
-extern bool pinpoint_positions_primary_replicates(void);
+extern bool pinpoint_positions_replicates(void);
+extern void pinpoint_positions_set_replicates(bool replicates);
 extern void pinpoint_positions_format(uint64 counter, char *text);
 extern bool pinpoint_positions_parse(const char *text, uint64 *counter,
 									 bool *known);
 extern void pinpoint_positions_begin_look(PinpointLook *look);
+extern bool pinpoint_positions_all_changed(uint64 counter);
 extern bool pinpoint_positions_changed(const char *channel, uint64 counter);
 
 #endif							/* PINPOINT_POSITIONS_H */

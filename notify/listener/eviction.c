@@ -233,6 +233,28 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 }
 
 /*
+ * Evict all that listen on the channel of the heartbeat, in any database.  Returns how
+ * many there are.
+ *
+ * with_lock: what is to be done in the same hold of PinpointOrderLock.
+ */
+int
+pinpoint_evict_heartbeat_listeners(PinpointEviction reason,
+								   void (*with_lock) (void))
+{
+	begin();
+	with_lock();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (slot->pid != 0 && slot->heartbeats)
+			evict(i, reason);
+	}
+	return end();
+}
+
+/*
  * Evict all in a database, or in any database if dboid is InvalidOid, that have begun to
  * send notifications before this time, and wait for their
  * clients to read.  A session that was evicted earlier may wait with its last message:

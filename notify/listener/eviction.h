@@ -20,6 +20,8 @@ extern int	pinpoint_evict_oldest(int divisor);
 extern bool pinpoint_eviction_wait(int *waited);
 extern int	pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 									void (*with_lock) (void));
+extern int	pinpoint_evict_heartbeat_listeners(PinpointEviction reason,
+											   void (*with_lock) (void));
 extern int	pinpoint_evict_senders(Oid dboid, TimestampTz before);
 
 #endif							/* PINPOINT_EVICTION_H */

@@ -59,6 +59,7 @@
 typedef struct LocalChannel
 {
 	char		channel[NAMEDATALEN];	/* hash key, must be first */
+	uint32		hash;			/* pinpoint_channel_hash() of it */
 	bool		listening;		/* as of the last commit */
 	bool		wanted;			/* as the current transaction will have it;
 								 * the same as listening between two */
@@ -79,12 +80,15 @@ static uint32 nshared = 0;
 /* Local channels that do not fit into the channel map */
 static uint32 nunmapped = 0;
 
+/* Does the current transaction change on what the session listens? */
+static bool changes = false;
+
 /* Was a channel left that this session shared? */
 static bool left_shared_channel = false;
 
 static void make_local_channels(void);
-static LocalChannel *local_channel(const char *channel, HASHACTION action,
-								   bool *found);
+static LocalChannel *local_channel(const char *channel, uint32 hash,
+								   HASHACTION action, bool *found);
 static void want(List *actions);
 static void enter(LocalChannel *local, int share_limit);
 static void forget_channel(LocalChannel *local);
@@ -109,13 +113,14 @@ make_local_channels(void)
 /*
  * Find a channel in the local table, or do something else; see hash_search().  The
  * table uses the hash values that batches contain.
+ *
+ * hash: pinpoint_channel_hash() of the channel.
  */
 static LocalChannel *
-local_channel(const char *channel, HASHACTION action, bool *found)
+local_channel(const char *channel, uint32 hash, HASHACTION action, bool *found)
 {
-	return hash_search_with_hash_value(local_channels, channel,
-									   pinpoint_channel_hash(channel),
-									   action, found);
+	return hash_search_with_hash_value(local_channels, channel, hash, action,
+									   found);
 }
 
 /*
@@ -139,7 +144,10 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 	PinpointMyTransaction.entered_channels = true;
 
 	/* First the net effect, ... */
+	changes = false;
 	want(actions);
+	if (!changes)
+		return;
 
 	/* ... then the map, so that LISTEN and UNLISTEN of one channel is free */
 	foreach(lc, actions)
@@ -150,7 +158,8 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 		CHECK_FOR_INTERRUPTS();
 		if (action->kind != PINPOINT_LISTEN)
 			continue;
-		local = local_channel(action->channel, HASH_FIND, NULL);
+		local = local_channel(action->channel, action->channel_hash, HASH_FIND,
+							  NULL);
 		if (!local->wanted || local->listening || local->mapped ||
 			local->unmapped)
 			continue;
@@ -175,9 +184,12 @@ enter(LocalChannel *local, int share_limit)
 {
 	if (share_limit > 0)
 		pinpoint_slot_set_shares(true);
+	if (pinpoint_is_heartbeat_channel(local->channel))
+		pinpoint_slot_set_heartbeats(true);
 
-	if (pinpoint_channel_map_add(local->channel, PINPOINT_MY_SLOT_NUMBER,
-								 pinpoint_slot_role(), share_limit))
+	if (pinpoint_channel_map_add(local->channel, local->hash,
+								 PINPOINT_MY_SLOT_NUMBER, pinpoint_slot_role(),
+								 share_limit))
 	{
 		local->mapped = true;
 		local->shared = share_limit > 0;
@@ -249,7 +261,8 @@ pinpoint_listening_reconcile(void)
 		local->wanted = false;
 	foreach(lc, channels)
 	{
-		local = local_channel(lfirst(lc), HASH_FIND, NULL);
+		local = local_channel(lfirst(lc), pinpoint_channel_hash(lfirst(lc)),
+							  HASH_FIND, NULL);
 		if (local != NULL)
 			local->wanted = true;
 	}
@@ -278,22 +291,30 @@ want(List *actions)
 		switch (action->kind)
 		{
 			case PINPOINT_LISTEN:
-				local = local_channel(action->channel, HASH_ENTER, &found);
+				local = local_channel(action->channel, action->channel_hash,
+									  HASH_ENTER, &found);
 				if (!found)
 				{
+					local->hash = action->channel_hash;
 					local->listening = false;
+					local->wanted = false;
 					local->mapped = false;
 					local->unmapped = false;
 					local->shared = false;
 				}
+				changes |= !local->wanted;
 				local->wanted = true;
 				break;
 			case PINPOINT_UNLISTEN:
-				local = local_channel(action->channel, HASH_FIND, NULL);
-				if (local != NULL)
-					local->wanted = false;
+				local = local_channel(action->channel, action->channel_hash,
+									  HASH_FIND, NULL);
+				if (local == NULL)
+					break;
+				changes |= local->wanted;
+				local->wanted = false;
 				break;
 			case PINPOINT_UNLISTEN_ALL:
+				changes = true;
 				hash_seq_init(&seq, local_channels);
 				while ((local = hash_seq_search(&seq)) != NULL)
 					local->wanted = false;
@@ -310,6 +331,10 @@ pinpoint_listening_commit(List *actions)
 {
 	ListCell   *lc;
 
+	PinpointMyTransaction.changed_channels = true;
+	if (!changes)
+		return;
+
 	foreach(lc, actions)
 	{
 		PinpointAction *action = lfirst(lc);
@@ -320,7 +345,8 @@ pinpoint_listening_commit(List *actions)
 			forget_unwanted();
 			continue;
 		}
-		local = local_channel(action->channel, HASH_FIND, NULL);
+		local = local_channel(action->channel, action->channel_hash, HASH_FIND,
+							  NULL);
 		if (local == NULL)
 			continue;
 		if (!local->wanted)
@@ -332,7 +358,6 @@ pinpoint_listening_commit(List *actions)
 		}
 	}
 
-	PinpointMyTransaction.changed_channels = true;
 	after_leaving();
 	update_slot();
 }
@@ -380,7 +405,8 @@ pinpoint_listening_abort(List *actions)
 		}
 		else
 		{
-			local = local_channel(action->channel, HASH_FIND, NULL);
+			local = local_channel(action->channel, action->channel_hash,
+								  HASH_FIND, NULL);
 			if (local != NULL)
 				reset_wanted(local);
 		}
@@ -438,8 +464,7 @@ pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
 	if (local_channels == NULL)
 		return false;
 
-	local = hash_search_with_hash_value(local_channels, channel, hash,
-										HASH_FIND, NULL);
+	local = local_channel(channel, hash, HASH_FIND, NULL);
 	if (local == NULL || !local->listening)
 		return false;
 	*since = local->since;
@@ -461,7 +486,8 @@ forget_channel(LocalChannel *local)
 	}
 	if (local->mapped)
 	{
-		pinpoint_channel_map_remove(local->channel, PINPOINT_MY_SLOT_NUMBER);
+		pinpoint_channel_map_remove(local->channel, local->hash,
+									PINPOINT_MY_SLOT_NUMBER);
 		if (local->shared)
 		{
 			left_shared_channel = true;
@@ -470,7 +496,10 @@ forget_channel(LocalChannel *local)
 	}
 	if (local->unmapped)
 		nunmapped--;
-	(void) local_channel(local->channel, HASH_REMOVE, NULL);
+	if ((local->mapped || local->unmapped) &&
+		pinpoint_is_heartbeat_channel(local->channel))
+		pinpoint_slot_set_heartbeats(false);
+	(void) local_channel(local->channel, local->hash, HASH_REMOVE, NULL);
 }
 
 static void
@@ -508,7 +537,8 @@ after_leaving(void)
 static bool
 still_shares(const char *channel)
 {
-	LocalChannel *local = local_channel(channel, HASH_FIND, NULL);
+	LocalChannel *local = local_channel(channel, pinpoint_channel_hash(channel),
+										HASH_FIND, NULL);
 
 	return local != NULL && local->shared;
 }

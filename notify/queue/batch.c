@@ -29,30 +29,35 @@
 #include "utils/memutils.h"
 
 #include "base/channel_hash.h"
-#include "base/request.h"
 #include "queue/batch.h"
 
 /*
  * A transaction with very many notifications may have as many channels, or a
  * few.  The table of channels begins with room for so many at most.
  */
-#define MAX_CHANNELS_EXPECTED	4096
+#define MAX_CHANNELS_EXPECTED	16384
 
-/* A notification's channel, as counted within the batch. */
+/*
+ * A channel of the batch, by the place of its first notification in the list of
+ * notifications.
+ */
 typedef struct ChannelNumber
 {
-	const char *channel;		/* zero-terminated */
-	uint32		hash;
-	uint32		number;
+	uint32		first;
+	uint32		hash;			/* pinpoint_channel_hash() */
 	char		status;
 } ChannelNumber;
 
+static bool same_channel(List *notifications, uint32 a, uint32 b);
+static uint32 channel_hash_at(List *notifications, uint32 place);
+
+/* private_data is the list of notifications. */
 #define SH_PREFIX channel_numbers
 #define SH_ELEMENT_TYPE ChannelNumber
-#define SH_KEY_TYPE const char *
-#define SH_KEY channel
-#define SH_HASH_KEY(tb, key) pinpoint_channel_hash(key)
-#define SH_EQUAL(tb, a, b) (strcmp((a), (b)) == 0)
+#define SH_KEY_TYPE uint32
+#define SH_KEY first
+#define SH_HASH_KEY(tb, key) channel_hash_at((tb)->private_data, (key))
+#define SH_EQUAL(tb, a, b) same_channel((tb)->private_data, (a), (b))
 #define SH_STORE_HASH
 #define SH_GET_HASH(tb, a) ((a)->hash)
 #define SH_SCOPE static inline
@@ -66,6 +71,25 @@ static char *write_record(char *cursor, uint32 number, const char *string,
 static char *body(PinpointBatch *batch);
 static Size listeners_size(uint32 nlisteners);
 static Size assignments_size(uint16 max_assignments);
+
+/*
+ * Of the notifications at two places of the list, or at one.
+ */
+static bool
+same_channel(List *notifications, uint32 a, uint32 b)
+{
+	PinpointNotification *first = list_nth(notifications, a);
+	PinpointNotification *second = list_nth(notifications, b);
+
+	return first->channel_len == second->channel_len &&
+		memcmp(first->data, second->data, first->channel_len) == 0;
+}
+
+static uint32
+channel_hash_at(List *notifications, uint32 place)
+{
+	return ((PinpointNotification *) list_nth(notifications, place))->channel_hash;
+}
 
 /*
  * Bytes that a string of len bytes takes within a batch.
@@ -114,36 +138,40 @@ pinpoint_batch_layout(List *notifications)
 	PinpointBatchLayout *layout = palloc0(sizeof(PinpointBatchLayout));
 	Size		size = MAXALIGN(sizeof(PinpointBatch));
 	channel_numbers_hash *numbers = NULL;
+	bool		found;
 	ListCell   *lc;
 
 	layout->notifications = notifications;
+	layout->channels =
+		MemoryContextAllocExtended(CurrentMemoryContext,
+								   list_length(notifications) *
+								   sizeof(PinpointNotification *),
+								   MCXT_ALLOC_HUGE);
 
 	foreach(lc, notifications)
 	{
 		PinpointNotification *n = lfirst(lc);
+		uint32		place = foreach_current_index(lc);
 		ChannelNumber *entry;
-		bool		found;
 
 		size = add_size(size, record_size(n->payload_len));
 
 		/* The usual case, all on one channel, needs no hash table. */
-		if (layout->channels == NIL)
+		if (place == 0)
 		{
-			layout->channels = list_make1(n->data);
+			layout->channels[layout->nchannels++] = n;
 			size += record_size(n->channel_len);
 			continue;
 		}
 		if (numbers == NULL)
 		{
-			if (strcmp(linitial(layout->channels), n->data) == 0)
+			if (same_channel(notifications, 0, place))
 				continue;
 			numbers = channel_numbers_create(CurrentMemoryContext,
 											 Min(list_length(notifications),
 												 MAX_CHANNELS_EXPECTED),
-											 NULL);
-			entry = channel_numbers_insert(numbers,
-										   linitial(layout->channels), &found);
-			entry->number = 0;
+											 notifications);
+			(void) channel_numbers_insert(numbers, 0, &found);
 			layout->numbers =
 				MemoryContextAllocExtended(CurrentMemoryContext,
 										   list_length(notifications) *
@@ -151,14 +179,15 @@ pinpoint_batch_layout(List *notifications)
 										   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 		}
 
-		entry = channel_numbers_insert(numbers, n->data, &found);
-		if (!found)
+		entry = channel_numbers_insert(numbers, place, &found);
+		if (found)
+			layout->numbers[place] = layout->numbers[entry->first];
+		else
 		{
-			entry->number = list_length(layout->channels);
-			layout->channels = lappend(layout->channels, n->data);
+			layout->numbers[place] = layout->nchannels;
+			layout->channels[layout->nchannels++] = n;
 			size = add_size(size, record_size(n->channel_len));
 		}
-		layout->numbers[foreach_current_index(lc)] = entry->number;
 	}
 
 	if (numbers != NULL)
@@ -209,7 +238,7 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 
 	batch->dboid = MyDatabaseId;
 	batch->sender_pid = MyProcPid;
-	batch->nchannels = list_length(layout->channels);
+	batch->nchannels = layout->nchannels;
 	batch->nnotifications = list_length(layout->notifications);
 	batch->nlisteners = layout->nlisteners;
 	batch->joined = layout->joined;
@@ -217,12 +246,12 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	batch->nassignments = 0;
 	batch->all_share_from = PG_UINT32_MAX;
 
-	foreach(lc, layout->channels)
+	for (uint32 i = 0; i < layout->nchannels; i++)
 	{
-		const char *channel = lfirst(lc);
+		PinpointNotification *n = layout->channels[i];
 
-		cursor = write_record(cursor, pinpoint_channel_hash(channel),
-							  channel, strlen(channel));
+		cursor = write_record(cursor, n->channel_hash, n->data,
+							  n->channel_len);
 	}
 	foreach(lc, layout->notifications)
 	{

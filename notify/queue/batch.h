@@ -16,6 +16,8 @@
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
 
+#include "base/request.h"
+
 /*
  * The fixed part of a batch in the message log; see batch.c for what follows.
  *
@@ -96,7 +98,8 @@ typedef struct PinpointBatchLayout
 {
 	Size		size;			/* of the whole batch, MAXALIGNed */
 	List	   *notifications;	/* of PinpointNotification */
-	List	   *channels;		/* of const char *, each name once */
+	PinpointNotification **channels;	/* the first one on each channel */
+	uint32		nchannels;
 	uint32	   *numbers;		/* channel of each notification; NULL if all
 								 * are on the first */
 	int		   *listeners;		/* slots found before commit; NULL if nobody

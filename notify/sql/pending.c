@@ -34,6 +34,7 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
+#include "base/channel_hash.h"
 #include "sql/pending.h"
 
 /*
@@ -48,6 +49,7 @@ static bool same_notification(const PinpointNotification *a,
 typedef struct DuplicateEntry
 {
 	PinpointNotification *notification;
+	uint32		hash;			/* so that it need not be looked at */
 	char		status;
 } DuplicateEntry;
 
@@ -57,6 +59,8 @@ typedef struct DuplicateEntry
 #define SH_KEY notification
 #define SH_HASH_KEY(tb, key) ((key)->hash)
 #define SH_EQUAL(tb, a, b) (same_notification((a), (b)))
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) ((a)->hash)
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
@@ -130,7 +134,12 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 	n->payload_len = (uint32) payload_len;
 	memcpy(n->data, channel, channel_len + 1);
 	memcpy(n->data + channel_len + 1, payload, payload_len + 1);
-	n->hash = hash_bytes((unsigned char *) n->data, (int) data_len);
+	n->channel_hash = pinpoint_channel_hash(n->data);
+	n->hash = n->channel_hash;
+	if (payload_len > 0)
+		n->hash = (uint32) hash_bytes_extended((const unsigned char *) payload,
+											   (int) payload_len,
+											   n->channel_hash);
 
 	if (is_duplicate(level, n))
 		pfree(n);
@@ -170,6 +179,7 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 	action->kind = kind;
 	action->share_limit = share_limit;
 	memcpy(action->channel, channel, len + 1);
+	action->channel_hash = pinpoint_channel_hash(action->channel);
 	level->actions = lappend(level->actions, action);
 
 	MemoryContextSwitchTo(oldcontext);

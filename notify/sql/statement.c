@@ -36,9 +36,9 @@
 #include "utils/lsyscache.h"
 
 #include "base/compat.h"
+#include "base/request.h"
 #include "base/settings.h"
 #include "base/transaction.h"
-#include "commit/heartbeat.h"
 #include "listener/delivery.h"
 #include "listener/listening.h"
 #include "sql/pending.h"
@@ -257,8 +257,9 @@ record_action(PinpointActionKind kind, const char *channel)
 	if (pinpoint_is_heartbeat_channel(channel))
 	{
 		/*
-		 * Where the extension is not there, notifications are not counted, and
-		 * a heartbeat would say what is not so.
+		 * Where the extension is not there, all notifications go PostgreSQL's
+		 * own way.  A heartbeat may come before them, and it would say what is
+		 * not so.
 		 */
 		if (kind == PINPOINT_LISTEN && !pinpoint_replacement_exists())
 			return;

@@ -70,8 +70,9 @@
 
 #include "base/compat.h"
 #include "base/locks.h"
+#include "base/request.h"
+#include "base/settings.h"
 #include "commit/commit_order.h"
-#include "commit/heartbeat.h"
 #include "commit/positions.h"
 #include "commit/wal_messages.h"
 #include "listener/eviction.h"
@@ -116,8 +117,9 @@ static int	nunfinished = 0;
 static Size unfinished_bytes = 0;
 
 /*
- * The next XID when replay began.  Invalid if no transaction is left that has begun
- * before that.
+ * The next XID when replay began; or the one behind that of a transaction for which there
+ * was no room in the list.  Invalid if no transaction is left that has begun before
+ * that.
  */
 static TransactionId first_redo_xid = InvalidTransactionId;
 
@@ -153,6 +155,8 @@ static void do_without_context(void (*work) (XLogReaderState *),
 static void message_redo(XLogReaderState *record);
 static void keep_message(XLogReaderState *record);
 static void set_status(const char *status, Size size);
+static void judge_replication(XLogReaderState *record);
+static void disconnect_heartbeat_listeners(void);
 static void xact_redo_end(XLogReaderState *record);
 static void end_transaction(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
@@ -281,14 +285,14 @@ set_status(const char *status, Size size)
 		memcmp(status, PINPOINT_STATUS_ON, size) == 0)
 	{
 		primary_status = STATUS_REPLICATES;
-		pinpoint_positions_set_primary(true);
+		judge_replication(NULL);
 	}
 	else if (size == strlen(PINPOINT_STATUS_OFF) &&
 			 memcmp(status, PINPOINT_STATUS_OFF, size) == 0 &&
 			 primary_status != STATUS_DOES_NOT)
 	{
 		primary_status = STATUS_DOES_NOT;
-		pinpoint_positions_set_primary(false);
+		judge_replication(NULL);
 		n = pinpoint_evict_database(InvalidOid, PINPOINT_EVICTED_REPLICATE_OFF,
 									NULL);
 		if (n > 0)
@@ -301,6 +305,41 @@ set_status(const char *status, Size size)
 }
 
 /*
+ * When a commit has been replayed, or the primary has told something: is all that is
+ * replayed from now on counted?  See positions.c.  The record does not matter.
+ */
+static void
+judge_replication(XLogReaderState *record)
+{
+	bool		replicates = pinpoint_replicate_notifications &&
+		primary_status != STATUS_DOES_NOT;
+
+	if (replicates == pinpoint_positions_replicates())
+		return;
+	if (replicates)
+		disconnect_heartbeat_listeners();
+	pinpoint_positions_set_replicates(replicates);
+}
+
+/*
+ * Something may have been replayed that was not counted: raise the floor.  Those that
+ * listen for heartbeats may have missed it, and the next one would tell them that they
+ * have not.
+ */
+static void
+disconnect_heartbeat_listeners(void)
+{
+	int			n = pinpoint_evict_heartbeat_listeners(PINPOINT_EVICTED_UNREPLICATED,
+													   pinpoint_positions_raise_floor_locked);
+
+	if (n > 0)
+		ereport(LOG,
+				(errmsg("notifications may have been missed while \"pinpoint.replicate\" was off"),
+				 errdetail("The %d sessions that listen for heartbeats are disconnected.",
+						   n)));
+}
+
+/*
  * A prepared transaction has sent nothing, so its end, which is written by another
  * transaction, does not matter.
  */
@@ -309,7 +348,7 @@ xact_redo_end(XLogReaderState *record)
 {
 	prev_xact_redo(record);
 	if (standbyState != STANDBY_DISABLED)
-		pinpoint_positions_judge_replication();
+		do_without_context(judge_replication, record);
 	if (nunfinished > 0 || TransactionIdIsValid(first_redo_xid))
 		do_without_context(end_transaction, record);
 }
@@ -405,7 +444,7 @@ standby_redo_running(XLogReaderState *record)
 {
 	prev_standby_redo(record);
 	if (standbyState != STANDBY_DISABLED)
-		pinpoint_positions_judge_replication();
+		do_without_context(judge_replication, record);
 	if ((nunfinished > 0 || TransactionIdIsValid(first_redo_xid)) &&
 		(XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_RUNNING_XACTS)
 		do_without_context(drop_not_running, record);
@@ -461,7 +500,12 @@ message_cleanup(void)
 	pinpoint_replay_blockers_end();
 	if (nunfinished > 0)
 		drop_older_than(InvalidTransactionId);
-	pinpoint_positions_raise_floor();
+
+	/* Listeners have missed nothing if all that was replayed was counted. */
+	if (pinpoint_positions_replicates())
+		pinpoint_positions_raise_floor();
+	else
+		disconnect_heartbeat_listeners();
 }
 
 /*
@@ -615,9 +659,15 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers,
 
 	if (nunfinished == max_unfinished())
 	{
-		/* It cannot be, but if it is, then let nobody wait for this one. */
-		disconnect_listeners(dboid, PINPOINT_EVICTED_NO_ROOM,
-							 (uint32) numbers[NOTIFICATIONS]);
+		/*
+		 * It cannot be, but if it is, then its commit disconnects listeners as
+		 * if the message had come before replay began.
+		 */
+		if (!began_before_redo(xid))
+		{
+			first_redo_xid = xid;
+			TransactionIdAdvance(first_redo_xid);
+		}
 		return NULL;
 	}
 	if (numbers[OFFSET] == 0)

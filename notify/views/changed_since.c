@@ -84,7 +84,8 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
 	pinpoint_positions_begin_look(&look);
 
 	/* What was never given cannot be compared with. */
-	if (!known || counter > look.counter)
+	if (!known || counter > look.counter ||
+		pinpoint_positions_all_changed(counter))
 		look.all = true;
 
 	for (int i = 0; i < nchannels; i++)

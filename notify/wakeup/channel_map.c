@@ -50,6 +50,7 @@
 #include "storage/spin.h"
 
 #include "base/channel_hash.h"
+#include "base/compat.h"
 #include "base/locks.h"
 #include "base/settings.h"
 #include "queue/batch.h"
@@ -86,6 +87,13 @@
 #define MAX_ABOVE_MEAN		64
 
 /*
+ * A sender with many channels looks up so many of them without letting go of the lock
+ * of a partition, and fewer if they have so many listeners.
+ */
+#define LOOKUPS_PER_LOCK	64
+#define LISTENERS_PER_LOCK	1024
+
+/*
  * Bytes that are charged to the role of a listener: for the first one on a channel
  * its entry, for each other one its part of the tree, roughly.
  */
@@ -99,14 +107,14 @@ typedef uint32 ItemNumber;
  * Entry of the map.  Protected by the lock of its partition, but for transactions
  * and turns, see channel_map.h; so are the items of its tree.
  *
- * The fields are in this order to leave no holes.
+ * The fields are in this order to leave no holes, and so that a look-up reads one cache
+ * line if the name is short.
  */
 typedef struct ChannelEntry
 {
 	ItemNumber	next;			/* in the same bucket */
 	uint32		hash;
 	Oid			dboid;
-	char		channel[NAMEDATALEN];	/* zero-terminated */
 	int			nlisteners;
 	int			nsharers;		/* the last ones of them */
 	uint32		charged:24;		/* slot of the listener that ENTRY_CHARGE is
@@ -117,6 +125,7 @@ typedef struct ChannelEntry
 		PinpointListener few[LISTENERS_INLINE]; /* while depth is 0 */
 		ItemNumber	root;		/* of the tree */
 	};
+	char		channel[NAMEDATALEN];	/* zero-terminated */
 	pg_atomic_uint64 transactions;	/* see PinpointListeners */
 } ChannelEntry;
 
@@ -199,6 +208,11 @@ static uint32 listeners_below(int depth);
 static PinpointListener *listener_at(ChannelEntry *entry, uint32 place);
 static bool make_room(ChannelEntry *entry);
 static void shrink(ChannelEntry *entry);
+static uint32 hash_of_notification(Oid dboid,
+								   const PinpointNotification *notification);
+static uint32 lookup_in_partition(Oid dboid, const PinpointChannelKey *keys,
+								  uint32 n, PinpointListenersVisitor visitor,
+								  void *arg);
 static int	end_of_group(const PinpointListeners *listeners, Oid group);
 static void describe(ChannelEntry *entry, PinpointListeners *listeners);
 
@@ -367,17 +381,15 @@ find(Oid dboid, const char *channel, uint32 hash)
  * Add a slot to the listeners on a channel of this database, where it is not
  * yet.
  *
- * roleid: the role of its session.  share_limit: how many sessions of this role get
+ * hash: pinpoint_channel_hash() of the channel.  roleid: the role of its session.  share_limit: how many sessions of this role get
  * each notification, if this one is to share the channel; 0 if not.
  *
  * Returns false if the channel does not fit, see above.  The map is as it was then.
  */
 bool
-pinpoint_channel_map_add(const char *channel, int slotno, Oid roleid,
-						 int share_limit)
+pinpoint_channel_map_add(const char *channel, uint32 hash, int slotno,
+						 Oid roleid, int share_limit)
 {
-	uint32		hash = pinpoint_channel_hash_in_database(MyDatabaseId,
-									 pinpoint_channel_hash(channel));
 	PinpointListener listener = {
 		.slotno = slotno,
 		.share_limit = share_limit,
@@ -387,6 +399,8 @@ pinpoint_channel_map_add(const char *channel, int slotno, Oid roleid,
 	ChannelEntry *entry;
 	bool		may_grow;
 	bool		fits;
+
+	hash = pinpoint_channel_hash_in_database(MyDatabaseId, hash);
 
 	/* Nothing is charged to this session yet, or it has the same role. */
 	pg_atomic_write_u32(&map_control->accounts[slotno].roleid, roleid);
@@ -527,14 +541,15 @@ raise_max_receivers(uint32 receivers)
 /*
  * Remove a slot from the listeners on a channel of this database, and the entry
  * with its last listener.  Does not fail.
+ *
+ * hash: pinpoint_channel_hash() of the channel.
  */
 void
-pinpoint_channel_map_remove(const char *channel, int slotno)
+pinpoint_channel_map_remove(const char *channel, uint32 hash, int slotno)
 {
-	uint32		hash = pinpoint_channel_hash_in_database(MyDatabaseId,
-									 pinpoint_channel_hash(channel));
 	ItemNumber *number;
 
+	hash = pinpoint_channel_hash_in_database(MyDatabaseId, hash);
 	LWLockAcquire(partition_lock(hash), LW_EXCLUSIVE);
 	number = find(MyDatabaseId, channel, hash);
 	if (number != NULL)
@@ -771,6 +786,110 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 		visitor(&listeners, arg);
 	}
 	LWLockRelease(partition_lock(hash));
+}
+
+/*
+ * The same for very many channels, each given by a notification.  They are sorted by
+ * partition, and the lock of a partition is taken for up to LOOKUPS_PER_LOCK of them.
+ * The channels are visited in no particular order.
+ *
+ * sorted: room for nchannels elements.
+ */
+void
+pinpoint_channel_map_lookup_many(Oid dboid,
+								 PinpointNotification *const *channels,
+								 uint32 nchannels, PinpointChannelKey *sorted,
+								 PinpointListenersVisitor visitor, void *arg)
+{
+	uint32		begins[PINPOINT_PARTITIONS + 1] = {0};
+	uint32		from = 0;
+
+	for (uint32 i = 0; i < nchannels; i++)
+		begins[PARTITION_OF(hash_of_notification(dboid, channels[i]))]++;
+	for (int i = 1; i <= PINPOINT_PARTITIONS; i++)
+		begins[i] += begins[i - 1];
+
+	/* So far these are the ends; each step moves one towards its beginning. */
+	for (uint32 i = nchannels; i-- > 0;)
+	{
+		uint32		hash = hash_of_notification(dboid, channels[i]);
+		PinpointChannelKey *key = &sorted[--begins[PARTITION_OF(hash)]];
+
+		key->channel = channels[i]->data;
+		key->hash = hash;
+	}
+
+	for (int i = 0; i < PINPOINT_PARTITIONS; i++)
+	{
+		while (from < begins[i + 1])
+		{
+			uint32		n = Min(begins[i + 1] - from, LOOKUPS_PER_LOCK);
+
+			from += lookup_in_partition(dboid, &sorted[from], n, visitor, arg);
+		}
+	}
+}
+
+static uint32
+hash_of_notification(Oid dboid, const PinpointNotification *notification)
+{
+	return pinpoint_channel_hash_in_database(dboid, notification->channel_hash);
+}
+
+/*
+ * Look up n channels of one partition, LOOKUPS_PER_LOCK at most.  Returns how many of
+ * them it has looked up: fewer, but one at least, if there are very many listeners.
+ *
+ * Most of the time would be spent waiting for memory, as each bucket and each entry is
+ * somewhere else.  So the processor is asked to fetch all of them first.
+ */
+static uint32
+lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
+					PinpointListenersVisitor visitor, void *arg)
+{
+	uint32		candidates[LOOKUPS_PER_LOCK];
+	uint32		ncandidates = 0;
+	uint32		nlisteners = 0;
+	uint32		done = n;
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		if (pg_atomic_read_u32(entry_counter(keys[i].hash)) == 0)
+			continue;
+		PINPOINT_PREFETCH(bucket_of(keys[i].hash));
+		PINPOINT_PREFETCH(keys[i].channel);
+		candidates[ncandidates++] = i;
+	}
+	if (ncandidates == 0)
+		return done;
+
+	LWLockAcquire(partition_lock(keys[0].hash), LW_SHARED);
+	for (uint32 i = 0; i < ncandidates; i++)
+	{
+		ItemNumber	first = *bucket_of(keys[candidates[i]].hash);
+
+		if (first != 0)
+			PINPOINT_PREFETCH(item(first));
+	}
+	for (uint32 i = 0; i < ncandidates; i++)
+	{
+		const PinpointChannelKey *key = &keys[candidates[i]];
+		ItemNumber *number = find(dboid, key->channel, key->hash);
+		PinpointListeners listeners;
+
+		if (number == NULL)
+			continue;
+		describe(&item(*number)->entry, &listeners);
+		visitor(&listeners, arg);
+		nlisteners += listeners.nslots + listeners.nsharers;
+		if (nlisteners >= LISTENERS_PER_LOCK)
+		{
+			done = candidates[i] + 1;
+			break;
+		}
+	}
+	LWLockRelease(partition_lock(keys[0].hash));
+	return done;
 }
 
 /*

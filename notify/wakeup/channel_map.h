@@ -12,6 +12,8 @@
 
 #include "port/atomics.h"
 
+#include "base/request.h"
+
 /*
  * A listener on a channel.  The listeners of a channel are sorted by group: those
  * that do not share the channel come first, then the members of each sharing group,
@@ -42,6 +44,13 @@ typedef struct PinpointListeners
 									 * written under PinpointOrderLock */
 } PinpointListeners;
 
+/* A channel to look up, and its hash value in its database. */
+typedef struct PinpointChannelKey
+{
+	const char *channel;
+	uint32		hash;
+} PinpointChannelKey;
+
 /* What is done with them. */
 typedef void (*PinpointListenersVisitor) (const PinpointListeners *listeners,
 										  void *arg);
@@ -53,15 +62,22 @@ typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
 
 extern Size pinpoint_channel_map_shmem_size(void);
 extern void pinpoint_channel_map_shmem_init(void);
-extern bool pinpoint_channel_map_add(const char *channel, int slotno,
-									 Oid roleid, int share_limit);
-extern void pinpoint_channel_map_remove(const char *channel, int slotno);
+extern bool pinpoint_channel_map_add(const char *channel, uint32 hash,
+									 int slotno, Oid roleid, int share_limit);
+extern void pinpoint_channel_map_remove(const char *channel, uint32 hash,
+										int slotno);
 extern bool pinpoint_channel_map_is_shared(void);
 extern int	pinpoint_channel_map_max_receivers(void);
 extern void pinpoint_channel_map_lookup(Oid dboid, const char *channel,
 										uint32 hash,
 										PinpointListenersVisitor visitor,
 										void *arg);
+extern void pinpoint_channel_map_lookup_many(Oid dboid,
+											 PinpointNotification *const *channels,
+											 uint32 nchannels,
+											 PinpointChannelKey *sorted,
+											 PinpointListenersVisitor visitor,
+											 void *arg);
 extern void pinpoint_channel_map_visit(PinpointChannelVisitor visitor,
 									   void *arg);
 extern PinpointListener *pinpoint_listener(const PinpointListeners *listeners,

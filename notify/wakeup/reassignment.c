@@ -20,6 +20,11 @@
  *	SIGNALLED		it will see the position when it begins to read.
  *	READING			it has more to read when it is done.
  *
+ * Sessions that end do this one by one.  When all clients of a job queue leave at once,
+ * a hundred of them would take the processors from everybody else.  It also lets those
+ * that wait leave the channel map first, so that nothing is reassigned to a session that
+ * ends, too.  A session that executes UNLISTEN does not wait for them.
+ *
  * A session that ends while it delivers may have sent some of it already.  It reassigns
  * all that it was about to deliver: rather twice than never.
  *
@@ -32,6 +37,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "storage/ipc.h"
 
 #include "base/compat.h"
 #include "base/counters.h"
@@ -69,6 +75,7 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	PinpointBatch *batch;
 	PinpointBatch *last;
 	uint64		first_unread;
+	bool		one_by_one = proc_exit_inprogress;
 
 	if (!pinpoint_slot_registered())
 		return;
@@ -76,6 +83,9 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	/* Replay waits for the room that the others would keep then. */
 	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL)
 		return;
+
+	if (one_by_one)
+		LWLockAcquire(PinpointReassignmentLock, LW_EXCLUSIVE);
 
 	/*
 	 * Other sessions may reassign more to this one meanwhile, but only on
@@ -104,6 +114,9 @@ pinpoint_reassign(PinpointStillShares still_shares)
 			break;
 		batch = pinpoint_message_log_after(batch);
 	}
+
+	if (one_by_one)
+		LWLockRelease(PinpointReassignmentLock);
 }
 
 /*

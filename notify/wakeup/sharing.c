@@ -38,7 +38,6 @@
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 
-#include "base/channel_hash.h"
 #include "base/compat.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
@@ -75,17 +74,15 @@ pinpoint_sharing_reserve(PinpointBatchLayout *layout)
 {
 	bool		is_shared = pinpoint_channel_map_is_shared();
 	int			nassignments = 0;
-	ListCell   *lc;
 
-	foreach(lc, layout->channels)
+	for (uint32 i = 0; i < layout->nchannels; i++)
 	{
-		const char *channel = lfirst(lc);
+		PinpointNotification *n = layout->channels[i];
 		int			room = 1;
 
 		if (is_shared)
-			pinpoint_channel_map_lookup(MyDatabaseId, channel,
-										pinpoint_channel_hash(channel),
-										set_room, &room);
+			pinpoint_channel_map_lookup(MyDatabaseId, n->data,
+										n->channel_hash, set_room, &room);
 		nassignments += room;
 	}
 	nassignments = Min(nassignments, PG_UINT16_MAX);

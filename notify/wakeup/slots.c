@@ -36,8 +36,9 @@
  * The session's own steps change nothing but its own slot, and the pins of
  * epochs, which are atomic.  So PinpointOrderLock is taken in shared mode for
  * them, which keeps publishers out, but lets listeners of one notification begin
- * and end side by side.  Only the one that removes the last pin from the oldest
- * epoch takes it exclusively, to give back what is no longer kept.
+ * and end side by side, and sessions LISTEN and UNLISTEN side by side.  Only the one
+ * that removes the last pin from the oldest epoch takes it exclusively, to give back
+ * what is no longer kept.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -99,13 +100,21 @@ pinpoint_slots_shmem_init(void)
 		PinpointSlotArray->waker_queue.first = -1;
 		PinpointSlotArray->waker_queue.last = -1;
 		dlist_init(&PinpointSlotArray->wakes_for_all);
+		pg_atomic_init_u64(&PinpointSlotArray->joined, 0);
 		for (int i = 0; i < MaxBackends; i++)
+		{
+			pg_atomic_init_u64(&PinpointSlotArray->slots[i].joined, 0);
 			pg_atomic_init_u64(&PinpointSlotArray->slots[i].sending_since, 0);
+		}
 	}
 }
 
 /*
  * This session begins to listen, unless it does already.
+ *
+ * Until pid is set the slot is nobody's, and publishers pass over it.  So the lock is
+ * taken in shared mode, and sessions that LISTEN and UNLISTEN do not wait for each other.
+ * Readers with the lock in shared mode see the owner set before pid.
  */
 void
 pinpoint_slot_register(void)
@@ -115,14 +124,17 @@ pinpoint_slot_register(void)
 	if (registered)
 		return;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	Assert(slot->pid == 0);
 	memset(slot, 0, offsetof(PinpointSlot, queued_for_waker));
-	slot->pid = MyProcPid;
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
 	slot->roleid = GetSessionUserId();
 	slot->state = PINPOINT_IDLE;
+	slot->nchannels = 0;
 	pg_atomic_write_u64(&slot->sending_since, 0);
+	pg_write_barrier();
+	slot->pid = MyProcPid;
 	LWLockRelease(PinpointOrderLock);
 	answered = 0;
 	sending = false;
@@ -141,19 +153,17 @@ pinpoint_slot_unregister(void)
 
 	if (!registered)
 		return;
+	pinpoint_slot_set_wakes_for_all(false);
 	registered = false;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	trim_log = pinpoint_slot_set_position(&slot->unread, NULL);
 	trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
-	if (trim_log)
-		pinpoint_message_log_trim();
-	if (slot->wakes_for_all)
-		dlist_delete(&slot->wakes_for_all_link);
-	slot->wakes_for_all = false;
-	slot->pid = 0;
 	slot->state = PINPOINT_IDLE;
+	slot->pid = 0;
 	LWLockRelease(PinpointOrderLock);
+	if (trim_log)
+		trim();
 }
 
 bool
@@ -206,9 +216,12 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 void
 pinpoint_slot_join(void)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	my_slot()->joined = ++PinpointSlotArray->joined;
-	LWLockRelease(PinpointOrderLock);
+	uint64		number = pg_atomic_add_fetch_u64(&PinpointSlotArray->joined, 1);
+
+	pg_atomic_write_u64(&my_slot()->joined, number);
+
+	/* It is there before the commit. */
+	pg_memory_barrier();
 }
 
 /*
@@ -228,14 +241,24 @@ pinpoint_slot_set_shares(bool shares)
 }
 
 /*
+ * Before the commit of a LISTEN: this session listens on the channel of the heartbeat;
+ * or it does not any more.
+ */
+void
+pinpoint_slot_set_heartbeats(bool heartbeats)
+{
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	my_slot()->heartbeats = heartbeats;
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
  * Tell the views how many channels this session listens on.
  */
 void
 pinpoint_slot_set_channels(uint32 nchannels)
 {
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	my_slot()->nchannels = nchannels;
-	LWLockRelease(PinpointOrderLock);
 }
 
 /*
@@ -496,19 +519,26 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 }
 
 /*
- * The databases in which anybody listens.  dboids has room for MaxBackends elements.
- * Returns their number.
+ * The databases in which anybody listens on the channel of the heartbeat.  dboids has
+ * room for MaxBackends elements.  Returns their number.
  */
 int
-pinpoint_slots_databases(Oid *dboids)
+pinpoint_slots_heartbeat_databases(Oid *dboids)
 {
 	int			n = 0;
 
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		if (PinpointSlotArray->slots[i].pid != 0)
-			dboids[n++] = PinpointSlotArray->slots[i].dboid;
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (*(volatile int *) &slot->pid == 0)
+			continue;
+
+		/* Its owner may begin to listen at this moment. */
+		pg_read_barrier();
+		if (slot->heartbeats)
+			dboids[n++] = slot->dboid;
 	}
 	LWLockRelease(PinpointOrderLock);
 
@@ -530,12 +560,17 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 		PinpointListenerStats *stats = &copy[n];
+		int			pid = *(volatile int *) &slot->pid;
 
-		if (slot->pid == 0)
+		if (pid == 0)
 			continue;
+
+		/* Its owner may begin to listen, or end that, at this moment. */
+		pg_read_barrier();
 		n++;
 		stats->slotno = i;
 		stats->slot = *slot;
+		stats->slot.pid = pid;
 		stats->roleid = slot->proc->roleId;
 		stats->backlog_bytes = pinpoint_slot_lag(slot);
 		stats->backlog_batches = 0;

@@ -38,6 +38,7 @@ typedef enum PinpointEviction
 	PINPOINT_EVICTED_BEFORE_REDO,	/* they may be in the WAL before the place
 									 * where replay began */
 	PINPOINT_EVICTED_REPLICATE_OFF, /* the primary does not replicate */
+	PINPOINT_EVICTED_UNREPLICATED,	/* replicate was off, and heartbeats go on */
 	PINPOINT_EVICTED_REPLAY_WAITS	/* replay waits for it */
 } PinpointEviction;
 
@@ -47,8 +48,10 @@ typedef enum PinpointEviction
  * The fields of the first group are written by the owner, who holds
  * PinpointOrderLock at least in shared mode, and by others, who hold it
  * exclusively.  The owner may look at state, reminders and evicted without it.
- * Those of the second group are written by whoever holds it exclusively, but for
- * sending_since, which the owner writes, and anybody reads, without a lock.
+ * Those of the second group are written by whoever holds it exclusively, and by the
+ * owner in shared mode when it begins to listen: nobody uses them while pid is 0.
+ * Those of the third group are written by the owner, and read by anybody, without a
+ * lock.
  */
 typedef struct PinpointSlot
 {
@@ -70,16 +73,15 @@ typedef struct PinpointSlot
 									 * began to read */
 	TimestampTz signalled_at;	/* when it was signalled last; 0 if not known */
 	uint32		reminders;		/* signals since it is SIGNALLED, less one */
-	uint32		nchannels;		/* channels it is listening on */
 	uint64		delivered;		/* notifications handed to its client */
 	bool		shares;			/* something may be given to it, or is to be
 								 * handed on by it */
+	bool		heartbeats;		/* listens on the channel of the heartbeat */
 	PinpointEviction evicted;	/* it was told to end */
 	TimestampTz rests_from;		/* while RESTING: since when, */
 	TimestampTz rests_until;	/* and when it is going to look */
 
 	uint64		marked;			/* publication that last found this listener */
-	uint64		joined;			/* number of its last LISTEN; see wakeup.c */
 	uint64		wakeups;		/* signals sent to it */
 	bool		wakes_for_all;	/* everything in its database is for it, as its
 								 * channels do not fit into the channel map */
@@ -92,6 +94,10 @@ typedef struct PinpointSlot
 	bool		queued_for_waker;	/* in that list */
 	int			next;			/* the one behind it there, -1 for none */
 
+	uint32		nchannels;		/* channels its owner is listening on, for the
+								 * views */
+	pg_atomic_uint64 joined;	/* number of its owner's last LISTEN; see
+								 * wakeup.c */
 	pg_atomic_uint64 sending_since; /* when its owner began to send
 									 * notifications, 0 if it does something
 									 * else */
@@ -128,10 +134,10 @@ typedef struct PinpointWakerQueue
 	int			last;
 } PinpointWakerQueue;
 
-/* The first group is protected by PinpointOrderLock. */
+/* Protected by PinpointOrderLock, but for joined. */
 typedef struct PinpointSlots
 {
-	uint64		joined;			/* number of the last LISTEN */
+	pg_atomic_uint64 joined;	/* number of the last LISTEN; needs no lock */
 	PinpointWakerQueue waker_queue;
 	dlist_head	wakes_for_all;	/* the slots with wakes_for_all */
 	TimestampTz last_reminders; /* when somebody looked last; read without the
@@ -150,6 +156,7 @@ extern Oid	pinpoint_slot_role(void);
 extern void pinpoint_slot_join(void);
 extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
+extern void pinpoint_slot_set_heartbeats(bool heartbeats);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_position(PinpointPosition *place,
 									   const PinpointPosition *position);
@@ -166,7 +173,7 @@ extern bool pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 									  TimestampTz rests_until);
 extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
 extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
-extern int	pinpoint_slots_databases(Oid *dboids);
+extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #endif							/* PINPOINT_SLOTS_H */

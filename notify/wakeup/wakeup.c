@@ -34,15 +34,18 @@
  * batch carries the slots that it found.  Listeners that came later are those
  * whose last LISTEN has a higher number than the last one at that time:
  *
- *	LISTEN		enter the channels into the map, then take a number (under
- *				PinpointOrderLock), then commit
- *	sender		note the last number (under PinpointOrderLock), then look into
- *				the map, then commit, then publish
+ *	LISTEN		enter the channels into the map, then take a number, then store it
+ *				in the slot, then commit
+ *	sender		note the last number, then look into the map, then commit, then
+ *				publish
  *
- * If the sender's look into the map came before the listener's entry, the number
- * that it noted is lower than the one that the listener has taken.  And if the
- * listener's commit came before the sender's, it has taken it before the sender
- * publishes.  So at publication it is enough to look at the slots.  A slot
+ * These numbers are atomic, and there is a full barrier between each two steps: both
+ * take a lock of the channel map, or there is a barrier of its own.  If the sender's
+ * look into the map came before the listener's entry, the number that it noted is lower
+ * than the one that the listener has taken.  And if the listener's commit came before
+ * the sender's, its number was in its slot before the sender took PinpointOrderLock to
+ * publish.  So at publication it is enough to look at the slots, and nobody need do so
+ * if the last number is still the one that was noted.  A slot
  * may be found that is another session's by then, or that does not listen any
  * more; then a session is woken in vain.  On a standby the startup process looks right
  * before it publishes, for the same reason and in the same order.
@@ -60,7 +63,6 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "base/channel_hash.h"
 #include "base/compat.h"
 #include "base/counters.h"
 #include "base/locks.h"
@@ -127,6 +129,7 @@ static struct Latch *waker_to_tell = NULL;
 static void find_listeners(const PinpointListeners *listeners, void *arg);
 static void find_listeners_early(const PinpointListeners *listeners,
 								 void *arg);
+static void find_joined(ListenerSearch *search);
 static void find_slot(int slotno, void *arg);
 static void share_out(void);
 static void queue_for_waker(int slotno);
@@ -166,33 +169,32 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	uint64		joined;
 	int		   *slots;
 	uint32		nslots = 0;
-	ListCell   *lc;
+	PinpointChannelKey *sorted;
 
-	if (list_length(layout->channels) <= PINPOINT_CHANNELS_LOOKED_UP)
+	if (layout->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
 		pinpoint_sharing_reserve(layout);
 		return;
 	}
 
 	search.found = palloc0_array(bool, MaxBackends);
+	sorted = MemoryContextAllocExtended(CurrentMemoryContext,
+										layout->nchannels *
+										sizeof(PinpointChannelKey),
+										MCXT_ALLOC_HUGE);
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	joined = PinpointSlotArray->joined;
-	LWLockRelease(PinpointOrderLock);
+	joined = pg_atomic_read_u64(&PinpointSlotArray->joined);
+	pg_memory_barrier();
 
 	/*
 	 * Every channel is looked up, though everybody may have been found long
 	 * before the last: listeners come and go meanwhile, so their number says
 	 * nothing about who is still missing.
 	 */
-	foreach(lc, layout->channels)
-	{
-		const char *channel = lfirst(lc);
-
-		pinpoint_channel_map_lookup(MyDatabaseId, channel,
-									pinpoint_channel_hash(channel),
-									find_listeners_early, &search);
-	}
+	pinpoint_channel_map_lookup_many(MyDatabaseId, layout->channels,
+									 layout->nchannels, sorted,
+									 find_listeners_early, &search);
+	pfree(sorted);
 
 	slots = palloc_array(int, Max(search.nfound, 1));
 	for (int i = 0; i < MaxBackends; i++)
@@ -242,9 +244,8 @@ pinpoint_wakeup_find_replayed(PinpointBatch *batch)
 		return;
 
 	memset(found_replayed, 0, MaxBackends * sizeof(bool));
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	batch->joined = PinpointSlotArray->joined;
-	LWLockRelease(PinpointOrderLock);
+	batch->joined = pg_atomic_read_u64(&PinpointSlotArray->joined);
+	pg_memory_barrier();
 
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
@@ -304,11 +305,8 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 		batch->all_share_from = 0;
 		for (uint32 i = 0; i < nslots; i++)
 			find_slot(slots[i], &search);
-		for (int i = 0; i < MaxBackends; i++)
-		{
-			if (PinpointSlotArray->slots[i].joined > batch->joined)
-				find_slot(i, &search);
-		}
+		if (pg_atomic_read_u64(&PinpointSlotArray->joined) > batch->joined)
+			find_joined(&search);
 	}
 
 	/* Those whose channels do not fit into the channel map. */
@@ -320,6 +318,20 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 		find_slot(slot - PinpointSlotArray->slots, &search);
 	}
 	return search.nfound;
+}
+
+/*
+ * Those who may have entered channels after the look before commit.
+ */
+static void
+find_joined(ListenerSearch *search)
+{
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (pg_atomic_read_u64(&PinpointSlotArray->slots[i].joined) >
+			search->batch->joined)
+			find_slot(i, search);
+	}
 }
 
 static void

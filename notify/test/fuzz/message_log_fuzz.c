@@ -222,6 +222,7 @@ make_notification(void)
 	n->data[channel_len] = '\0';
 	memset(n->data + channel_len + 1, 1 + choose(255), payload_len);
 	n->data[channel_len + 1 + payload_len] = '\0';
+	n->channel_hash = pinpoint_channel_hash(n->data);
 	return n;
 }
 
@@ -498,7 +499,7 @@ reserve(void)
 			FAIL("there is room, but none was found");
 		free_notifications(notifications);
 	}
-	list_free(layout->channels);
+	free(layout->channels);
 	free(layout->numbers);
 	free(layout);
 }

@@ -94,12 +94,29 @@ BEGIN ISOLATION LEVEL READ UNCOMMITTED;
 SELECT changed FROM pinpoint.changed_since(NULL, 'a');
 ROLLBACK;
 
--- what goes PostgreSQL's own way is not counted
+-- of what goes PostgreSQL's own way the channels are not known
 SELECT pinpoint.position() AS p \gset
-SET pinpoint.enabled = off;
+BEGIN;
+SET LOCAL pinpoint.enabled = off;
 NOTIFY a;
-RESET pinpoint.enabled;
+ROLLBACK;
 SELECT changed FROM pinpoint.changed_since(:'p', 'a');
+BEGIN;
+SET LOCAL pinpoint.enabled = off;
+NOTIFY a;
+COMMIT;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'never');
+SELECT changed FROM pinpoint.changed_since(pinpoint.position(), 'a', 'never');
+-- what nobody rewrites, in a transaction that also notifies our way
+CREATE TABLE position_check (i int CHECK (pg_notify('a', '') IS NOT NULL));
+SELECT pinpoint.position() AS p \gset
+BEGIN;
+NOTIFY b;
+INSERT INTO position_check VALUES (1);
+COMMIT;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'never');
+DROP TABLE position_check;
+SELECT pinpoint.position() AS p \gset
 
 -- anyone may ask
 CREATE ROLE position_plain;
@@ -109,7 +126,7 @@ SELECT changed FROM pinpoint.changed_since(:'p', 'a');
 RESET ROLE;
 DROP ROLE position_plain;
 
--- the extension anew: nobody knows what went by in between, in any database
+-- the extension anew: what went by in between is counted like that
 SELECT pinpoint.position() AS p \gset
 BEGIN;
 DROP EXTENSION pg_pinpoint;
@@ -125,6 +142,7 @@ SELECT changed FROM pinpoint.changed_since(:'p', 'never');
 SELECT changed FROM pinpoint.changed_since(pinpoint.position(), 'never');
 BEGIN;
 DROP EXTENSION pg_pinpoint;
+NOTIFY a;
 CREATE EXTENSION pg_pinpoint;
 SELECT pinpoint.position() AS q \gset
 COMMIT;

@@ -119,11 +119,10 @@ foreach my $engine (0, 1)
 	my $stays = connect_to($node, options => '-c pinpoint.shared_channels=* -c pinpoint.share_limit=1');
 	$_->run('LISTEN backlog') for @sharers, $stays;
 	make_backlog($batches, 10, @sharers, $stays);
-	$observer->run('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN ('
-		  . join(',', map { $_->pid } @sharers) . ')');
+	my $are_sharers = 'FROM pg_stat_activity WHERE pid IN (' . join(',', map { $_->pid } @sharers) . ')';
+	$observer->run("SELECT pg_terminate_backend(pid) $are_sharers");
 	report("$sharers sharing sessions are terminated",
-		probe_while(
-			sub { $observer->value(q(SELECT count(*) FROM pinpoint.listening WHERE channel = 'backlog')) == 1 }, 500));
+		probe_while(sub { $observer->value("SELECT count(*) $are_sharers") == 0 }, 500));
 	$stays->run('COMMIT');
 	my %told;
 	while (keys %told < $batches)

@@ -119,6 +119,21 @@ sub held_back { return stat_queue($observer)->{held_back}; }
 	is(changed($before, 'ended'), 'ended', 'what a session has committed counts, though it was terminated then');
 }
 
+# ---- the same, through PostgreSQL's own queue
+
+{
+	my $paused = connect_to($node, %local);
+	$paused->run("LOAD '$library'; SET pinpoint.enabled = off");
+	begin_and_pause($observer, $paused, 'commit', q{INSERT INTO rows VALUES ('z own queue'); NOTIFY own_queue});
+	my $during = position();
+	is(rows(), 'held back slow visible z own queue', 'a transaction that has used the queue of PostgreSQL is visible');
+	is(changed($during, 'own_queue', 'x'), '', 'and not counted yet');
+	open_gate();
+	is($paused->result->error, undef, 'its COMMIT returns');
+	is(changed($during, 'own_queue', 'x'), 'own_queue x', 'it is counted for all channels');
+	$paused->close;
+}
+
 # ---- a commit that fails
 
 {
@@ -136,10 +151,10 @@ sub held_back { return stat_queue($observer)->{held_back}; }
 	my $other = connect_to($node, %local, dbname => 'other');
 	$other->run('CREATE EXTENSION pg_pinpoint');
 	my $before = position();
-	$other->run('NOTIFY elsewhere');
+	$other->run('NOTIFY elsewhere; SET pinpoint.enabled = off; NOTIFY elsewhere');
 	is(changed($before, 'elsewhere'), '', 'a channel of another database is another channel');
 	is( $other->value("SELECT changed FROM pinpoint.changed_since('$before', 'elsewhere', 'x')"),
-		'{elsewhere}',
+		'{elsewhere,x}',
 		'a position is good in all databases');
 	$other->close;
 }

@@ -83,6 +83,16 @@ is_deeply(\@others, ['a/1'], 'it is delivered');
 is(changed($later, 'a', 'b'), '', 'and since the next heartbeat nothing has changed');
 is_deeply(all_as_text($listener->wait_for(1)), ['a/1'], 'others get it too');
 
+# ---- PostgreSQL's own way
+
+$position = $later;
+$writer->run(q{SET pinpoint.enabled = off; NOTIFY a, '2'; RESET pinpoint.enabled});
+is(changed($position, 'a', 'b'), 'a b', 'what goes through the queue of PostgreSQL counts for all channels');
+$later = new_heartbeat($beats, \@others);
+is(changed($later, 'a', 'b'), '', 'and the next heartbeat covers it');
+is_deeply(\@others, [ 'a/1', 'a/2' ], 'when it is delivered');
+is_deeply(all_as_text($listener->wait_for(1)), ['a/2'], 'to others, too');
+
 # ---- in a transaction
 
 $beats->run('BEGIN; SELECT 1');

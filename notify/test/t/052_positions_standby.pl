@@ -100,6 +100,10 @@ is(changed($writer->value('SELECT pinpoint.position()'), 'never'), 'never', 'pos
 
 # ---- the standby's own setting
 
+my ($alive, $plain) = map { connect_to($standby) } 1, 2;
+$plain->run('LISTEN c');
+$alive->run('LISTEN c; LISTEN pinpoint_heartbeat');
+$alive->wait_for(1);
 $next = position();
 set_on($standby, $client, 'pinpoint.replicate', 'off');
 wait_until_never_changed_is('never');
@@ -108,10 +112,7 @@ catch_up();
 is(changed($next, 'a', 'never'), 'a never', 'with replicate off on the standby all have changed');
 is(changed(position(), 'a', 'never'), 'a never', 'always');
 
-# Nor do heartbeats say that all is well there.  (The waker may send some until it reads
-# its configuration.)
-my $alive = connect_to($standby);
-$alive->run('LISTEN pinpoint_heartbeat');
+# Nor do heartbeats say that all is well there.
 ok( wait_until(
 		sub {
 			$alive->query('');
@@ -132,8 +133,23 @@ $unreplicated->run(q{INSERT INTO rows VALUES ('unreplicated'); NOTIFY c});
 catch_up();
 set_on($standby, $client, 'pinpoint.replicate', 'on');
 wait_until_never_changed_is('');
-like(($alive->wait_for(1))[0]{payload}, qr/ standby$/, 'when it is on there are heartbeats again');
-$alive->close;
+
+# A heartbeat from now on would cover that.
+my ($error) = map { $_->{fields} } grep { $_->{type} eq 'E' } $alive->receive_until('EOF')->messages;
+is_deeply(
+	[ @{$error}{qw(C D)} ],
+	[
+		'57P01',
+		'This listener may have missed notifications while "pinpoint.replicate" was off, and the next heartbeat would cover them.'
+	],
+	'when it is switched on those that listen for heartbeats are disconnected');
+is_deeply([ $alive->take_notifications ], [], 'before they get one');
+$alive = connect_to($standby);
+$alive->run('LISTEN pinpoint_heartbeat');
+like(($alive->wait_for(1))[0]{payload}, qr/ standby$/, 'then there are heartbeats again');
+$writer->run(q{NOTIFY c, 'again'});
+is(as_text($plain->wait_for(1)), 'c/again', 'other listeners stay connected');
+$_->close for $alive, $plain;
 is(changed($next, 'c', 'never'), 'c never', 'positions from before it was switched on are unknown');
 $next = position();
 is(changed($next, 'c', 'never'), '', 'those from after it are not');

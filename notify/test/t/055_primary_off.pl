@@ -39,14 +39,28 @@ sub listener
 my $listener = listener();
 is(($listener->wait_for(1))[0]{channel}, 'pinpoint_heartbeat', 'heartbeats come while the primary replicates');
 
-# A server takes over that does not.
+# A server takes over that does not, and cannot know what it has missed.
+my ($beats_next, $plain_next) = map { connect_to($next) } 1, 2;
+$plain_next->run('LISTEN a');
+$beats_next->run('LISTEN a; LISTEN pinpoint_heartbeat');
 $primary->stop;
 $standby->append_conf('postgresql.conf', "primary_conninfo = '" . $next->connstr . "'");
 $next->promote;
 $standby->reload;
 $writer = connect_to($next);
-my ($error) = map { $_->{fields} } grep { $_->{type} eq 'E' } $listener->receive_until('EOF')->messages;
-is($error->{C}, '57P01', 'listeners are disconnected then');
+my $unreplicated =
+  'This listener may have missed notifications while "pinpoint.replicate" was off, and the next heartbeat would cover them.';
+sub disconnected
+{
+	my ($session) = @_;
+	my ($error) = map { $_->{fields} } grep { $_->{type} eq 'E' } $session->receive_until('EOF')->messages;
+	return "$error->{C}: $error->{D}";
+}
+is(disconnected($beats_next), "57P01: $unreplicated", 'those that listen for heartbeats there are disconnected');
+is_deeply([ $beats_next->take_notifications ], [], 'before any comes');
+$writer->run(q{NOTIFY a, 'new primary'});
+is(as_text($plain_next->wait_for(1)), 'a/new primary', 'other listeners stay connected');
+like(disconnected($listener), qr/^57P01: The primary no longer/, 'and all listeners on its standby are disconnected');
 
 $listener = listener();
 my $position = $listener->value('SELECT pinpoint.position()');
@@ -59,9 +73,15 @@ my $until = Time::HiRes::time() + 0.5;
 while (Time::HiRes::time() < $until) { $listener->receive_available; Time::HiRes::sleep(0.01); }
 is_deeply([ map { as_text($_) } $listener->take_notifications ], [], 'and no heartbeat says that all is well');
 
-# It begins to replicate.
+# It begins to replicate.  The listener may have missed something.
 $writer->run('ALTER SYSTEM SET pinpoint.replicate = on');
 $writer->run('SELECT pg_reload_conf()');
-is(($listener->wait_for(1))[0]{channel}, 'pinpoint_heartbeat', 'when it replicates there are heartbeats again');
+wait_until(sub { $writer->value('SHOW pinpoint.replicate') eq 'on' }) or die 'not reloaded';
+is(disconnected($listener), "57P01: $unreplicated", 'when it replicates the listener is disconnected');
+is_deeply([ $listener->take_notifications ], [], 'before any heartbeat comes');
+$listener = listener();
+is(($listener->wait_for(1))[0]{channel}, 'pinpoint_heartbeat', 'and there are heartbeats again');
+is($listener->value("SELECT array_to_string(changed, ' ') FROM pinpoint.changed_since('$position', 'a', 'never')"),
+	'a never', 'which the client does not need to believe in: all channels have changed');
 
 done_testing();

@@ -221,6 +221,7 @@ impl Visit<'_> {
             83..88 => self.exchange().await,
             88..91 => self.start_anew().await,
             91..96 => self.fence().await,
+            96..98 => self.fall_behind().await,
             _ => self.notify_oneself().await,
         }
     }
@@ -258,6 +259,26 @@ impl Visit<'_> {
         while self.session.next(deadline).await?.is_some() {
             let pause = self.milliseconds(1, 3);
             tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    /// Gets a large backlog, in a transaction or as a client that does not read. Then it reads
+    /// all of it, or is terminated.
+    async fn fall_behind(&mut self) -> Result<(), End> {
+        let in_transaction = self.rng.random_ratio(1, 2);
+        if in_transaction {
+            self.session.query("BEGIN").await?;
+        }
+        let deadline = Instant::now() + self.milliseconds(2000, 8000);
+        while Instant::now() < deadline && !self.shared.is_stopping() {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        if self.rng.random_ratio(1, 2) {
+            return self.session.terminate().await;
+        }
+        if in_transaction {
+            self.session.query("COMMIT").await?;
         }
         Ok(())
     }
