@@ -152,6 +152,14 @@ files_of_versions() {
 	find "$("$PG_CONFIG" --sharedir)/extension" -maxdepth 1 -name 'pg_pinpoint*--*'
 }
 
+# Make a folder with the files of the checkout, without what was built there.
+copy_sources() {
+	mkdir -p "$1"
+	tar -C "$ROOT" --exclude-vcs --exclude=target --exclude=node_modules --exclude=venv \
+		--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude=tmp_check \
+		--exclude=./bench/queues/river/queue -c . | tar -C "$1" -x --no-same-owner
+}
+
 # Compile in a copy, so that everything is compiled each time and the objects
 # in the checkout stay as they are, and install. Arguments are given to make.
 build_extension() {

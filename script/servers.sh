@@ -117,7 +117,7 @@ make_folder() {
 }
 
 # Run a command in a folder with a release, as root, in the checkout: it is there under
-# its own path, and cannot be written to. In a namespace of its own no mount and no
+# its own path, and cannot be written to. PINPOINT_IN_FOLDER is set there. In a namespace of its own no mount and no
 # process outlives the command. A folder is used by one run at a time, since a build and its
 # installation are of one checkout. If IN_PLACE is set, it takes the place of this process.
 run_in_folder() {
@@ -141,7 +141,7 @@ run_in_folder() {
 		exec chroot "$folder" /usr/bin/env -i -C "$root" \
 			HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
 			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-			CARGO_TARGET_DIR=/var/cache/pg_pinpoint/target \
+			CARGO_TARGET_DIR=/var/cache/pg_pinpoint/target PINPOINT_IN_FOLDER=yes \
 			$(env | grep "^PINPOINT_TEST_" || true) "$@"
 	' bash "$folder" "$ROOT" "$@"
 }

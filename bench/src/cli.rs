@@ -14,7 +14,7 @@ use pinpoint_torture::{TortureArgs, TortureCommand};
 
 use self::all::AllArgs;
 use crate::benchmarks::BenchmarkCommand;
-use crate::report::results_folder::{self, ReportArgs};
+use crate::report::results_folder::ReportArgs;
 use crate::runner::interrupt::Interrupts;
 use crate::runner::measure::{Context, End, Job};
 use crate::runner::progress::Progress;
@@ -99,7 +99,7 @@ impl Command {
                 };
                 job.run(context).await
             }
-            Self::Report(args) => results_folder::run(&args.folder, &args.conditions).map(met),
+            Self::Report(args) => args.run().map(met),
             Self::All(args) => all::run(&args, &command_line(), interrupts).await,
             Self::Documents(args) => args.run().map(|()| End::Complete),
             Self::Torture(args) => tokio::select! {

@@ -3,12 +3,14 @@
 //! ```text
 //! results_folder ──► conditions, page ──► chart, sentences ──► verdict ──► results
 //! output ──► table, export ─────────────────┘                               ▲
+//! results_folder ──► markdown ──► chart, verdict                            │
 //!                                       warnings, stats ────────────────────┘
 //! ```
 
 pub mod chart;
 pub mod conditions;
 pub mod export;
+pub mod markdown;
 pub mod number_format;
 pub mod output;
 pub mod page;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::chart;
 use super::conditions::Condition;
+use super::markdown::{self, Records};
 use super::page::{self, Entry};
 use super::results::{Report, SCHEMA_VERSION};
 use super::sentences;
@@ -36,6 +37,50 @@ pub struct ReportArgs {
     /// writers, ...
     #[arg(long = "assert", value_name = "CONDITION")]
     pub conditions: Vec<Condition>,
+
+    /// Instead of the page: bring the figures, tables and charts of this Markdown file up to
+    /// date (repeatable)
+    ///
+    /// They stand between comments, and come from DIR/*.json or DIR/*/*.json; of files with the
+    /// same name, from the one in the last folder. "<!-- table pingpong: stock pinpoint/stock -->"
+    /// is followed by the heading of a table, its rows, and "<!-- end -->": the medians of the
+    /// target "stock", and the ratios of "pinpoint" to it. "<!-- figure pingpong@1000: stock -->"
+    /// is one number, "<!-- chart pingpong: stock pinpoint -->" the file of an image. Nothing is
+    /// shown that has fewer than six runs.
+    #[arg(long, value_name = "FILE", conflicts_with = "conditions")]
+    pub markdown: Vec<PathBuf>,
+}
+
+impl ReportArgs {
+    /// Returns whether all conditions are met.
+    pub fn run(&self) -> anyhow::Result<bool> {
+        if self.markdown.is_empty() {
+            return run(&self.folder, &self.conditions);
+        }
+        markdown::update(&records(&self.folder)?, &self.markdown)?;
+        Ok(true)
+    }
+}
+
+/// The reports in a folder, or in the folders in it, which are read in the order of their names.
+pub fn records(folder: &Path) -> anyhow::Result<Records> {
+    let mut folders = vec![folder.to_owned()];
+    if json_files(folder)?.is_empty() {
+        folders = fs::read_dir(folder)?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<std::io::Result<Vec<PathBuf>>>()?;
+        folders.retain(|path| path.is_dir());
+        folders.sort();
+    }
+    let mut records = Records::new();
+    for folder in folders {
+        let contents = Contents::read(&folder)?;
+        for warning in &contents.warnings {
+            eprintln!("warning: {warning}");
+        }
+        records.extend(contents.entries.into_iter().map(|e| (e.name, e.report)));
+    }
+    Ok(records)
 }
 
 /// Writes the page and the charts of all reports in a folder, prints which
@@ -284,6 +329,23 @@ mod tests {
         let page = fs::read_to_string(path("index.html")).unwrap();
         let place = |heading: &str| page.find(heading).unwrap();
         assert!(place("<h2 id=\"now\">drift (now)") < place("<h2 id=\"later\">pingpong (later)"));
+    }
+
+    #[test]
+    fn a_record_is_that_of_the_last_folder_that_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, report: &Report| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, serde_json::to_string(report).unwrap()).unwrap();
+        };
+        write("2026-01-01/pingpong.json", &sample_reports::alone());
+        write("2026-02-01/pingpong.json", &sample_reports::pingpong());
+        write("2026-01-01/commit.json", &sample_reports::commit());
+        let records = records(folder.path()).unwrap();
+        assert_eq!(records["pingpong"], sample_reports::pingpong());
+        assert_eq!(records["commit"], sample_reports::commit());
+        assert_eq!(records.len(), 2);
     }
 
     #[test]
