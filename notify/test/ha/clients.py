@@ -113,13 +113,13 @@ class Writer(threading.Thread):
         while not self.writers.ended:
             self.writers.may_run.wait()
             self.is_busy = True
-            # Whoever cleared the flag before it looked at is_busy finds it set, or is seen here.
+            # After is_busy, so that pause() sees this transaction, or it does not begin.
             if self.writers.may_run.is_set():
                 try:
                     self.transaction()
                 except (psycopg2.OperationalError, psycopg2.InternalError, psycopg2.InterfaceError):
-                    # There is no leader, or it has failed. What became of the transaction is
-                    # not known.
+                    # There is no leader, or it has failed. Whether the transaction was committed
+                    # is not known.
                     self.disconnect()
             self.is_busy = False
             time.sleep(0.05 * self.random.random())
@@ -162,7 +162,7 @@ class Writer(threading.Thread):
 
 
 class Listener(threading.Thread):
-    """A client as docs/missed.md describes it. Its copy is what it believes to be in the table.
+    """A client as docs/missed.md describes it, with a copy of the table.
 
     While it is connected, nothing but notifications changes the copy. After each LISTEN it
     reads the channels again that changed_since() names.

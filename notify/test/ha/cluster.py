@@ -31,7 +31,7 @@ DCS = {
     "loop_wait": 1,
     "retry_timeout": 5,
     "maximum_lag_on_failover": 64 * 1024 * 1024,
-    # A leader whose server has crashed gives the lock away, and does not recover first.
+    # If the server of the leader crashes, another node takes over at once.
     "primary_start_timeout": 0,
     "postgresql": {
         "use_pg_rewind": True,
@@ -65,8 +65,8 @@ def wait_until(condition, what, deadline=DEADLINE):
     return result
 
 
-# Below the range of ports that clients are given: on loopback, one that connects again and
-# again to a server that is down would else connect to itself in the end.
+# Below the range from which clients get their ports. Otherwise a client that tries again and
+# again to connect to a server that is down could connect to itself.
 _given = set()
 
 
@@ -139,7 +139,8 @@ def is_alive(pid, folder):
 
 
 class EtcdProxy:
-    """A node's way to etcd, which can be cut: then nothing comes through, and nobody is told."""
+    """The connection of a node to etcd. When it is cut, nothing comes through, and connections
+    stay open."""
 
     def __init__(self, target):
         self.target = target
@@ -335,7 +336,6 @@ class Cluster:
         self.etcd_port = free_port()
         self.port = free_port()  # of haproxy: the leader
         self.nodes = [Node(name, self, pg_config) for name in NAMES]
-        self.etcd = None
 
     def spawn(self, name, command):
         process = Process(name, self.folder, command)
@@ -344,7 +344,7 @@ class Cluster:
 
     def start(self):
         client, peer = (f"http://127.0.0.1:{port}" for port in (self.etcd_port, free_port()))
-        self.etcd = self.spawn("etcd", [
+        self.spawn("etcd", [
             find_program("etcd"), "--name=etcd", f"--data-dir={self.folder}/etcd",
             f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",

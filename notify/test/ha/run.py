@@ -27,7 +27,7 @@ import time
 import psycopg2
 
 from clients import (CHANNELS, FLOOD, QUIET, SCHEMA, Ledger, Listener, Writers, read, write)
-from cluster import SCOPE, Cluster, Failed, wait_until
+from cluster import DEADLINE, SCOPE, Cluster, Failed, wait_until
 
 PARTS = ("synchronous", "asynchronous", "upgrade")
 
@@ -93,7 +93,7 @@ class Test:
         """Change a channel on which nothing else happens."""
         self.changes += 1
         channel, name = self.random.choice(QUIET), f"change.{self.changes:07}"
-        end = time.monotonic() + 60
+        end = time.monotonic() + DEADLINE
         while True:
             try:
                 connection = psycopg2.connect(host="127.0.0.1", port=self.cluster.port,
@@ -105,7 +105,7 @@ class Test:
                     self.ledger.acknowledged.add(name)
                     return
             except psycopg2.Error:
-                # Perhaps it has been committed: then under that name.
+                # It may have been committed, so the next attempt has another name.
                 name += "+"
                 if time.monotonic() > end:
                     raise
@@ -271,14 +271,14 @@ class Test:
         listener.may_read.clear()
         try:
             wait_until(lambda: listener.is_paused, "a listener is paused")
-            # It is woken by the first attempt, if the buffers of its connection grow just then.
+            # Its session may respond once more, if the buffers of its connection grow.
             for _ in range(5):
                 self.drop_database(leader, replica, listener.pid)
                 if replica.value("SELECT count(*) FROM pg_stat_activity"
                                  f" WHERE pid = {listener.pid}") == 0:
                     break
             else:
-                raise Failed(f"{listener.name} is not disconnected, though its client does not read")
+                raise Failed(f"{listener.name} does not read, and is not disconnected")
         finally:
             listener.may_read.set()
         return {listener}
@@ -334,7 +334,7 @@ class Test:
         for what, disturbance in disturbances:
             self.disturb(f"{what}, synchronous", disturbance)
         self.disturb("connections are lost once more", self.lose_connections)
-        # Or what the checks look for could not have been seen.
+        # Otherwise the checks have shown nothing.
         if not self.survived or not sum(listener.left_out for listener in self.listeners):
             raise Failed("no session stayed connected, or all answers named all channels")
 
