@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# The stage "ha" of script/test: notify/test/ha, a cluster of three nodes with Patroni, etcd
+# and haproxy that is disturbed while clients write and listen.
+
+# Build the library of this checkout once more, as a later version could be: it reads the
+# form of the messages in the WAL that there is now, and writes one that is newer. Print the file.
+build_newer_library() {
+	local dir=$WORK/ha-newer notify=$WORK/ha-newer/notify
+	mkdir "$dir"
+	cp -R "$ROOT/VERSION" "$ROOT/notify" "$dir"
+	echo 99.0.0 >"$dir/VERSION"
+	sed -i 's/^\(#define PINPOINT_MESSAGE_VERSION\t\)\([0-9]*\)$/\1(\2 + 1)/' \
+		"$notify/commit/wal_messages.h"
+	sed -i 's/numbers\[VERSION\] == PINPOINT_MESSAGE_VERSION/numbers[VERSION] <= PINPOINT_MESSAGE_VERSION/' \
+		"$notify/standby/replay.c"
+	if cmp -s "$ROOT/notify/commit/wal_messages.h" "$notify/commit/wal_messages.h" ||
+		cmp -s "$ROOT/notify/standby/replay.c" "$notify/standby/replay.c"; then
+		die "the version of the messages in the WAL is not where script/ha.sh looks for it"
+	fi
+	make -s -C "$notify" clean "PG_CONFIG=$PG_CONFIG" &&
+		make -s -C "$notify" with_llvm=no "PG_CONFIG=$PG_CONFIG"
+}
+
+stage_ha() {
+	local log=$WORK/ha.log dir=$WORK/ha rc=0
+
+	run quietly "$WORK/ha-newer.log" build_newer_library || {
+		print_log "$WORK/ha-newer.log" 30
+		count 0 1 1 "a newer library" "$WORK/ha-newer.log" 'error'
+		return
+	}
+	as_server_user mkdir "$dir"
+	cp -R "$ROOT/notify/test/ha" "$WORK/ha-program"
+	run logged "$log" as_server_user /usr/bin/python3 -B "$WORK/ha-program/run.py" \
+		--pg-config "$PG_CONFIG" --folder "$dir" \
+		--newer "$WORK/ha-newer/notify/pg_pinpoint.so" \
+		--seed "${PINPOINT_TEST_SEED:-1}" || rc=$?
+	count "$(matches '^passed ' "$log")" "$(matches '^failed ' "$log")" "$rc" \
+		notify/test/ha "$log" '^failed '
+}
