@@ -22,7 +22,7 @@ read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
 # What script/test can do: by itself, and when it is asked to. See there.
 STAGES=(shell fmt clippy build regress isolation tap cargo torture)
 # shellcheck disable=SC2034 # for the scripts
-ALL_STAGES=("${STAGES[@]}" upstream examples page ha package)
+ALL_STAGES=("${STAGES[@]}" upstream examples page ha package containers)
 
 # ---- Messages ---------------------------------------------------------------
 

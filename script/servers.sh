@@ -75,11 +75,29 @@ mirror() {
 		sed -n 's/^\([^ ]*\) Debian main$/\1/p' | sort -u | head -n 1
 }
 
+# Where apt gets a release from if it is this machine's, with its updates, as lines of a
+# sources.list.
+own_sources() {
+	# shellcheck disable=SC2016 # apt's placeholders
+	apt-get indextargets --format '$(CREATED_BY) $(REPO_URI) $(CODENAME) $(COMPONENT)' 'Origin: Debian' |
+		sed -nE "s/^Packages ([^ ]+ $1(-[^ ]+)? main)$/deb \1/p" | sort -u
+}
+
 # Install a release into its folder of the cache, with apt and little else.
 make_folder() {
-	local release=$1 folder=$CACHE/$1 uri sources=() options=()
+	local folder=$CACHE/$1
 
 	[ ! -e "$folder/etc/debian_version" ] || return 0
+	as_root mkdir -p "$CACHE" && as_root rm -rf "$folder.new" || return
+	install_release "$1" "$folder.new" && as_root mv "$folder.new" "$folder"
+}
+
+# Install a release. Arguments: its name, a folder or the name of an archive (.tar), options of
+# mmdebstrap.
+install_release() {
+	local release=$1 target=$2 uri sources=() options=()
+	shift 2
+
 	command -v mmdebstrap >/dev/null || {
 		apt_update mmdebstrap
 		apt_install mmdebstrap
@@ -102,9 +120,11 @@ make_folder() {
 				--setup-hook='printf "Package: src:postgresql-19\nPin: release a=experimental\nPin-Priority: 990\n" >"$1/etc/apt/preferences.d/postgresql-19"')
 			release=sid
 			;;
-		*) sources=(${uri:+"$uri"}) ;;
+		*)
+			mapfile -t sources < <(own_sources "$release")
+			[ "${#sources[@]}" -gt 0 ] || sources=(${uri:+"$uri"})
+			;;
 	esac
-	as_root mkdir -p "$CACHE" && as_root rm -rf "$folder.new" || return
 	# A release that is still in the making, or that a mirror has not brought up to
 	# date, may be older than it says it may be.
 	as_root mmdebstrap --quiet --variant=apt --mode=root \
@@ -112,8 +132,7 @@ make_folder() {
 		--aptopt='Acquire::Check-Date "false"' \
 		--aptopt='Acquire::Retries "3"' \
 		--dpkgopt=force-unsafe-io \
-		"${options[@]}" "$release" "$folder.new" "${sources[@]}" &&
-		as_root mv "$folder.new" "$folder"
+		"${options[@]}" "$@" "$release" "$target" "${sources[@]}"
 }
 
 # Run a command in a folder with a release, as root, in the checkout: it is there under

@@ -286,6 +286,10 @@ func (s *session) receive() error {
 	if err != nil {
 		return err
 	}
+	if notice, ok := raw.(*pgproto3.NoticeResponse); ok {
+		slog.Warn("notice of PostgreSQL", "message", notice.Message)
+		return nil
+	}
 	copied, ok := raw.(*pgproto3.CopyData)
 	if !ok {
 		return fmt.Errorf("replication ended: %+v", raw)

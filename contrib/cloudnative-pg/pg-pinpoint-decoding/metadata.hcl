@@ -1,0 +1,25 @@
+metadata = {
+  name                     = "pg-pinpoint-decoding"
+  sql_name                 = "pg_pinpoint_decoding"
+  image_name               = "pg-pinpoint-decoding"
+  licenses                 = ["PostgreSQL"]
+  shared_preload_libraries = ["pg_pinpoint_decoding"]
+  postgresql_parameters    = {}
+  extension_control_path   = []
+  dynamic_library_path     = []
+  ld_library_path          = []
+  bin_path                 = []
+  env                      = {}
+  auto_update_os_libs      = false
+  required_extensions      = []
+  create_extension         = true
+
+  versions = {
+    trixie = {
+      "18" = {
+        package = "1.0.0-1"
+        sql     = "1.0"
+      }
+    }
+  }
+}

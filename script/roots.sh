@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# Root file systems that are used once, and commands in them. The caller has sourced lib.sh
+# and servers.sh.
+#
+# A root is a release of a distribution with little in it. It is installed from a mirror
+# once, and kept as an archive in the cache. Nothing of this machine is in it, and nothing
+# that happens in it touches this machine.
+
+# Set ARCHIVE to a release with some packages. Arguments: the release, packages.
+make_archive() {
+	local release=$1 name options=()
+	name=$(IFS=+ && echo "$*")
+	shift
+	ARCHIVE=$CACHE/$name.tar
+	[ ! -s "$ARCHIVE" ] || return 0
+	[ "$#" -eq 0 ] || options=("--include=$(IFS=, && echo "$*")")
+	as_root mkdir -p "$CACHE" || return
+	# As in images for containers, no package starts a service.
+	# shellcheck disable=SC2016 # mmdebstrap's variables
+	install_release "$release" "$ARCHIVE.$$.tar" "${options[@]}" \
+		--essential-hook='mkdir -p "$1/etc/postgresql-common/createcluster.d"' \
+		--essential-hook='echo "create_main_cluster = false" >"$1/etc/postgresql-common/createcluster.d/none.conf"' \
+		--customize-hook='printf "#!/bin/sh\nexit 101\n" >"$1/usr/sbin/policy-rc.d"' \
+		--customize-hook='chmod 755 "$1/usr/sbin/policy-rc.d"' &&
+		as_root mv "$ARCHIVE.$$.tar" "$ARCHIVE"
+}
+
+# Unpack an archive. Arguments: the archive, a new folder.
+make_root() {
+	as_root mkdir "$2" && as_root tar -C "$2" --numeric-owner -xf "$1"
+}
+
+# Run a command in a root, as its user root. No mount and no process outlives the command.
+# What apt downloads stays in the cache.
+in_root() {
+	local root=$1 become=()
+	shift
+	[ "$(id -u)" -eq 0 ] || become=(sudo)
+	# shellcheck disable=SC2016 # variables of the shell inside
+	"${become[@]}" unshare --mount --propagation private --pid --fork --kill-child=TERM bash -euc '
+		root=$1 debs=$2
+		shift 2
+		mkdir -p "$debs/partial"
+		mount -t proc proc "$root/proc"
+		mount --rbind /dev "$root/dev"
+		mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+		mount --bind "$debs" "$root/var/cache/apt/archives"
+		cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+		exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+	' bash "$root" "$CACHE/debs" "$@"
+}
