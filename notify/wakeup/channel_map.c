@@ -107,8 +107,8 @@ typedef uint32 ItemNumber;
  * Entry of the map.  Protected by the lock of its partition, but for transactions
  * and turns, see channel_map.h; so are the items of its tree.
  *
- * The fields are in this order to leave no holes, and so that a look-up reads one cache
- * line if the name is short.
+ * The fields are in this order to leave no holes, and so that what a look-up reads is
+ * close together.
  */
 typedef struct ChannelEntry
 {
@@ -868,8 +868,12 @@ lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
 	{
 		ItemNumber	first = *bucket_of(keys[candidates[i]].hash);
 
+		/* Names are compared many bytes at a time, so both halves are read. */
 		if (first != 0)
+		{
 			PINPOINT_PREFETCH(item(first));
+			PINPOINT_PREFETCH((char *) item(first) + ITEM_SIZE / 2);
+		}
 	}
 	for (uint32 i = 0; i < ncandidates; i++)
 	{

@@ -519,6 +519,33 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 }
 
 /*
+ * Set listens[] for each slot whose owner listens in a database; it has MaxBackends
+ * elements, which are false.  Returns how many there are.
+ *
+ * Takes no lock.  Those whose LISTEN has a number that the caller has read before are
+ * seen, as pid is set before the number is taken; see wakeup.c.
+ */
+int
+pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
+{
+	int			n = 0;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (*(volatile int *) &slot->pid == 0)
+			continue;
+		pg_read_barrier();
+		if (*(volatile Oid *) &slot->dboid != dboid)
+			continue;
+		listens[i] = true;
+		n++;
+	}
+	return n;
+}
+
+/*
  * The databases in which anybody listens on the channel of the heartbeat.  dboids has
  * room for MaxBackends elements.  Returns their number.
  */

@@ -47,7 +47,8 @@ typedef enum PinpointEviction
  *
  * The fields of the first group are written by the owner, who holds
  * PinpointOrderLock at least in shared mode, and by others, who hold it
- * exclusively.  The owner may look at state, reminders and evicted without it.
+ * exclusively.  The owner may look at state, reminders and evicted without it, and
+ * pinpoint_slots_mark_listeners() at pid and dboid.
  * Those of the second group are written by whoever holds it exclusively, and by the
  * owner in shared mode when it begins to listen: nobody uses them while pid is 0.
  * Those of the third group are written by the owner, and read by anybody, without a
@@ -173,6 +174,7 @@ extern bool pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 									  TimestampTz rests_until);
 extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
 extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
+extern int	pinpoint_slots_mark_listeners(Oid dboid, bool *listens);
 extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 

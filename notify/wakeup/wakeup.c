@@ -39,6 +39,10 @@
  *	sender		note the last number, then look into the map, then commit, then
  *				publish
  *
+ * There is no need to look up further channels when all slots are found that listen in
+ * the database.  Whoever begins to listen later takes a higher number than the one that
+ * was noted.  (To compare numbers of slots is not enough: some may have left.)
+ *
  * These numbers are atomic, and there is a full barrier between each two steps: both
  * take a lock of the channel map, or there is a barrier of its own.  If the sender's
  * look into the map came before the listener's entry, the number that it noted is lower
@@ -104,6 +108,8 @@ typedef struct EarlySearch
 {
 	bool	   *found;			/* by slot */
 	int			nfound;
+	bool	   *listens;		/* by slot: those to be found; NULL if not known */
+	int			nmissing;		/* of these: not found yet */
 } EarlySearch;
 
 /*
@@ -127,6 +133,8 @@ static int	nslots_replayed = 0;
 static struct Latch *waker_to_tell = NULL;
 
 static void find_listeners(const PinpointListeners *listeners, void *arg);
+static void look_up_rest(PinpointBatchLayout *layout, uint32 from,
+						 EarlySearch *search);
 static void find_listeners_early(const PinpointListeners *listeners,
 								 void *arg);
 static void find_joined(ListenerSearch *search);
@@ -169,7 +177,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	uint64		joined;
 	int		   *slots;
 	uint32		nslots = 0;
-	PinpointChannelKey *sorted;
+	uint32		nlooked = 0;
 
 	if (layout->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
@@ -178,23 +186,22 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	}
 
 	search.found = palloc0_array(bool, MaxBackends);
-	sorted = MemoryContextAllocExtended(CurrentMemoryContext,
-										layout->nchannels *
-										sizeof(PinpointChannelKey),
-										MCXT_ALLOC_HUGE);
+	search.listens = palloc0_array(bool, MaxBackends);
 
 	joined = pg_atomic_read_u64(&PinpointSlotArray->joined);
 	pg_memory_barrier();
+	search.nmissing = pinpoint_slots_mark_listeners(MyDatabaseId,
+													search.listens);
 
-	/*
-	 * Every channel is looked up, though everybody may have been found long
-	 * before the last: listeners come and go meanwhile, so their number says
-	 * nothing about who is still missing.
-	 */
-	pinpoint_channel_map_lookup_many(MyDatabaseId, layout->channels,
-									 layout->nchannels, sorted,
-									 find_listeners_early, &search);
-	pfree(sorted);
+	/* Who listens on one of the channels may well listen on all of them. */
+	for (; nlooked < PINPOINT_CHANNELS_LOOKED_UP && search.nmissing > 0; nlooked++)
+		pinpoint_channel_map_lookup(MyDatabaseId,
+									layout->channels[nlooked]->data,
+									layout->channels[nlooked]->channel_hash,
+									find_listeners_early, &search);
+	if (search.nmissing > 0)
+		look_up_rest(layout, nlooked, &search);
+	pfree(search.listens);
 
 	slots = palloc_array(int, Max(search.nfound, 1));
 	for (int i = 0; i < MaxBackends; i++)
@@ -204,6 +211,26 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	}
 	pfree(search.found);
 	pinpoint_batch_layout_add_listeners(layout, slots, nslots, joined);
+}
+
+/*
+ * Look up the channels of a batch from one on.
+ *
+ * Errors: out of memory.
+ */
+static void
+look_up_rest(PinpointBatchLayout *layout, uint32 from, EarlySearch *search)
+{
+	uint32		nchannels = layout->nchannels - from;
+	PinpointChannelKey *sorted;
+
+	sorted = MemoryContextAllocExtended(CurrentMemoryContext,
+										nchannels * sizeof(PinpointChannelKey),
+										MCXT_ALLOC_HUGE);
+	pinpoint_channel_map_lookup_many(MyDatabaseId, layout->channels + from,
+									 nchannels, sorted, find_listeners_early,
+									 search);
+	pfree(sorted);
 }
 
 static void
@@ -221,6 +248,8 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 		{
 			search->found[slotno] = true;
 			search->nfound++;
+			if (search->listens != NULL && search->listens[slotno])
+				search->nmissing--;
 		}
 	}
 }
