@@ -118,6 +118,12 @@ impl Verdict {
         }
     }
 
+    /// Clients were told that something is unchanged, and that was checked.
+    fn assert_positions_checked(&self) {
+        assert!(self.number("positions") > 0, "{}", self.stdout);
+        assert!(!self.stdout.contains("WARNING"), "{}", self.stdout);
+    }
+
     /// The first number in a line of the summary.
     fn number(&self, line: &str) -> u64 {
         self.stdout
@@ -141,6 +147,8 @@ fn stock_passes() {
     verdict.assert_passed();
     assert!(verdict.stdout.starts_with("stock: seed 11\n"));
     assert!(!verdict.stdout.contains("\nbatches"), "{}", verdict.stdout);
+    let text = "\npositions       not checked, as the server has no pg_pinpoint\n";
+    assert!(verdict.stdout.contains(text), "{}", verdict.stdout);
 }
 
 #[test]
@@ -152,6 +160,7 @@ fn pinpoint_passes_and_its_record_too() {
     let verdict = torture.run(&["--seed=12", "--duration=8s", "--record", record]);
     verdict.assert_passed();
     assert!(verdict.number("batches") > 0, "{}", verdict.stdout);
+    verdict.assert_positions_checked();
 
     let checked = torture.check(&[record]);
     assert_eq!(checked.code, Some(0), "{}", checked.stdout);
@@ -244,6 +253,7 @@ fn listeners_that_share_pass() {
 fn listeners_on_a_standby_pass() {
     let verdict = Torture::new().run(&["--seed=15", "--duration=10", "--standby"]);
     verdict.assert_passed();
+    verdict.assert_positions_checked();
     assert!(verdict.number("standby") > 0, "{}", verdict.stdout);
     assert!(
         verdict.stdout.contains("times paused, 2 restarted"),
@@ -285,6 +295,42 @@ fn faults_are_caught_with_a_standby() {
         "{}",
         verdict.stdout
     );
+}
+
+/// Each of them leaves a change unreported.
+#[test]
+fn faults_of_positions_are_caught() {
+    let torture = Torture::new();
+    let files = tempfile::tempdir().unwrap();
+    let [record, shrunk] = ["record", "shrunk"].map(|name| files.path().join(name));
+    let [record, shrunk] = [&record, &shrunk].map(|path| path.to_str().unwrap());
+    let found = |verdict: &Verdict| {
+        let Verdict {
+            code,
+            stdout,
+            stderr,
+        } = verdict;
+        assert_eq!(*code, Some(1), "{stdout}{stderr}");
+        let mut lines = stdout.lines();
+        let line = lines.find(|line| line.starts_with("Difference: position client "));
+        line.unwrap_or_else(|| panic!("{stdout}")).to_owned()
+    };
+    for fault in ["missing_place", "counter_first", "count_late"] {
+        let verdict = torture.run(&[
+            "--seed=19",
+            "--duration=60",
+            "--fault",
+            fault,
+            "--record",
+            record,
+        ]);
+        let line = found(&verdict);
+        let checked = torture.check(&[record, "--shrink", shrunk]);
+        assert_eq!(found(&checked), line);
+        assert_eq!(found(&torture.check(&[shrunk])), line);
+        let lines = fs::read_to_string(shrunk).unwrap().lines().count();
+        assert!(lines < 10, "{lines}");
+    }
 }
 
 #[test]

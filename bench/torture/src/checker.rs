@@ -1,5 +1,6 @@
 //! Everything that was observed, compared with everything that happened.
 
+pub mod copies;
 pub mod difference;
 pub mod finding;
 pub mod history;
@@ -14,6 +15,7 @@ mod tests;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::checker::copies::Copies;
 use crate::checker::difference::{Difference, What};
 use crate::checker::history::{History, Rowless};
 use crate::checker::observer::{Counts, Observer};
@@ -33,6 +35,7 @@ pub struct Checker<P> {
     acknowledged: Vec<TransactionId>,
     counts: Counts,
     giving: Giving,
+    copies: Copies,
     /// For how long what may still be needed is kept.
     memory: Duration,
 }
@@ -47,6 +50,7 @@ impl<P: Plans> Checker<P> {
             acknowledged: Vec::new(),
             counts: Counts::default(),
             giving: Giving::default(),
+            copies: Copies::default(),
             memory,
         }
     }
@@ -63,6 +67,7 @@ impl<P: Plans> Checker<P> {
                     observer.add(event);
                 }
             }
+            Record::Position(client, event) => self.copies.add(client, event),
             Record::Session(session) => self.add_session(session),
             Record::Outcome(outcome) => self.add_outcome(outcome),
             Record::Decoded(decoded) => self.add_decoded(decoded)?,
@@ -89,6 +94,9 @@ impl<P: Plans> Checker<P> {
     }
 
     fn add_outcome(&mut self, outcome: Outcome) {
+        if outcome.fate == Fate::Committed && outcome.has_rows {
+            self.copies.acknowledge(&outcome);
+        }
         let Outcome {
             id,
             fate,
@@ -99,6 +107,8 @@ impl<P: Plans> Checker<P> {
             seen,
         } = outcome;
         match fate {
+            // Only what writers do is counted.
+            _ if id.is_of_listener() => {}
             Fate::Committed => self.counts.committed += 1,
             Fate::RolledBack => self.counts.rolled_back += 1,
             Fate::Unknown => self.counts.unanswered += 1,
@@ -128,6 +138,7 @@ impl<P: Plans> Checker<P> {
 
     /// The next transaction of the decoded stream.
     fn add_decoded(&mut self, decoded: Decoded) -> Result<(), Box<Difference>> {
+        self.copies.add_decoded(&decoded);
         let Decoded { id, entries, at } = decoded;
         if let Some(planned) = self.plans.planned(id) {
             let rows = entries.iter().map(|entry| Notification {
@@ -156,6 +167,8 @@ impl<P: Plans> Checker<P> {
         self.giving
             .check(&self.history, observers, &mut self.counts, now, self.memory)
             .map_err(|what| self.difference(what))?;
+        let told = self.copies.check(&mut self.counts);
+        told.map_err(|what| self.difference(what))?;
         let acknowledged = std::mem::take(&mut self.acknowledged);
         match acknowledged.into_iter().find(|&id| !self.history.has(id)) {
             Some(id) => Err(self.difference(What::NotDecoded(id))),
@@ -171,6 +184,7 @@ impl<P: Plans> Checker<P> {
         self.history.forget(position, age, now);
 
         if let Some(limit) = now.before(age) {
+            self.copies.forget(limit);
             let times = self.observers.iter().filter_map(Observer::oldest_time);
             self.history.forget_rowless(times.fold(limit, Moment::min));
         }

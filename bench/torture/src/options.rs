@@ -14,7 +14,7 @@ use crate::workload::identity::FENCE_BASE;
 /// The library that faults can be planted in.
 const ENGINE: &str = "pg_pinpoint";
 
-/// Sessions beside those of writers and listeners, and the companion that each
+/// Sessions beside those of writers, listeners and position clients, and the companion that each
 /// listener has: signaller, replication control, monitor and the decoding one.
 const MORE_SESSIONS: u32 = 4;
 
@@ -83,6 +83,15 @@ pub struct Plan {
     )]
     pub listeners: u32,
 
+    /// Sessions that ask which channels have changed since a position (with pg_pinpoint only)
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(0..i64::from(FENCE_BASE)),
+    )]
+    pub position_clients: u32,
+
     /// Channels that are written to
     #[arg(
         long,
@@ -119,7 +128,7 @@ pub struct Plan {
 impl Plan {
     /// Sessions at a time.
     pub fn sessions(&self) -> u32 {
-        self.writers + 2 * self.listeners + MORE_SESSIONS
+        self.writers + 2 * self.listeners + self.position_clients + MORE_SESSIONS
     }
 
     /// Gives a target the settings that the torture needs, and those that make it
@@ -146,11 +155,12 @@ impl Plan {
              leave out --sharing, or add preload={ENGINE},extension={ENGINE}",
             target.name
         );
-        target.settings.splice(0..0, self.settings()?);
+        let has_engine = has_engine == [true, true];
+        target.settings.splice(0..0, self.settings(has_engine)?);
         Ok(target)
     }
 
-    fn settings(&self) -> anyhow::Result<Vec<Setting>> {
+    fn settings(&self, has_engine: bool) -> anyhow::Result<Vec<Setting>> {
         let mut settings = vec![
             "wal_level=logical",
             // The standby that decodes is slow at times, on purpose.
@@ -161,6 +171,9 @@ impl Plan {
             // Errors are part of the plan. What ends a server is logged all the same.
             "log_min_messages=log",
         ];
+        if has_engine {
+            settings.push("pinpoint.heartbeat_interval=100ms");
+        }
         if self.standby {
             settings.push("pinpoint.replicate=on");
         }
@@ -168,6 +181,9 @@ impl Plan {
             Fault::None => None,
             Fault::ArrivalOrder => Some("pinpoint.debug_fault=arrival_order"),
             Fault::DropSignals => Some("pinpoint.debug_fault=drop_signals"),
+            Fault::CounterFirst => Some("pinpoint.debug_fault=counter_first"),
+            Fault::MissingPlace => Some("pinpoint.debug_fault=missing_place"),
+            Fault::CountLate => Some("pinpoint.debug_fault=count_late"),
         });
         settings.into_iter().map(str::parse).collect()
     }
@@ -183,4 +199,13 @@ pub enum Fault {
     /// Drop the signals that are left to the waker: a hang is to be found
     #[value(name = "drop_signals")]
     DropSignals,
+    /// Advance the counter of positions before the places: a change is not reported
+    #[value(name = "counter_first")]
+    CounterFirst,
+    /// Do not set the places of positions: a change is not reported
+    #[value(name = "missing_place")]
+    MissingPlace,
+    /// Count transactions for positions when they are published: a change is not reported
+    #[value(name = "count_late")]
+    CountLate,
 }

@@ -15,14 +15,14 @@ use crate::OnProgress;
 use crate::checker::Checker;
 use crate::checker::difference::Difference;
 use crate::checker::finding::{Finding, error_text};
-use crate::checker::record::{Decoded, Event, Header, Record};
+use crate::checker::record::{Decoded, Event, Header, PositionEvent, Record};
 use crate::checker::record_file::{FORMAT, Recorder};
 use crate::checker::shrink::is_arrival_of_missing;
 use crate::options::Plan;
 use crate::sessions::decoded_commits::{Decoding, write_marker};
 use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
 use crate::sessions::run_state::{Shared, Standby, within};
-use crate::sessions::{disturbance, listener, schema, standby, writer};
+use crate::sessions::{disturbance, listener, position_client, schema, standby, writer};
 use crate::summary::{Batches, Summary};
 use crate::workload::Workload;
 
@@ -111,6 +111,7 @@ pub async fn run(
     let recorder = recorder.map(|path| Recorder::create(path, &header));
     let recorder = recorder.transpose()?;
     let (event_sender, events) = mpsc::unbounded_channel();
+    let (position_sender, position_events) = mpsc::unbounded_channel();
 
     let mut workers: JoinSet<Result<(), Finding>> = JoinSet::new();
     for writer in 0..plan.writers {
@@ -138,12 +139,25 @@ pub async fn run(
         ));
     }
 
+    let position_clients = if has_engine { plan.position_clients } else { 0 };
+    for client in 0..position_clients {
+        let events = position_sender.clone();
+        workers.spawn(position_client::run(
+            Arc::clone(&shared),
+            client,
+            plan.listeners,
+            events,
+        ));
+    }
+
     let mut inspection = Inspection {
         checker: Checker::new(workload, plan.listeners, plan.timeout),
         recorder,
         shared: Arc::clone(&shared),
         monitor,
         events,
+        position_clients,
+        position_events,
         decoded,
         oracle,
         rounds: 0,
@@ -168,6 +182,7 @@ pub async fn run(
         counts: inspection.checker.counts(),
         tally: shared.tally().clone(),
         batches: inspection.batches,
+        has_position_clients: position_clients > 0,
     };
     drop((inspection, shared));
     on_progress(plan.duration, "waiting for the sessions to go".to_owned());
@@ -197,7 +212,10 @@ async fn set_up(plan: &Plan, monitor: &Client) -> Result<(), tokio_postgres::Err
     monitor.execute(sql, &[&schema::SLOT]).await?;
     // What this session writes must not wait for the standby that it controls.
     monitor
-        .batch_execute("SET synchronous_commit = local")
+        .batch_execute(&format!(
+            "SET synchronous_commit = local; {}",
+            position_client::DO_NOT_WAIT_FOR_ME
+        ))
         .await
 }
 
@@ -208,6 +226,8 @@ struct Inspection {
     shared: Arc<Shared>,
     monitor: Client,
     events: UnboundedReceiver<(u32, Event)>,
+    position_clients: u32,
+    position_events: UnboundedReceiver<(u32, PositionEvent)>,
     decoded: UnboundedReceiver<Decoding>,
     oracle: JoinSet<Result<(), ReplicationError>>,
     rounds: u64,
@@ -230,7 +250,12 @@ impl Inspection {
             tokio::select! {
                 ended = workers.join_next() => match ended {
                     None => break,
-                    Some(result) => result??,
+                    Some(result) => {
+                        result??;
+                        if workers.len() <= self.position_clients as usize {
+                            self.shared.set_quiet();
+                        }
+                    }
                 },
                 _ = interval.tick() => self.round().await?,
             }
@@ -258,6 +283,9 @@ impl Inspection {
     async fn round(&mut self) -> anyhow::Result<()> {
         while let Ok((listener, event)) = self.events.try_recv() {
             self.apply(Record::Event(listener, event))?;
+        }
+        while let Ok((client, event)) = self.position_events.try_recv() {
+            self.apply(Record::Position(client, event))?;
         }
         // After the events: what they tell of is in the news, if it must be.
         let news = self.shared.take_news();

@@ -5,6 +5,7 @@ pub mod decoded_commits;
 pub mod disturbance;
 pub mod listener;
 pub mod listener_session;
+pub mod position_client;
 pub mod replication;
 pub mod run_state;
 pub mod schema;

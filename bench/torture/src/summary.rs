@@ -23,6 +23,7 @@ pub struct Summary {
     pub tally: Tally,
     /// Where there is an engine.
     pub batches: Option<Batches>,
+    pub has_position_clients: bool,
 }
 
 impl fmt::Display for Summary {
@@ -32,6 +33,7 @@ impl fmt::Display for Summary {
             counts,
             tally,
             batches,
+            has_position_clients,
         } = self;
         let seconds = duration.as_secs_f64();
         let per_second = |count: u64| count as f64 / seconds;
@@ -97,6 +99,31 @@ impl fmt::Display for Summary {
                 "standby         {} times paused, {} restarted; {} listeners stayed through its \
                  promotion",
                 tally.pauses, tally.restarts, tally.promoted_listeners
+            )?;
+        }
+        if *has_position_clients {
+            writeln!(
+                f,
+                "positions       {} questions: {} channels had changed, {} had not ({} of these \
+                 since a heartbeat, {} on a standby); {} heartbeats, {} connections cut",
+                counts.questions,
+                counts.changed,
+                counts.unchanged,
+                counts.unchanged_since_heartbeat,
+                counts.unchanged_on_standby,
+                tally.heartbeats,
+                tally.cut_clients
+            )?;
+            if counts.unchanged == 0 {
+                writeln!(
+                    f,
+                    "WARNING         every answer named all channels, so none was checked"
+                )?;
+            }
+        } else if batches.is_none() {
+            writeln!(
+                f,
+                "positions       not checked, as the server has no pg_pinpoint"
             )?;
         }
         if let Some(batches) = batches {

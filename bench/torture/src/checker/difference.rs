@@ -54,10 +54,38 @@ pub enum What {
         "{0} was given to nobody, though there was a listener all the time that shares its channel"
     )]
     GivenToNobody(Key),
+    #[error(
+        "position client {client} was told that {channel} has not changed, but {transaction} was \
+         {} before it asked, and is not in its copy",
+        if *is_replayed { "replayed" } else { "acknowledged" }
+    )]
+    Unreported {
+        client: u32,
+        transaction: TransactionId,
+        channel: Channel,
+        /// On a standby, before the question was asked there.
+        is_replayed: bool,
+    },
+    #[error(
+        "position client {client} has asked for the last time, and its copy of {channel} is not \
+         what is in the table: a writer's last transaction is {} in the copy, and {} in the table",
+        or_none(*in_copy),
+        or_none(*in_table)
+    )]
+    OtherCopy {
+        client: u32,
+        channel: Channel,
+        in_copy: Option<TransactionId>,
+        in_table: Option<TransactionId>,
+    },
     #[error("{0} was acknowledged, but is missing in the decoded stream")]
     NotDecoded(TransactionId),
     #[error("{0} is in the decoded stream with other rows than it was to insert")]
     OtherRows(TransactionId),
+}
+
+fn or_none(id: Option<TransactionId>) -> String {
+    id.map_or_else(|| "none".to_owned(), |id| id.to_string())
 }
 
 impl What {
@@ -112,6 +140,10 @@ impl What {
             }
             Self::TwoBeginnings { key, first, .. } => vec![first.transaction, key.transaction],
             Self::NotDecoded(id) | Self::OtherRows(id) => vec![*id],
+            Self::Unreported { transaction, .. } => vec![*transaction],
+            Self::OtherCopy {
+                in_copy, in_table, ..
+            } => in_copy.iter().chain(in_table).copied().collect(),
             Self::Garbled { .. } => Vec::new(),
         }
     }

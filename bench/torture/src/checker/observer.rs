@@ -54,6 +54,15 @@ pub struct Counts {
     pub given: u64,
     /// and how often late, which happens to what is handed on.
     pub given_late: u64,
+    /// Questions of position clients,
+    pub questions: u64,
+    /// how many channels were reported in the answers, and how many were not:
+    pub changed: u64,
+    pub unchanged: u64,
+    /// of these with the position of a heartbeat,
+    pub unchanged_since_heartbeat: u64,
+    /// and of these on a standby.
+    pub unchanged_on_standby: u64,
 }
 
 /// One LISTEN, or several of one transaction.

@@ -70,6 +70,8 @@ pub struct Header {
 pub enum Record {
     /// What happened to a listener.
     Event(u32, Event),
+    /// What happened to a position client.
+    Position(u32, PositionEvent),
     Session(WriterSession),
     Outcome(Outcome),
     Decoded(Decoded),
@@ -142,6 +144,47 @@ pub enum Event {
         is_complete: bool,
     },
 }
+
+/// What happens to a position client, in the order in which it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PositionEvent {
+    /// It was told which of its channels have changed.
+    Asked {
+        /// Before the question was sent.
+        at: Moment,
+        /// On a standby: up to where it had replayed before.
+        replayed: Option<Lsn>,
+        since: Since,
+        changed: Vec<Channel>,
+        unchanged: Vec<Channel>,
+    },
+    /// After that it read these channels.
+    Read {
+        channels: Vec<Channel>,
+        last: Vec<Last>,
+    },
+    /// A notification that has a row.
+    Received { channel: Channel, key: Key },
+    /// What is in the table after its last question, on all its channels.
+    Table(Vec<Last>),
+}
+
+/// The position with which a question was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Since {
+    /// There was none yet.
+    Start,
+    /// That of the answer before.
+    Answer,
+    /// That of the last heartbeat.
+    Heartbeat,
+}
+
+/// The number of the last transaction of a writer that has a row on a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Last(pub Channel, pub u32, pub u32);
 
 /// The moment at which a LISTEN had certainly taken effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::mem::discriminant;
 
 use crate::checker::Checker;
-use crate::checker::difference::Difference;
+use crate::checker::difference::{Difference, What};
 use crate::checker::observer::Counts;
-use crate::checker::record::{Event, Header, Record};
+use crate::checker::record::{Event, Header, PositionEvent, Record};
 use crate::workload::identity::TransactionId;
 
 /// Applies all records. What was missing at first and comes later is out of order.
@@ -44,7 +44,7 @@ pub fn shrink(header: &Header, records: Vec<Record>, difference: &Difference) ->
     let is_same = |records: &[Record]| {
         let (_, found) = check(header, records);
         found.is_some_and(|found| {
-            discriminant(&found.what) == discriminant(&difference.what)
+            is_same_kind(&found.what, &difference.what)
                 && found.witness.map(|witness| witness.listener) == listener
         })
     };
@@ -67,6 +67,15 @@ pub fn shrink(header: &Header, records: Vec<Record>, difference: &Difference) ->
         if least.len() == length {
             return least;
         }
+    }
+}
+
+/// What a position client does not know depends on all that it has read, so there the
+/// transaction must be the same one.
+fn is_same_kind(found: &What, difference: &What) -> bool {
+    match found {
+        What::Unreported { .. } | What::OtherCopy { .. } => found == difference,
+        _ => discriminant(found) == discriminant(difference),
     }
 }
 
@@ -119,6 +128,7 @@ fn leave_out(
 fn transaction(record: &Record) -> Option<TransactionId> {
     match record {
         Record::Event(_, Event::Received(received)) => Some(received.key.transaction),
+        Record::Position(_, PositionEvent::Received { key, .. }) => Some(key.transaction),
         Record::Event(_, Event::FenceSent { key, .. }) => Some(key.transaction),
         Record::Outcome(outcome) => Some(outcome.id),
         Record::Decoded(decoded) => Some(decoded.id),

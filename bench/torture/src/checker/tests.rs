@@ -1,5 +1,6 @@
 //! The comparison, with differences planted one by one.
 
+mod position_clients;
 mod run_builder;
 
 use std::collections::HashMap;

@@ -551,7 +551,11 @@ impl Visit<'_> {
             let sql = insert_and_notify(&values(key, Channel::of_fence(self.listener)));
             let answer = self.companion.simple_query(&sql);
             match within(self.shared, &who, "its fence to be sent", answer).await? {
-                Ok(_) => return Ok(key.transaction.number),
+                Ok(_) => {
+                    let channel = Channel::of_fence(self.listener);
+                    self.shared.add_sent(key, channel, at);
+                    return Ok(key.transaction.number);
+                }
                 // The queue is full, possibly of what this listener has not read.
                 Err(error) if is_accepted(&error) && Instant::now() < deadline => {
                     self.session

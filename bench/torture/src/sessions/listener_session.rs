@@ -37,7 +37,7 @@ pub struct Listening {
     listener: u32,
     who: String,
     pid: i32,
-    /// How often its server, if a standby, had been shut down when it connected.
+    /// `Standby::stops` of its server, if that is a standby, before it connected.
     stops: u32,
     client: Client,
     connection: Connection<Socket, NoTlsStream>,
@@ -410,7 +410,7 @@ impl Listening {
 
     fn lost(&mut self, error: &tokio_postgres::Error) -> End {
         let standby = self.shared.standby_of(self.listener);
-        let is_stopped = standby.is_some_and(|standby| standby.stops() != self.stops);
+        let is_stopped = standby.is_some_and(|standby| standby.may_have_ended(self.stops));
         if is_stopped || self.shared.is_ended(self.pid) {
             return End::Lost;
         }

@@ -15,8 +15,8 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, SimpleQuer
 use crate::checker::finding::{Finding, error_text};
 use crate::checker::record::{Clock, Fate, Moment, Outcome, WriterSession};
 use crate::workload::Workload;
-use crate::workload::identity::Introduction;
-use crate::workload::unit_of_work::Transaction;
+use crate::workload::identity::{Channel, Introduction, Key, min_length};
+use crate::workload::unit_of_work::{Notification, Transaction};
 
 /// Between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -49,13 +49,18 @@ pub struct Tally {
     pub promoted_listeners: u64,
     /// Rows that listeners looked for when they were told of them.
     pub rows_seen: u64,
+    /// Heartbeats that position clients received,
+    pub heartbeats: u64,
+    /// and their connections that were cut.
+    pub cut_clients: u64,
 }
 
 /// A standby, where every second listener is.
 #[derive(Debug)]
 pub struct Standby {
     pub config: Config,
-    /// How often it was shut down, or was about to be.
+    /// How often it began to shut down or was there again: while it is odd, the standby
+    /// is restarted.
     stops: AtomicU32,
     /// How many of the listeners there have taken each step towards the promotion.
     steps: [AtomicU32; STEPS_TO_PROMOTION],
@@ -79,13 +84,20 @@ impl Standby {
         }
     }
 
-    /// To be called before it is shut down: its sessions will lose their connections.
+    /// To be called before it is shut down, as its sessions will lose their connections,
+    /// and when it is there again.
     pub fn add_stop(&self) {
         self.stops.fetch_add(1, Ordering::SeqCst);
     }
 
     pub fn stops(&self) -> u32 {
         self.stops.load(Ordering::SeqCst)
+    }
+
+    /// Whether a session may have lost its connection by that, which was made when there
+    /// were `stops`.
+    pub fn may_have_ended(&self, stops: u32) -> bool {
+        self.stops() != stops || stops % 2 == 1
     }
 
     /// A listener has taken these steps, counted from 0: each of them only once.
@@ -139,6 +151,8 @@ pub struct Shared {
     /// Listeners share channels. The first one stays until all others have gone.
     pub has_sharing: bool,
     is_stopping: AtomicBool,
+    /// All have gone but the position clients.
+    is_quiet: AtomicBool,
     news: Mutex<News>,
     tally: Mutex<Tally>,
     /// PIDs of the listeners that are connected now.
@@ -174,6 +188,7 @@ impl Shared {
             timeout,
             has_sharing,
             is_stopping: AtomicBool::new(false),
+            is_quiet: AtomicBool::new(false),
             news: Mutex::default(),
             tally: Mutex::default(),
             listeners: Mutex::new(vec![None; listeners as usize]),
@@ -192,6 +207,14 @@ impl Shared {
         self.is_stopping.load(Ordering::Relaxed)
     }
 
+    pub fn set_quiet(&self) {
+        self.is_quiet.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.is_quiet.load(Ordering::Relaxed)
+    }
+
     pub fn add_session(&self, session: WriterSession) {
         lock(&self.news).sessions.push(session);
     }
@@ -205,17 +228,38 @@ impl Shared {
         started: Moment,
         seen: Vec<Introduction>,
     ) {
-        let notifications = transaction.notifications();
-        let mut news = lock(&self.news);
-        news.outcomes.push(Outcome {
+        self.push_outcome(Outcome {
             id: transaction.id,
             fate,
             has_rows: transaction.has_rows,
             started,
-            finished: self.clock.now(),
-            notifications,
+            finished: started,
+            notifications: transaction.notifications(),
             seen,
         });
+    }
+
+    /// The same of a row and a notification that were sent for a listener, and committed.
+    pub fn add_sent(&self, key: Key, channel: Channel, started: Moment) {
+        self.push_outcome(Outcome {
+            id: key.transaction,
+            fate: Fate::Committed,
+            has_rows: key.has_row,
+            started,
+            finished: started,
+            notifications: vec![Notification {
+                index: key.index,
+                channel,
+                length: min_length(key),
+            }],
+            seen: Vec::new(),
+        });
+    }
+
+    fn push_outcome(&self, mut outcome: Outcome) {
+        let mut news = lock(&self.news);
+        outcome.finished = self.clock.now();
+        news.outcomes.push(outcome);
     }
 
     pub fn take_news(&self) -> News {
@@ -234,7 +278,7 @@ impl Shared {
         lock(&self.listeners)[listener as usize]
     }
 
-    /// The standby, if that is where this listener is.
+    /// The standby, if that is where this listener, or position client, is.
     pub fn standby_of(&self, listener: u32) -> Option<&Standby> {
         self.standby.as_ref().filter(|_| listener % 2 == 1)
     }

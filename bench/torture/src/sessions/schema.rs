@@ -76,6 +76,22 @@ LANGUAGE sql IMMUTABLE AS $$
                 $1.length, '{FILLER}')
 $$;
 
+-- What a position client has a copy of: the last transaction of each writer and each
+-- listener with a row on each of these channels.
+CREATE INDEX ON event (channel, writer, transaction);
+CREATE FUNCTION last_transactions(channels integer[])
+RETURNS TABLE (channel integer, writer integer, transaction integer)
+LANGUAGE sql STABLE AS $$
+    SELECT c, w, last.transaction
+    FROM unnest(channels) AS c,
+        (SELECT generate_series(0, {last_writer})
+         UNION ALL
+         SELECT generate_series({FENCE_BASE}, {FENCE_BASE} + {last_listener})) AS writers (w),
+        LATERAL (SELECT event.transaction FROM event
+                 WHERE event.channel = c AND event.writer = w
+                 ORDER BY event.transaction DESC LIMIT 1) AS last
+$$;
+
 CREATE FUNCTION notify_of_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN

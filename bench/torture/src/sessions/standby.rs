@@ -47,6 +47,7 @@ pub async fn run(
             standby.add_stop();
             let restarted = cluster.lock().await.restart(how).await;
             restarted.map_err(|error| Finding::Crash(format!("{error:#}")))?;
+            standby.add_stop();
             shared.tally().restarts += 1;
         }
         execute(&shared, standby, "SELECT pg_wal_replay_pause()").await?;

@@ -7,7 +7,8 @@ use crate::checker::Checker;
 use crate::checker::difference::{Difference, What};
 use crate::checker::observer::Counts;
 use crate::checker::record::{
-    Decoded, Entry, Event, Fate, Moment, Outcome, Received, Record, Returned, WriterSession,
+    Decoded, Entry, Event, Fate, Moment, Outcome, PositionEvent, Received, Record, Returned,
+    WriterSession,
 };
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
 use crate::workload::unit_of_work::Notification;
@@ -121,6 +122,11 @@ impl<'a> Story<'a> {
 
     pub fn event(mut self, event: Event) -> Self {
         self.apply(Record::Event(self.listener, event));
+        self
+    }
+
+    pub fn position(mut self, event: PositionEvent) -> Self {
+        self.apply(Record::Position(3, event));
         self
     }
 

@@ -1,0 +1,374 @@
+//! A position client: keeps a position and a copy of some channels, asks which of them
+//! have changed, and reads only these again.
+//!
+//! Each of its connections is cut after a while. Half of them also listen on all channels
+//! and on that of the heartbeats: then a heartbeat gives the position, and notifications
+//! change the copy.
+//!
+//! The copy itself is kept by the checker: this only tells what the client was told, what
+//! it read, and what it received.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::ChaCha8Rng;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Notification, SimpleQueryMessage};
+
+use crate::checker::finding::{Finding, error_text};
+use crate::checker::record::{Last, PositionEvent, Since};
+use crate::sessions::listener_session::End;
+use crate::sessions::run_state::{Shared, Standby, is_lost, within};
+use crate::workload::identity::{Channel, parse_payload};
+use crate::workload::random_for;
+
+/// Of the random sequences, beside those of the listeners.
+const OF_POSITION_CLIENTS: u32 = 1 << 30;
+
+const HEARTBEAT_CHANNEL: &str = "pinpoint_heartbeat";
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What a session executes whose activity does not change any channel.
+pub const DO_NOT_WAIT_FOR_ME: &str = "SET application_name = 'onlooker'";
+
+/// Of writers whose client has gone, some may still commit.
+const STILL_ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity \
+     WHERE backend_type = 'client backend' AND state = 'active' AND application_name = ''";
+
+/// Asks until told to stop, and once more when all others have gone.
+pub async fn run(
+    shared: Arc<Shared>,
+    number: u32,
+    listeners: u32,
+    events: UnboundedSender<(u32, PositionEvent)>,
+) -> Result<(), Finding> {
+    let mut rng = random_for(shared.workload.seed, OF_POSITION_CLIENTS, number);
+    // Those of the fences are quiet, so that there is something to be unchanged.
+    let busy = (0..shared.workload.channels).map(Channel);
+    let quiet = (0..listeners).map(Channel::of_fence);
+    let mut channels: Vec<Channel> = busy.chain(quiet).collect();
+    channels.retain(|&channel| channel == Channel(0) || rng.random_ratio(1, 2));
+    let mut client = PositionClient {
+        who: format!("position client {number}"),
+        standby: shared.standby_of(number),
+        shared: &shared,
+        number,
+        rng,
+        channels,
+        position: "NULL".to_owned(),
+        since: Since::Start,
+        events,
+    };
+    loop {
+        let is_last = shared.is_stopping();
+        let result = if is_last {
+            client.finish().await
+        } else {
+            client.visit().await
+        };
+        match result {
+            Ok(()) if is_last => return Ok(()),
+            Ok(()) | Err(End::Lost) => {}
+            Err(End::Finding(finding)) => return Err(finding),
+        }
+    }
+}
+
+struct PositionClient<'a> {
+    shared: &'a Arc<Shared>,
+    standby: Option<&'a Standby>,
+    number: u32,
+    who: String,
+    rng: ChaCha8Rng,
+    channels: Vec<Channel>,
+    /// A literal.
+    position: String,
+    since: Since,
+    events: UnboundedSender<(u32, PositionEvent)>,
+}
+
+/// A connection, which is closed when this is dropped.
+struct Session {
+    client: Client,
+    pid: i32,
+    /// `Standby::stops` of its server, if that is a standby, before it connected.
+    stops: u32,
+    notifications: UnboundedReceiver<Notification>,
+    driver: AbortHandle,
+    cut: Option<AbortHandle>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(cut) = &self.cut {
+            cut.abort();
+        }
+    }
+}
+
+impl PositionClient<'_> {
+    /// One connection, until it is cut.
+    async fn visit(&mut self) -> Result<(), End> {
+        let mut session = self.connect().await?;
+        self.cut_later(&mut session);
+        let listens = self.rng.random_ratio(1, 2);
+        if listens {
+            let commands: Vec<String> = self
+                .channels
+                .iter()
+                .map(|channel| format!("LISTEN {channel}"))
+                .collect();
+            let sql = format!("{}; LISTEN {HEARTBEAT_CHANNEL}", commands.join("; "));
+            self.query(&session, &sql).await?;
+        }
+        while !self.shared.is_stopping() {
+            self.look(&mut session).await?;
+            let milliseconds = match self.rng.random_range(0..10) {
+                _ if listens => self.rng.random_range(50..=600),
+                0..6 => self.rng.random_range(0..=2),
+                6..9 => self.rng.random_range(5..=50),
+                _ => self.rng.random_range(50..=300),
+            };
+            let pause = Duration::from_millis(milliseconds);
+            if listens {
+                self.listen(&mut session, Instant::now() + pause).await?;
+            } else {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last question.
+    async fn finish(&mut self) -> Result<(), End> {
+        while !self.shared.is_quiet() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        let mut session = self.connect().await?;
+        let deadline = Instant::now() + self.shared.timeout;
+        while self.query(&session, STILL_ACTIVE).await? != [["0"]] {
+            if Instant::now() >= deadline {
+                let what = "what is still active to end";
+                return Err(Finding::hang(&self.who, what, self.shared.timeout).into());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        self.look(&mut session).await?;
+        let table = self.read(&session, &self.channels).await?;
+        self.add(PositionEvent::Table(table));
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<Session, End> {
+        let deadline = Instant::now() + self.shared.timeout;
+        loop {
+            match self.try_connect().await {
+                Err(End::Lost) if Instant::now() < deadline => {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
+                Err(End::Lost) => {
+                    let what = "a connection";
+                    return Err(Finding::hang(&self.who, what, self.shared.timeout).into());
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_connect(&self) -> Result<Session, End> {
+        let config = self.standby.map_or(&self.shared.config, |s| &s.config);
+        let stops = self.standby.map_or(0, Standby::stops);
+        let connected = config.connect(NoTls).await;
+        let (client, mut connection) = connected.map_err(|_| End::Lost)?;
+        let (sender, notifications) = mpsc::unbounded_channel();
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
+            {
+                if let AsyncMessage::Notification(notification) = message {
+                    // Who does not take it any more has gone.
+                    let _ = sender.send(notification);
+                }
+            }
+        });
+        let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
+        let pid = pid.and_then(|row| row.try_get(0));
+        let session = Session {
+            client,
+            pid: pid.map_err(|_| End::Lost)?,
+            stops,
+            notifications,
+            driver: driver.abort_handle(),
+            cut: None,
+        };
+        self.shared.forget_end(session.pid);
+        // To compile what `read` executes would take longer than to execute it.
+        let sql = format!("{DO_NOT_WAIT_FOR_ME}; SET jit = off");
+        self.query(&session, &sql).await?;
+        Ok(session)
+    }
+
+    /// Has the connection cut after a while, by the server or by this client.
+    fn cut_later(&mut self, session: &mut Session) {
+        let delay = Duration::from_millis(self.rng.random_range(20..=2000));
+        let is_terminated = self.rng.random_ratio(1, 2);
+        let shared = Arc::clone(self.shared);
+        let driver = session.driver.clone();
+        let (number, pid) = (self.number, session.pid);
+        let cut = tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            shared.tally().cut_clients += 1;
+            if is_terminated {
+                shared.terminate_listener(number, pid).await;
+            } else {
+                shared.end(pid);
+                driver.abort();
+            }
+        });
+        session.cut = Some(cut.abort_handle());
+    }
+
+    /// Asks, and reads what has changed. The position is that of the answer only after
+    /// that.
+    async fn look(&mut self, session: &mut Session) -> Result<(), End> {
+        let names: Vec<String> = self.channels.iter().map(|c| format!("'{c}'")).collect();
+        let mut sql = format!(
+            "SELECT array_to_string(changed, ','), position \
+             FROM pinpoint.changed_since({}, {})",
+            self.position,
+            names.join(", ")
+        );
+        if self.standby.is_some() {
+            sql.insert_str(0, "SELECT pg_last_wal_replay_lsn(); ");
+        }
+        let at = self.shared.clock.now();
+        let rows = self.query(session, &sql).await?;
+        let unexpected = || Finding::unexpected_answer(&self.who, &sql, &format!("{rows:?}"));
+        let (replayed, answer) = match (&rows[..], self.standby) {
+            ([answer], None) => (None, answer),
+            ([replayed, answer], Some(_)) => {
+                let lsn = replayed[0].parse().map_err(|_| unexpected())?;
+                (Some(lsn), answer)
+            }
+            _ => return Err(unexpected().into()),
+        };
+        let named = answer[0].split(',').filter(|name| !name.is_empty());
+        let named: Option<Vec<Channel>> = named.map(Channel::parse).collect();
+        let changed = named.ok_or_else(unexpected)?;
+        let position = format!("'{}'", answer[1]);
+        let mut unchanged = self.channels.clone();
+        unchanged.retain(|channel| !changed.contains(channel));
+        self.add(PositionEvent::Asked {
+            at,
+            replayed,
+            since: self.since,
+            changed: changed.clone(),
+            unchanged,
+        });
+        if !changed.is_empty() {
+            if self.rng.random_ratio(1, 4) {
+                let pause = Duration::from_millis(self.rng.random_range(0..=20));
+                tokio::time::sleep(pause).await;
+            }
+            let last = self.read(session, &changed).await?;
+            let channels = changed;
+            self.add(PositionEvent::Read { channels, last });
+        }
+        self.position = position;
+        self.since = Since::Answer;
+        // Positions of heartbeats that came in the meantime may be those of before.
+        while let Ok(notification) = session.notifications.try_recv() {
+            if notification.channel() != HEARTBEAT_CHANNEL {
+                self.receive(&notification);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the tables, for the copy.
+    async fn read(&self, session: &Session, channels: &[Channel]) -> Result<Vec<Last>, End> {
+        let numbers: Vec<String> = channels.iter().map(|c| c.0.to_string()).collect();
+        let sql = format!(
+            "SELECT * FROM last_transactions('{{{}}}')",
+            numbers.join(",")
+        );
+        let rows = self.query(session, &sql).await?;
+        let last = rows.iter().map(|row| {
+            let number = |column: usize| row.get(column)?.parse().ok();
+            Some(Last(Channel(number(0)?), number(1)?, number(2)?))
+        });
+        let last: Option<Vec<Last>> = last.collect();
+        let unexpected = || Finding::unexpected_answer(&self.who, &sql, &format!("{rows:?}"));
+        Ok(last.ok_or_else(unexpected)?)
+    }
+
+    /// Takes notifications and heartbeats as they come.
+    async fn listen(&mut self, session: &mut Session, deadline: Instant) -> Result<(), End> {
+        while let Ok(next) = timeout_at(deadline, session.notifications.recv()).await {
+            let Some(notification) = next else {
+                // The connection has ended; this tells why.
+                self.query(session, "SELECT 1").await?;
+                return Err(End::Lost);
+            };
+            if notification.channel() == HEARTBEAT_CHANNEL {
+                let payload = notification.payload();
+                let Some((position, "primary" | "standby")) = payload.split_once(' ') else {
+                    let what = "LISTEN";
+                    return Err(Finding::unexpected_answer(&self.who, what, payload).into());
+                };
+                self.position = format!("'{position}'");
+                self.since = Since::Heartbeat;
+                self.shared.tally().heartbeats += 1;
+            } else {
+                self.receive(&notification);
+            }
+        }
+        Ok(())
+    }
+
+    /// Listeners look after what is wrong with it.
+    fn receive(&self, notification: &Notification) {
+        let channel = Channel::parse(notification.channel());
+        let key = parse_payload(notification.payload()).filter(|key| key.has_row);
+        if let (Some(channel), Some(key)) = (channel, key) {
+            self.add(PositionEvent::Received { channel, key });
+        }
+    }
+
+    fn add(&self, event: PositionEvent) {
+        // If nobody takes them any more, the run is over.
+        let _ = self.events.send((self.number, event));
+    }
+
+    async fn query(&self, session: &Session, sql: &str) -> Result<Vec<Vec<String>>, End> {
+        let answer = session.client.simple_query(sql);
+        match within(self.shared, &self.who, sql, answer).await? {
+            Ok(messages) => Ok(messages.iter().filter_map(columns).collect()),
+            Err(error) if is_lost(&error) => {
+                let standby = self.standby;
+                let is_stopped = standby.is_some_and(|s| s.may_have_ended(session.stops));
+                if is_stopped || self.shared.is_ended(session.pid) {
+                    return Err(End::Lost);
+                }
+                Err(End::Finding(Finding::LostConnection {
+                    who: self.who.clone(),
+                    pid: session.pid,
+                    error: error_text(&error),
+                }))
+            }
+            Err(error) => Err(Finding::unexpected_error(&self.who, sql, &error).into()),
+        }
+    }
+}
+
+fn columns(message: &SimpleQueryMessage) -> Option<Vec<String>> {
+    let SimpleQueryMessage::Row(row) = message else {
+        return None;
+    };
+    let column = |number| row.get(number).unwrap_or_default().to_owned();
+    Some((0..row.len()).map(column).collect())
+}
