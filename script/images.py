@@ -30,7 +30,14 @@ mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 while IFS=: read -r from to; do
-    [ -z "$from" ] || { mkdir -p "$root$to" && mount --bind "$from" "$root$to"; }
+    [ -n "$from" ] || continue
+    # A folder with a lock is for one command at a time; the others do without.
+    if [ -e "$from/.lock" ]; then
+        exec 9<"$from/.lock"
+        flock -n 9 || continue
+    fi
+    mkdir -p "$root$to"
+    mount --bind "$from" "$root$to"
 done <<<"$binds"
 exec env -i "$@"
 """

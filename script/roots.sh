@@ -30,8 +30,14 @@ make_root() {
 	as_root mkdir "$2" && as_root tar -C "$2" --numeric-owner -xf "$1"
 }
 
+# Make the folder of the cache for what apt downloads in a root. It is for one apt at a
+# time, the one with the lock.
+make_debs() {
+	as_root mkdir -p "$CACHE/debs/partial"
+	as_root touch "$CACHE/debs/.lock"
+}
+
 # Run a command in a root, as its user root. No mount and no process outlives the command.
-# What apt downloads stays in the cache.
 in_root() {
 	local root=$1 become=()
 	shift
@@ -40,11 +46,13 @@ in_root() {
 	"${become[@]}" unshare --mount --propagation private --pid --fork --kill-child=TERM bash -euc '
 		root=$1 debs=$2
 		shift 2
-		mkdir -p "$debs/partial"
 		mount -t proc proc "$root/proc"
 		mount --rbind /dev "$root/dev"
 		mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
-		mount --bind "$debs" "$root/var/cache/apt/archives"
+		exec 9<"$debs/.lock"
+		if flock -n 9; then
+			mount --bind "$debs" "$root/var/cache/apt/archives"
+		fi
 		cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 		exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
 			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
