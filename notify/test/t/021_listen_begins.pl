@@ -108,6 +108,29 @@ go_on($listener);
 $sender->result;
 is_deeply(all_as_text($listener->wait_for(1)), ['w/got the lock'], 'a lock handed on');
 
+# A transaction with very many channels looks for its listeners before it commits, and
+# not for all channels if it has found every session that listens in the database.
+my $many  = q{SELECT count(pg_notify('m' || n, 'many')) FROM generate_series(1, 200) AS n};
+my $first = connect_to($node);
+my $last  = connect_to($node);
+my $late  = connect_to($node);
+$first->run('LISTEN m1');
+$last->run('LISTEN m200');
+$sender->run($many);
+is_deeply(all_as_text($first->wait_for(1)), ['m1/many'], 'the first of many channels');
+is_deeply(all_as_text($last->wait_for(1)), ['m200/many'], 'the last one');
+$last->run('UNLISTEN m200');
+pause($sender, 'commit', "BEGIN; $many; COMMIT");
+$late->run('LISTEN m150');
+$last->run('LISTEN m100');
+go_on($sender);
+is_deeply(all_as_text($first->wait_for(1)),
+	['m1/many'], 'a session that listens when the look begins');
+is_deeply(all_as_text($late->wait_for(1)),
+	['m150/many'], 'a session that begins to listen after the look');
+is_deeply(all_as_text($last->wait_for(1)), ['m100/many'], 'a session that does so again');
+$_->close foreach $first, $last, $late;
+
 # UNLISTEN, too, is at the end: what was committed before arrives.
 pause($listener, 'pre_commit', 'BEGIN; UNLISTEN w; LISTEN x; COMMIT');
 $sender->run("NOTIFY w, 'before the commit of UNLISTEN'");
