@@ -172,7 +172,7 @@ impl PositionClient<'_> {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 Err(End::Lost) => {
-                    let what = "a connection";
+                    let what = "a connection to a server that is set up";
                     return Err(Finding::hang(&self.who, what, self.shared.timeout).into());
                 }
                 result => return result,
@@ -195,7 +195,9 @@ impl PositionClient<'_> {
                 }
             }
         });
-        let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
+        // A standby may not have replayed yet what the torture works on.
+        let sql = "SELECT pg_backend_pid() WHERE to_regproc('last_transactions') IS NOT NULL";
+        let pid = client.query_one(sql, &[]).await;
         let pid = pid.and_then(|row| row.try_get(0));
         let session = Session {
             client,
@@ -306,7 +308,7 @@ impl PositionClient<'_> {
         Ok(last.ok_or_else(unexpected)?)
     }
 
-    /// Takes notifications and heartbeats as they come.
+    /// Takes notifications and heartbeats as they come, now and then until a heartbeat.
     async fn listen(&mut self, session: &mut Session, deadline: Instant) -> Result<(), End> {
         while let Ok(next) = timeout_at(deadline, session.notifications.recv()).await {
             let Some(notification) = next else {
@@ -323,6 +325,10 @@ impl PositionClient<'_> {
                 self.position = format!("'{position}'");
                 self.since = Since::Heartbeat;
                 self.shared.tally().heartbeats += 1;
+                // What it covers has come before it, not only soon after.
+                if self.rng.random_ratio(1, 3) {
+                    return Ok(());
+                }
             } else {
                 self.receive(&notification);
             }
