@@ -39,11 +39,13 @@ make_debs() {
 
 # Run a command in a root, as its user root. No mount and no process outlives the command.
 in_root() {
-	local root=$1 become=()
+	local root=$1 become=() propagation=private
 	shift
 	[ "$(id -u)" -eq 0 ] || become=(sudo)
+	# Within a folder of the cache the mounts are private already, and / is none.
+	[ -z "${PINPOINT_IN_FOLDER:-}" ] || propagation=unchanged
 	# shellcheck disable=SC2016 # variables of the shell inside
-	"${become[@]}" unshare --mount --propagation private --pid --fork --kill-child=TERM bash -euc '
+	"${become[@]}" unshare --mount --propagation "$propagation" --pid --fork --kill-child=TERM bash -euc '
 		root=$1 debs=$2
 		shift 2
 		mount -t proc proc "$root/proc"
