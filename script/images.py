@@ -39,7 +39,10 @@ while IFS=: read -r from to; do
     mkdir -p "$root$to"
     mount --bind "$from" "$root$to"
 done <<<"$binds"
-exec env -i "$@"
+env -i "$@"
+# This shell stays the first process of its namespace, as root. A command that changes its
+# user does not get the signal of --kill-child, and so the namespace would live on.
+exit
 """
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -330,12 +333,30 @@ class Service:
         return done.returncode == 0
 
     def stop(self):
+        """Kill the service, and wait until nothing runs in its root any more."""
         if self.process:
             self.process.kill()
             self.process.wait()
+            deadline = time.monotonic() + 60
+            while left := processes_in(self.image.root):
+                if time.monotonic() > deadline:
+                    raise Failure(f"{self.name} has left processes behind: {left}")
+                time.sleep(0.1)
 
     def end_of_log(self):
         return f"-- log of {self.name}\n" + "\n".join(self.log.read_text().splitlines()[-30:]) if self.log else ""
+
+
+def processes_in(root):
+    """The process IDs of what runs in a root."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "root").samefile(root):
+                found.append(int(entry.name))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
 
 
 def wait_until(what, condition, services, seconds=120):
