@@ -10,8 +10,8 @@
  *	nnotifications times	uint32 number of the channel, payload, 0, padding
  *							to 4 bytes
  *
- * and at its end, each MAXALIGNed, max_assignments PinpointAssignments and nlisteners slot
- * numbers.
+ * and at its end, each MAXALIGNed, max_assignments PinpointAssignments and nlisteners
+ * slot numbers.
  *
  * A batch is laid out first, so that its size is known, and written once there
  * is room for it.  Both are done by the sender before its commit.  Nobody else
@@ -142,11 +142,7 @@ pinpoint_batch_layout(List *notifications)
 	ListCell   *lc;
 
 	layout->notifications = notifications;
-	layout->channels =
-		MemoryContextAllocExtended(CurrentMemoryContext,
-								   list_length(notifications) *
-								   sizeof(PinpointNotification *),
-								   MCXT_ALLOC_HUGE);
+	layout->channels = palloc(sizeof(PinpointNotification *));
 
 	foreach(lc, notifications)
 	{
@@ -172,6 +168,9 @@ pinpoint_batch_layout(List *notifications)
 												 MAX_CHANNELS_EXPECTED),
 											 notifications);
 			(void) channel_numbers_insert(numbers, 0, &found);
+			layout->channels =
+				repalloc_huge(layout->channels, list_length(notifications) *
+							  sizeof(PinpointNotification *));
 			layout->numbers =
 				MemoryContextAllocExtended(CurrentMemoryContext,
 										   list_length(notifications) *
