@@ -73,6 +73,7 @@ static PinpointSlot *my_slot(void);
 static PinpointWakeState my_state(void);
 static void trim(void);
 static bool has_position(const PinpointPosition *position);
+static bool is_listening(const PinpointSlot *slot);
 
 static PinpointSlot *
 my_slot(void)
@@ -519,6 +520,21 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 }
 
 /*
+ * Does a session listen with this slot?
+ *
+ * For readers that do not keep its owner from beginning or ending to listen at this
+ * moment.  After true they may read what the owner has set before pid.
+ */
+static bool
+is_listening(const PinpointSlot *slot)
+{
+	if (*(volatile int *) &slot->pid == 0)
+		return false;
+	pg_read_barrier();
+	return true;
+}
+
+/*
  * Set listens[] for each slot whose owner listens in a database; it has MaxBackends
  * elements, which are false.  Returns how many there are.
  *
@@ -534,13 +550,11 @@ pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
-		if (*(volatile int *) &slot->pid == 0)
-			continue;
-		pg_read_barrier();
-		if (*(volatile Oid *) &slot->dboid != dboid)
-			continue;
-		listens[i] = true;
-		n++;
+		if (is_listening(slot) && *(volatile Oid *) &slot->dboid == dboid)
+		{
+			listens[i] = true;
+			n++;
+		}
 	}
 	return n;
 }
@@ -559,12 +573,7 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
-		if (*(volatile int *) &slot->pid == 0)
-			continue;
-
-		/* Its owner may begin to listen at this moment. */
-		pg_read_barrier();
-		if (slot->heartbeats)
+		if (is_listening(slot) && slot->heartbeats)
 			dboids[n++] = slot->dboid;
 	}
 	LWLockRelease(PinpointOrderLock);
