@@ -136,9 +136,10 @@ install_release() {
 }
 
 # Run a command in a folder with a release, as root, in the checkout: it is there under
-# its own path, and cannot be written to. PINPOINT_IN_FOLDER is set there. In a namespace of its own no mount and no
-# process outlives the command. A folder is used by one run at a time, since a build and its
-# installation are of one checkout. If IN_PLACE is set, it takes the place of this process.
+# its own path, and cannot be written to. PINPOINT_IN_FOLDER is set there. The command has
+# namespaces of its own, so no mount and no process outlives it. A folder is used by one run
+# at a time, since a build and its installation are of one checkout. If IN_PLACE is set, the
+# command takes the place of this process.
 run_in_folder() {
 	local folder=$1 become=()
 	shift

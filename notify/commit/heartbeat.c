@@ -9,11 +9,12 @@
  * channels has come before this notification.  So after a while of silence a client
  * connects again, listens, and asks what has changed since the last heartbeat.
  *
- * The waker sends heartbeats (see waker.c), one for each database in which anybody
- * listens on that channel.  A heartbeat is an ordinary batch, and goes through the same log as all
- * others, so it comes behind what was published before.  It has no transaction and
- * is published at once.  The position is that of the moment of its publication, under
- * one hold of PinpointOrderLock: see pinpoint_commit_order_published().
+ * The waker sends heartbeats (see waker.c), one for each database in which a session
+ * listens on that channel.  A heartbeat is an ordinary batch, and goes through the same
+ * log as all others, so it comes after the batches that were published before.  It has
+ * no transaction and is published at once.  Its position is taken at the moment of its
+ * publication, under one hold of PinpointOrderLock: see
+ * pinpoint_commit_order_published().
  *
  * A standby where pinpoint.replicate is off sends none, as no notifications come to it.
  *

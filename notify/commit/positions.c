@@ -234,9 +234,9 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 }
 
 /*
- * The first access of a process to a page is a page fault: not with the lock held.  So the
- * pages of all places whose bits are set are touched before.  The 64 places of a word are
- * on two pages at most.
+ * The first access of a process to a page is a page fault: not with the lock held.  So
+ * the pages of all places whose bits are set are touched before.  The 64 places of a
+ * word are on two pages at most.
  */
 static void
 touch_places(void)

@@ -43,8 +43,8 @@
  * running transactions tell, all of this is over.  Listeners that come after the commit
  * is replayed cannot miss anything.
  *
- * A primary also tells whether it replicates at all; see replication_status.c.  When it does not
- * do so any more, all listeners are disconnected.
+ * A primary also tells whether it replicates at all; see replication_status.c.  When
+ * it does not do so any more, all listeners are disconnected.
  *
  * All this is done where hot standby is on.  A server that recovers from a crash has
  * no sessions that could listen.

@@ -357,8 +357,8 @@ free_item(ItemNumber number)
 
 /*
  * Find the entry of a channel.  Returns where its number is: in the bucket, or in
- * another entry; NULL if there is none.  hash: pinpoint_channel_hash_in_database() of the channel.  The
- * caller holds the lock of the partition.
+ * another entry; NULL if there is none.  hash: pinpoint_channel_hash_in_database() of
+ * the channel.  The caller holds the lock of the partition.
  */
 static ItemNumber *
 find(Oid dboid, const char *channel, uint32 hash)
@@ -381,8 +381,9 @@ find(Oid dboid, const char *channel, uint32 hash)
  * Add a slot to the listeners on a channel of this database, where it is not
  * yet.
  *
- * hash: pinpoint_channel_hash() of the channel.  roleid: the role of its session.  share_limit: how many sessions of this role get
- * each notification, if this one is to share the channel; 0 if not.
+ * hash: pinpoint_channel_hash() of the channel.  roleid: the role of its session.
+ * share_limit: how many sessions of this role get each notification, if this one is to
+ * share the channel; 0 if not.
  *
  * Returns false if the channel does not fit, see above.  The map is as it was then.
  */

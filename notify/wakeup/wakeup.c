@@ -113,9 +113,9 @@ typedef struct EarlySearch
 } EarlySearch;
 
 /*
- * Room for what a publication finds, made by the postmaster and inherited: the
- * slots that listen on a batch, and the signals to send.  MaxBackends elements each, as no slot
- * is found twice for one batch, or signalled twice without reading in between.
+ * Room for what a publication finds, made by the postmaster and inherited: the slots
+ * that listen on a batch, and the signals to send.  MaxBackends elements each, as no
+ * slot is found twice for one batch, or signalled twice without reading in between.
  */
 static int *found_slots = NULL;
 static PinpointWakeup *noted = NULL;
