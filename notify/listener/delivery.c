@@ -49,6 +49,12 @@
  * delivered, and is RESTING until then.  Thus a session under a storm wakes up
  * once in each interval, and not twice.  When it finds nothing the storm is over.
  *
+ * On a busy server with very many listeners the waker takes longer than the interval
+ * to signal all of them.  Sessions that rest would then wake up more often than those
+ * that wait for their signal, and leave too little of the processor to senders.  So
+ * after MAX_RESTS a session waits for a signal again.  It rests again if that comes
+ * too soon.
+ *
  * Sending may take as long as the client does not read.  So that this holds back
  * nobody's VACUUM, nothing is sent while the transaction has a snapshot.  The slot says
  * since when the session has been sending, for those that wait for it: see
@@ -94,6 +100,11 @@
 #define FOLD_ADVANCE_INTERVAL	(4 * 1024 * 1024)
 
 /*
+ * So often in a row a session rests under a storm.
+ */
+#define MAX_RESTS			16
+
+/*
  * So often in a row PostgreSQL's small transaction may fail before the session
  * ends.
  */
@@ -120,6 +131,9 @@ static TimeoutId due_timeout = MAX_TIMEOUTS;
 
 /* Was a delivery put off, and has there been something to deliver ever since? */
 static bool is_storm = false;
+
+/* How often in a row this session has rested. */
+static int	rests = 0;
 
 /* Transactions that have failed in a row, with no statement in between. */
 static int	failures = 0;
@@ -264,6 +278,7 @@ put_off(void)
 		{
 			set_due();
 			is_storm = true;
+			rests = 0;
 			return true;
 		}
 	}
@@ -307,10 +322,13 @@ static void
 deliver(void)
 {
 	bool		save_exit_on_any_error = ExitOnAnyError;
-	bool		rest = is_storm && pinpoint_latency_target > 0;
+	bool		rest = false;
 	bool		is_timed = due_timeout != MAX_TIMEOUTS &&
 		get_timeout_active(due_timeout);
 	PinpointReading reading;
+
+	if (is_storm && pinpoint_latency_target > 0)
+		rest = is_storm = ++rests <= MAX_RESTS;
 
 	/* As PostgreSQL does it where it sends; it need not be put back then. */
 	ExitOnAnyError = true;

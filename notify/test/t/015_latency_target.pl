@@ -262,6 +262,15 @@ notify('afterwards');
 is(as_text($listener->wait_for(1)), 'a/afterwards', 'then it is woken');
 woken_times(wakeups() - $before, 1, $began, 'by a signal');
 
+rest('100ms');
+$before = wakeups();
+for my $number (1 .. 20)
+{
+	notify($number);
+	is(as_text($listener->wait_for(1)), "a/$number", "it rests often: $number arrives");
+}
+cmp_ok(wakeups() - $before, '>=', 1, 'but waits for a signal now and then');
+
 # What makes PostgreSQL forget the timeout, or changes it, ends the rest.
 for my $sql ('SELECT 1/0', 'SELEC', 'BEGIN; SELECT 1/0', 'SELECT 1', 'RESET pinpoint.latency_target')
 {
