@@ -15,7 +15,7 @@ const MAX_CHANNELS: u32 = 1_000_000;
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct ChannelsArgs {
-    /// Channels that a transaction notifies
+    /// Numbers of channels that a transaction notifies
     #[arg(
         long,
         value_name = "N,N,...",
@@ -24,7 +24,7 @@ pub struct ChannelsArgs {
     )]
     channels: Numbers,
 
-    /// Sessions that listen, each on all of the channels
+    /// Numbers of sessions that listen on all of these channels
     #[arg(
         long,
         value_name = "N,N,...",
@@ -33,7 +33,7 @@ pub struct ChannelsArgs {
     )]
     listeners: Numbers,
 
-    /// Sessions that are connected and have never executed LISTEN
+    /// Numbers of connected sessions that never execute LISTEN
     #[arg(
         long,
         value_name = "N,N,...",
@@ -42,7 +42,7 @@ pub struct ChannelsArgs {
     )]
     idle_sessions: Numbers,
 
-    /// Workloads to measure: which sessions listen
+    /// Workloads to measure
     #[arg(
         long,
         action = ArgAction::Set,
@@ -53,7 +53,7 @@ pub struct ChannelsArgs {
     )]
     workload: Vec<Audience>,
 
-    /// Make every run N transactions long
+    /// Transactions per run
     #[arg(
         long,
         value_name = "N",
@@ -62,7 +62,7 @@ pub struct ChannelsArgs {
     )]
     transactions: u32,
 
-    /// Make N transactions before each run, without measuring
+    /// Transactions of the warm-up before each run
     #[arg(
         long,
         value_name = "N",
@@ -77,9 +77,9 @@ pub struct ChannelsArgs {
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 enum Audience {
-    /// The sender itself, and others as far as there are more listeners
+    /// The sender is one of the listeners
     SenderListens,
-    /// Others only
+    /// The sender does not listen
     OthersListen,
 }
 

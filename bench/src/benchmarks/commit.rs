@@ -26,7 +26,7 @@ const MAX_COMMIT_DELAY: i64 = 100_000;
 /// Options of all three.
 #[derive(Debug, clap::Args, Serialize)]
 struct LoadArgs {
-    /// Sessions that listen on the channel, and read everything that they get
+    /// Numbers of sessions that listen on the channel
     #[arg(
         long,
         value_name = "N,N,...",
@@ -35,9 +35,9 @@ struct LoadArgs {
     )]
     listeners: Numbers,
 
-    /// Set commit_delay of all servers, so that a fast disk looks like a slow one
+    /// Set commit_delay on all servers, to simulate a slow disk
     ///
-    /// Every flush of WAL then takes this much longer (commit_siblings is 0).
+    /// Each flush of the WAL takes this much longer (commit_siblings is set to 0).
     #[arg(
         long,
         value_name = "MICROSECONDS",
@@ -45,7 +45,7 @@ struct LoadArgs {
     )]
     commit_delay: Option<u32>,
 
-    /// How pgbench sends its statements
+    /// Query protocol of pgbench
     #[arg(long, value_enum, default_value_t = Protocol::Simple)]
     protocol: Protocol,
 
@@ -60,7 +60,7 @@ struct LoadArgs {
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct CommitArgs {
-    /// Sessions that write
+    /// Numbers of sessions that write
     #[arg(
         long,
         value_name = "N,N,...",
@@ -73,10 +73,10 @@ pub struct CommitArgs {
     #[arg(long, value_enum, default_value_t = Form::Statement)]
     form: Form,
 
-    /// Workloads to measure: which listeners are to get a notification
+    /// Workloads to measure
     ///
-    /// Listeners ask for it by a setting of their sessions; where the server does not
-    /// know that, everybody gets everything.
+    /// The workloads differ in a setting of the listeners' sessions. On a server without
+    /// this setting, every listener receives every notification.
     #[arg(
         long,
         action = ArgAction::Set,
@@ -94,7 +94,7 @@ pub struct CommitArgs {
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct NotifyArgs {
-    /// Sessions that send
+    /// Numbers of sessions that send
     #[arg(
         long,
         value_name = "N,N,...",

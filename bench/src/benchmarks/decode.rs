@@ -30,7 +30,7 @@ const CATALOGS_OF_TABLE_KB: u32 = 4;
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct DecodeArgs {
-    /// Numbers of tables to measure with
+    /// Numbers of tables
     #[arg(
         long,
         value_name = "N,N,...",
@@ -39,7 +39,7 @@ pub struct DecodeArgs {
     )]
     tables: Numbers,
 
-    /// Workloads to measure: how the statements are divided into transactions
+    /// Workloads to measure
     #[arg(
         long,
         action = ArgAction::Set,
@@ -50,11 +50,11 @@ pub struct DecodeArgs {
     )]
     workload: Vec<Grouping>,
 
-    /// Which process decodes
+    /// Process that decodes
     #[arg(long, value_enum, default_value_t = Interface::WalSender)]
     interface: Interface,
 
-    /// Give up when one decoding takes longer
+    /// Fail if one decoding takes longer
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive_duration)]
     #[serde(serialize_with = "as_seconds")]
     decoding_timeout: Duration,

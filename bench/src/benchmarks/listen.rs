@@ -38,7 +38,7 @@ pub const OVERHEAD: [Script; 2] = [Script::SelectOnly, Script::SelectOnlyListeni
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct ListenArgs {
-    /// Workloads to measure: what the sessions do
+    /// Workloads to measure
     #[arg(
         long,
         action = ArgAction::Set,
@@ -50,7 +50,7 @@ pub struct ListenArgs {
     )]
     workload: Vec<Script>,
 
-    /// Numbers of connections to measure with
+    /// Numbers of connections
     #[arg(
         long,
         value_name = "N,N,...",
@@ -59,7 +59,7 @@ pub struct ListenArgs {
     )]
     connections: Numbers,
 
-    /// Threads of pgbench, at most [default: as many as the machine has cores]
+    /// Maximum number of threads of pgbench [default: number of cores]
     #[arg(
         long,
         value_name = "N",
@@ -67,11 +67,11 @@ pub struct ListenArgs {
     )]
     jobs: Option<u32>,
 
-    /// How pgbench sends its statements
+    /// Query protocol of pgbench
     #[arg(long, value_enum, default_value_t = Protocol::Simple)]
     protocol: Protocol,
 
-    /// Size of the table that rows are looked up in, in 100,000 rows
+    /// Size of the table, in units of 100,000 rows
     #[arg(
         long,
         value_name = "N",
@@ -104,7 +104,7 @@ pub enum Script {
     ListenNotifyCommon,
     /// SELECT, in sessions that have never executed LISTEN
     SelectOnly,
-    /// SELECT, in sessions each of which has executed LISTEN once
+    /// SELECT, in sessions that have executed LISTEN once
     SelectOnlyListening,
 }
 

@@ -10,7 +10,7 @@ use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct PingpongArgs {
-    /// Listeners on channels on which nothing is sent, such as 0,10,1000 or 0..1000/100
+    /// Numbers of idle listeners: a list such as 0,10,1000, or a range with a step, 0..1000/100
     #[arg(
         long,
         value_name = "N,N,...",
@@ -19,7 +19,7 @@ pub struct PingpongArgs {
     )]
     idle_listeners: Numbers,
 
-    /// Sessions that answer; the idle listeners share their channels in groups as large
+    /// Numbers of sessions that answer; as many idle listeners listen on each idle channel
     #[arg(
         long,
         value_name = "N,N,...",
@@ -32,7 +32,7 @@ pub struct PingpongArgs {
     #[serde(flatten)]
     time: TimeArgs,
 
-    /// Instead of --duration: make every run N round trips long
+    /// Round trips per run, instead of --duration
     #[arg(
         long,
         value_name = "N",

@@ -29,7 +29,7 @@ const TPS: &str = "transactions_per_sec";
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct StandbyArgs {
-    /// Sessions beside the probe that write and notify
+    /// Numbers of sessions that write and notify, in addition to the probe
     #[arg(
         long,
         value_name = "N,N,...",
