@@ -205,7 +205,7 @@ impl BenchmarkCommand {
             )),
             Self::Commit(args) => args.own.describe(about(
                 "commit",
-                "What does a notification add to a transaction that writes?",
+                "How much does a notification add to a transaction that writes?",
                 ("writers", "writers"),
                 Logarithmic,
             )),
@@ -217,46 +217,44 @@ impl BenchmarkCommand {
             )),
             Self::Queue(args) => args.own.describe_queue(about(
                 "queue",
-                "How many transactions per second can notify a channel that many listen on?",
+                "How many transactions per second can notify a channel with many listeners?",
                 ("listeners", "listeners"),
                 Logarithmic,
             )),
             Self::Channels(args) => args.own.describe(about(
                 "channels",
-                "How long does a sender wait for the COMMIT of notifications on many channels?",
+                "How long does COMMIT take in a transaction that notifies many channels?",
                 ("channels", "channels"),
                 Logarithmic,
             )),
             Self::Listeners(args) => args.own.describe(about(
                 "listeners",
-                "How long does a sender wait for its COMMIT when more and more sessions listen?",
+                "How does the duration of COMMIT depend on the number of listeners?",
                 ("listeners", "listeners"),
                 Logarithmic,
             )),
             Self::Idle(args) => args.own.describe(about(
                 "idle",
-                "How long does a sender wait for its COMMIT when more and more sessions are \
-                 connected that do not listen?",
+                "How does the duration of COMMIT depend on the number of idle sessions?",
                 ("idle_sessions", "idle sessions"),
                 Linear,
             )),
             Self::Hub(args) => args.own.describe(about(
                 "hub",
                 "How long does one notification to many listeners take, for the sender and until \
-                 all have it?",
+                 all listeners have received it?",
                 ("listeners", "listeners"),
                 Logarithmic,
             )),
             Self::Listen(args) => args.own.describe_listen(about(
                 "listen",
-                "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
-                 themselves?",
+                "How many times per second can sessions LISTEN, UNLISTEN and NOTIFY?",
                 ("connections", "connections"),
                 Logarithmic,
             )),
             Self::Overhead(args) => args.own.describe_overhead(about(
                 "overhead",
-                "What does the library cost a server that does something else?",
+                "How much does the library slow down a server that does not use NOTIFY?",
                 ("connections", "connections"),
                 Logarithmic,
             )),
@@ -268,8 +266,8 @@ impl BenchmarkCommand {
             )),
             Self::Standby(args) => args.own.describe(about(
                 "standby",
-                "How long does a notification take to a listener on a standby, and what does it \
-                 cost the sender?",
+                "What is the latency of a notification on a standby, and how much does it slow \
+                 down the sender?",
                 ("writers", "writers"),
                 Logarithmic,
             )),

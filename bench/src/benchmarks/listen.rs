@@ -145,23 +145,24 @@ impl Script {
 
 impl ListenArgs {
     pub fn describe_listen(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
-        let workloads = "pgbench executes a script of one or two statements, each a transaction of \
-             its own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
-             LISTEN and UNLISTEN; LISTEN and NOTIFY. unique: each session on a channel of its \
-             own. common: all on one channel. A LISTEN on a channel on which the session \
-             listens already does nothing in PostgreSQL; that is what listen_unique and \
-             listen_common measure, as their source does (\"Optimize LISTEN/NOTIFY\", \
-             pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the notifications that \
-             its sessions get, and does not count them.";
+        let workloads = "pgbench executes a script of one or two statements: LISTEN; LISTEN and \
+                         UNLISTEN; LISTEN and NOTIFY. Each statement is a transaction of \
+                         PostgreSQL. pgbench counts each execution of the script as one \
+                         transaction. unique: each session has a channel of its own. common: all \
+                         sessions have the same channel. If a session already listens on a \
+                         channel, LISTEN does nothing. listen_unique and listen_common measure \
+                         this case, like their source (\"Optimize LISTEN/NOTIFY\", \
+                         pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the \
+                         notifications of its sessions, and does not count them.";
         self.describe(about, workloads.to_owned())
     }
 
     pub fn describe_overhead(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let workloads = format!(
-            "pgbench looks up one row by its key in each transaction, as its own script \
-             select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
-             do not listen. select_only_listening: each has executed LISTEN once. Nothing is \
-             notified, so the ratio should be 1.",
+            "Each transaction of pgbench selects one row by its key, like its built-in script \
+             select-only (pgbench -S), from a table of {} rows. select_only: the sessions do not \
+             listen. select_only_listening: each session has executed LISTEN once. There are no \
+             notifications, so the ratio should be 1.",
             u64::from(ACCOUNTS) * u64::from(self.scale)
         );
         let mut benchmark = self.describe(about, workloads)?;
