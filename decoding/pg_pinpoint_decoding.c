@@ -79,7 +79,7 @@ _PG_init(void)
 		ereport(WARNING,
 				(errmsg("pg_pinpoint_decoding is not active: %s",
 						pinpoint_refused_because),
-				 errdetail("Logical decoding works as without it.")));
+				 errdetail("Logical decoding works as it does without the library.")));
 		return;
 	}
 
@@ -92,7 +92,7 @@ _PG_init(void)
 
 	ereport(LOG,
 			(errmsg("pg_pinpoint_decoding is active"),
-			 errdetail("The server's function %s is redirected to the library's.",
+			 errdetail("The server's function %s is redirected to the library.",
 					   PINPOINT_SERVER_FUNCTION)));
 }
 
@@ -134,7 +134,7 @@ activate(void)
 	}
 	ereport(FATAL,
 			(errmsg("pg_pinpoint_decoding could not be activated: %s", reason),
-			 errhint("Remove pg_pinpoint_decoding from shared_preload_libraries.")));
+			 errhint("Remove pg_pinpoint_decoding from \"shared_preload_libraries\".")));
 	return NULL;				/* keep compiler quiet */
 }
 

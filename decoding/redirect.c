@@ -197,13 +197,13 @@ redirect(const PinpointRedirection *redirection, const File *file)
 				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (copy == MAP_FAILED)
 	{
-		refuse("could not get memory: %s", error_text(errno));
+		refuse("could not allocate memory: %s", error_text(errno));
 		return PINPOINT_REFUSED;
 	}
 	memcpy(copy, pages, length);
 	if (!is_from_file(file, &function, pages, copy, length))
 	{
-		refuse("the code at the function %s is not what the program's file has: there may be a uprobe, a breakpoint or a patch",
+		refuse("the code of the function %s differs from the program's file: there may be a uprobe, a breakpoint or a patch",
 			   redirection->function);
 		munmap(copy, length);
 		return PINPOINT_REFUSED;

@@ -193,7 +193,7 @@ check_minor_release(void)
 
 	if (fixed_in != 0)
 		ereport(WARNING,
-				(errmsg("PostgreSQL %d.%d has a fault in its own NOTIFY queue",
+				(errmsg("PostgreSQL %d.%d has a bug in its own NOTIFY queue",
 						version / 10000, version % 10000),
 				 errdetail("After a VACUUM, a slow listener can fail with \"could not access status of transaction\". Only notifications that do not go through pg_pinpoint are affected."),
 				 errhint("Update PostgreSQL to %d.%d or later.",

@@ -30,19 +30,19 @@ use crate::workload::Benchmark;
 /// The subcommands that measure.
 #[derive(Debug, Subcommand)]
 pub enum BenchmarkCommand {
-    /// Round trips per second between two sessions, against the number of idle listeners
+    /// Round trips per second between two sessions, by number of idle listeners
     ///
-    /// A session notifies another one, which answers at once with a NOTIFY of its own. When
-    /// the answer is there, the next round trip begins. Meanwhile further sessions are
-    /// connected and LISTEN on channels on which nothing is ever sent.
+    /// A session notifies a second session, which answers with a NOTIFY. When the answer
+    /// has arrived, the next round trip begins. Idle listeners are connected meanwhile.
+    /// They listen on channels that no session notifies.
     ///
     /// Example: pinpoint-bench pingpong --idle-listeners 0,1000 --duration 2s
     Pingpong(Measure<PingpongArgs>),
 
-    /// Round trips per second, against the number of sessions that answer
+    /// Round trips per second, by number of sessions that answer
     ///
-    /// A session notifies a group of sessions, each of which answers at once with a NOTIFY
-    /// of its own. When all answers are there, the next round trip begins.
+    /// A session notifies a group of sessions. Each of them answers with a NOTIFY. When all
+    /// answers have arrived, the next round trip begins.
     ///
     /// Example: pinpoint-bench multicast --group 1,5 --idle-listeners 500
     #[command(
@@ -51,29 +51,28 @@ pub enum BenchmarkCommand {
     )]
     Multicast(Measure<PingpongArgs>),
 
-    /// What a notification adds to a transaction that writes
+    /// Cost of a notification in a transaction that writes, by number of writers
     ///
-    /// pgbench inserts rows, once with a NOTIFY in each transaction and once with an
-    /// equally long statement that does nothing in its place. This is measured for each
-    /// number of sessions that write, while listeners read all notifications. Also measures
-    /// how long a notification is on its way meanwhile.
+    /// pgbench inserts rows. The transactions of one load contain a NOTIFY, those of the
+    /// other load a statement of the same length that does nothing. Listeners read all
+    /// notifications. The latency of notifications is measured at the same time.
     ///
     /// Example: pinpoint-bench commit --writers 1,16 --duration 10s
     #[command(mut_arg("writers", |arg| arg.default_value("1,4,16,64")))]
     Commit(Measure<CommitArgs>),
 
-    /// Notifications per second, against the number of sessions that send
+    /// Notifications per second, by number of senders
     ///
-    /// pgbench sends notifications and nothing else, all on one channel, while listeners
-    /// read them.
+    /// Each transaction of pgbench is one NOTIFY. All of them notify the same channel.
+    /// Listeners read all notifications.
     ///
     /// Example: pinpoint-bench notify --senders 16,64 --listeners 10
     Notify(Measure<NotifyArgs>),
 
-    /// Transactions per second that notify a channel on which many sessions listen
+    /// Transactions per second that notify one channel, by number of listeners
     ///
-    /// The same as `commit`, against the number of listeners: the workers of a job queue.
-    /// They get every notification, get it folded, or share the channel.
+    /// Like `commit`, with many listeners, as if they were the workers of a job queue. They
+    /// receive every notification, fold identical ones, or share the channel.
     ///
     /// Example: pinpoint-bench queue --listeners 200 --workload shared
     #[command(
@@ -82,36 +81,34 @@ pub enum BenchmarkCommand {
     )]
     Queue(Measure<CommitArgs>),
 
-    /// How long a sender waits for COMMIT, against the number of channels
+    /// Duration of COMMIT for the sender, by number of channels
     ///
-    /// A transaction sends one notification to each of N channels, on which sessions
-    /// listen. Measured is the time of its COMMIT, and how long it takes until all have
-    /// everything.
+    /// A transaction notifies each of N channels once. The duration of its COMMIT is
+    /// measured, and the time until all listeners have received everything.
     ///
     /// Example: pinpoint-bench channels --channels 1,1000 --listeners 10
     #[command(mut_arg("channels", |arg| arg.default_value("1,10,100,1000..10000/1000")))]
     Channels(Measure<ChannelsArgs>),
 
-    /// How long a sender waits for COMMIT, against the number of sessions that listen
+    /// Duration of COMMIT for the sender, by number of listeners
     ///
-    /// The same as `channels`, with 1,000 channels.
+    /// Like `channels`, with 1,000 channels.
     ///
     /// Example: pinpoint-bench listeners --listeners 1,50 --channels 100
     #[command(mut_arg("listeners", |arg| arg.default_value("1,10,50,100,200")))]
     Listeners(Measure<ChannelsArgs>),
 
-    /// How long a sender waits for COMMIT, against the number of idle sessions
+    /// Duration of COMMIT for the sender, by number of idle sessions
     ///
-    /// The same as `channels`, with 1,000 channels and sessions that have never executed
-    /// LISTEN.
+    /// Like `channels`, with 1,000 channels, and with sessions that never execute LISTEN.
     ///
     /// Example: pinpoint-bench idle --idle-sessions 0,500
     #[command(mut_arg("idle_sessions", |arg| arg.default_value("0,50,100,200,300,400,500")))]
     Idle(Measure<ChannelsArgs>),
 
-    /// How long one notification to many listeners takes, against their number
+    /// Time until one notification has reached all listeners, by number of listeners
     ///
-    /// The same as `listeners`, with one channel, on which the sender does not listen.
+    /// Like `listeners`, with one channel. The sender does not listen.
     ///
     /// Example: pinpoint-bench hub --listeners 1,1000
     #[command(
@@ -122,10 +119,10 @@ pub enum BenchmarkCommand {
     )]
     Hub(Measure<ChannelsArgs>),
 
-    /// Transactions per second that LISTEN, UNLISTEN and NOTIFY
+    /// Transactions per second with LISTEN, UNLISTEN and NOTIFY, by number of connections
     ///
-    /// pgbench executes LISTEN, LISTEN and UNLISTEN, or LISTEN and NOTIFY, again and again. Each
-    /// session does so either on a channel of its own (unique), or all on the same one (common).
+    /// Each transaction of pgbench is LISTEN, LISTEN and UNLISTEN, or LISTEN and NOTIFY. Each
+    /// session has a channel of its own (unique), or all sessions have the same channel (common).
     ///
     /// Example: pinpoint-bench listen --workload listen_notify_unique --connections 8,64
     #[command(
@@ -135,9 +132,9 @@ pub enum BenchmarkCommand {
     )]
     Listen(Measure<ListenArgs>),
 
-    /// Transactions per second that only look up a row
+    /// Transactions per second with SELECT only, by number of connections
     ///
-    /// The workloads look up one row by its key, as pgbench -S does, in sessions that have
+    /// Each transaction selects one row by its key, like pgbench -S. The sessions have
     /// executed LISTEN once or never.
     ///
     /// Example: pinpoint-bench overhead --protocol prepared --scale 100 --duration 30s
@@ -150,23 +147,23 @@ pub enum BenchmarkCommand {
     )]
     Overhead(Measure<ListenArgs>),
 
-    /// How long logical decoding takes for DDL, against the number of tables
+    /// Duration of logical decoding of DDL, by number of tables
     ///
-    /// A row is inserted into each of N tables, and ALTER TABLE ADD COLUMN done on
-    /// each. test_decoding makes text of that, for pg_recvlogical or for SQL. The time
-    /// for the INSERTs alone is measured, too, and subtracted. Stock PostgreSQL is
-    /// compared with one that has the library pg_pinpoint_decoding.
+    /// An INSERT and an ALTER TABLE ADD COLUMN are executed on each of N tables, and decoded
+    /// with test_decoding. The time to decode INSERTs alone is measured separately and
+    /// subtracted. By default, the targets are stock PostgreSQL and a server with
+    /// pg_pinpoint_decoding.
     ///
     /// Example: pinpoint-bench decode --tables 1000,10000 --temp-dir /dev/shm
     Decode(Measure<DecodeArgs>),
 
-    /// How long a notification takes to a listener on a standby, and what that costs
+    /// Latency of notifications on a standby, and their cost for the sender
     ///
-    /// Two servers that both have a streaming standby are compared: the same server with
-    /// pinpoint.replicate off and on. pgbench inserts rows and notifies, in so many
-    /// sessions. Meanwhile one more session does the same at fixed times: measured is when
-    /// its notification arrives at a listener on the primary and at one on the standby, and
-    /// when its row becomes visible on the standby, which is PostgreSQL's own time.
+    /// Each target has a streaming standby. By default, the targets differ in
+    /// pinpoint.replicate. The transactions of pgbench insert a row and notify. A probe
+    /// executes the same transaction at fixed times. Three latencies are measured: until a
+    /// listener on the primary has the notification, until a listener on the standby has
+    /// it, and until the row is visible on the standby.
     ///
     /// Example: pinpoint-bench standby --writers 0,16 --duration 10s
     Standby(Measure<StandbyArgs>),
@@ -208,7 +205,7 @@ impl BenchmarkCommand {
             )),
             Self::Commit(args) => args.own.describe(about(
                 "commit",
-                "What does a notification add to a transaction that writes?",
+                "How much does a notification add to a transaction that writes?",
                 ("writers", "writers"),
                 Logarithmic,
             )),
@@ -220,46 +217,44 @@ impl BenchmarkCommand {
             )),
             Self::Queue(args) => args.own.describe_queue(about(
                 "queue",
-                "How many transactions per second can notify a channel that many listen on?",
+                "How many transactions per second can notify a channel with many listeners?",
                 ("listeners", "listeners"),
                 Logarithmic,
             )),
             Self::Channels(args) => args.own.describe(about(
                 "channels",
-                "How long does a sender wait for the COMMIT of notifications on many channels?",
+                "How long does COMMIT take in a transaction that notifies many channels?",
                 ("channels", "channels"),
                 Logarithmic,
             )),
             Self::Listeners(args) => args.own.describe(about(
                 "listeners",
-                "How long does a sender wait for its COMMIT when more and more sessions listen?",
+                "How does the duration of COMMIT depend on the number of listeners?",
                 ("listeners", "listeners"),
                 Logarithmic,
             )),
             Self::Idle(args) => args.own.describe(about(
                 "idle",
-                "How long does a sender wait for its COMMIT when more and more sessions are \
-                 connected that do not listen?",
+                "How does the duration of COMMIT depend on the number of idle sessions?",
                 ("idle_sessions", "idle sessions"),
                 Linear,
             )),
             Self::Hub(args) => args.own.describe(about(
                 "hub",
                 "How long does one notification to many listeners take, for the sender and until \
-                 all have it?",
+                 all listeners have received it?",
                 ("listeners", "listeners"),
                 Logarithmic,
             )),
             Self::Listen(args) => args.own.describe_listen(about(
                 "listen",
-                "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
-                 themselves?",
+                "How many times per second can sessions LISTEN, UNLISTEN and NOTIFY?",
                 ("connections", "connections"),
                 Logarithmic,
             )),
             Self::Overhead(args) => args.own.describe_overhead(about(
                 "overhead",
-                "What does the library cost a server that does something else?",
+                "How much does the library slow down a server that does not use NOTIFY?",
                 ("connections", "connections"),
                 Logarithmic,
             )),
@@ -271,8 +266,8 @@ impl BenchmarkCommand {
             )),
             Self::Standby(args) => args.own.describe(about(
                 "standby",
-                "How long does a notification take to a listener on a standby, and what does it \
-                 cost the sender?",
+                "What is the latency of a notification on a standby, and how much does it slow \
+                 down the sender?",
                 ("writers", "writers"),
                 Logarithmic,
             )),

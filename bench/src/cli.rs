@@ -27,13 +27,13 @@ const DIFFERENCE: u8 = 1;
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.
 ///
-/// Every subcommand makes throwaway clusters, takes its measurements on them in
-/// turn, and removes them. No other server is touched, unless --url names it.
-/// Started as root, the servers run as the user `postgres`.
+/// Each subcommand creates throwaway clusters, measures them in turn, and removes
+/// them. It connects to no other server, unless --url names one. If root starts the
+/// program, the servers run as the user `postgres`.
 ///
-/// Start here: pinpoint-bench pingpong --idle-listeners 0,1000
+/// A first benchmark: pinpoint-bench pingpong --idle-listeners 0,1000
 ///
-/// Then everything, with a page of charts: pinpoint-bench all --quick --output results
+/// All benchmarks, with a page of charts: pinpoint-bench all --quick --output results
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Cli {

@@ -80,7 +80,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.queue_size",
 							"Sets the maximum size of the queue of unread notifications.",
-							"The part beyond pinpoint.queue_memory is a file in pg_notify.",
+							"The part that exceeds pinpoint.queue_memory is a file in pg_notify.",
 							&pinpoint_queue_size,
 							DEFAULT_QUEUE_SIZE,
 							64,
@@ -102,7 +102,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.channel_memory",
 							"Sets the amount of shared memory for the channels on which sessions listen.",
-							"About 135 bytes per channel, and 13 per listener of a channel that has more than two. A role can use about half of it at most. All notifications of a database wake a session whose channel does not fit. -1 selects a size by the number of possible sessions.",
+							"A channel takes about 135 bytes, plus 13 bytes per listener if it has more than two. A role can use at most about half of the memory. If a channel does not fit, all notifications of the database wake its listener. -1 chooses the size from the number of possible sessions.",
 							&pinpoint_channel_memory,
 							-1,
 							-1,
@@ -112,7 +112,7 @@ pinpoint_settings_define(void)
 							check_channel_memory, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.max_listener_lag",
-							"Sets the backlog of a listener from which on pinpoint.on_lag applies.",
+							"Sets the backlog of a listener above which pinpoint.on_lag applies.",
 							"The backlog is the number of bytes published server-wide since the listener's first unread notification. -1 means no limit.",
 							&pinpoint_max_listener_lag,
 							-1,
@@ -154,7 +154,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomBoolVariable("pinpoint.replicate",
 							 "Writes notifications to the WAL, for listeners on standbys.",
-							 "Each transaction writes its notifications as logical messages, as a part of the transaction.",
+							 "Each transaction writes its notifications as transactional logical messages.",
 							 &pinpoint_replicate_notifications,
 							 false,
 							 PGC_SUSET,
@@ -163,7 +163,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomStringVariable("pinpoint.shared_channels",
 							   "Lists the channels that this session shares with other sessions of its role when it listens on them.",
-							   "pinpoint.share_limit of the sessions of a role that share a channel receive each notification. Names are written as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'); an asterisk at the end of a name stands for anything.",
+							   "Each notification goes to pinpoint.share_limit of the sessions of a role that share the channel. Write names as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'). An asterisk at the end of a name matches any characters.",
 							   &pinpoint_shared_channels,
 							   "",
 							   PGC_USERSET,
@@ -172,7 +172,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomIntVariable("pinpoint.share_limit",
 							"Sets the number of sharing sessions of a role that receive each notification.",
-							"For each role, the value of the session that was the last to share the channel applies.",
+							"For each role, the value of the session that shared the channel last applies.",
 							&pinpoint_share_limit,
 							2,
 							1,
@@ -214,7 +214,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomEnumVariable("pinpoint.debug_fault",
 							 "Introduces a fault, to check that tests detect it.",
-							 "This is a developer option. Anything but \"none\" breaks the promises of LISTEN/NOTIFY.",
+							 "This is a developer option. Any value other than \"none\" breaks the promises of LISTEN/NOTIFY.",
 							 &pinpoint_fault,
 							 PINPOINT_FAULT_NONE,
 							 fault_options,
@@ -288,7 +288,7 @@ check_shared_channels(char **newval, void **extra, GucSource source)
 
 		if (asterisk != NULL && asterisk[1] != '\0')
 		{
-			GUC_check_errdetail("In \"%s\", the asterisk is not at the end.",
+			GUC_check_errdetail("An asterisk is allowed only at the end of a name: \"%s\".",
 								(char *) lfirst(lc));
 			ok = false;
 			break;

@@ -118,5 +118,5 @@ at_report(void *arg)
 	/* PostgreSQL 19 has a detail of its own for the log. */
 	errdetail("%s", reason);
 	errdetail_log("%s", reason);
-	errhint("Connect and LISTEN again, then read what the missed notifications were about.");
+	errhint("Connect and LISTEN again, then read the current state of the data.");
 }

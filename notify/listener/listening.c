@@ -200,8 +200,9 @@ enter(LocalChannel *local, int share_limit)
 
 	if (nunmapped == 0)
 		ereport(LOG,
-				(errmsg("the shared memory for channels is full, so all notifications of its database wake the session with PID %d",
+				(errmsg("not enough shared memory for a channel on which the session with PID %d listens",
 						MyProcPid),
+				 errdetail("All notifications of its database wake this session."),
 				 errhint("Increase \"pinpoint.channel_memory\", or let this role listen on fewer channels.")));
 	local->unmapped = true;
 	nunmapped++;

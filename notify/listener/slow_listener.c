@@ -178,7 +178,7 @@ warn(Size limit)
 					   pid),
 			 errdetail_log("The listener that is furthest behind is the server process with PID %d%s.",
 						   pid, description.data),
-			 errhint("The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it.")));
+			 errhint("The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read all data sent to it.")));
 	pfree(description.data);
 }
 
@@ -247,7 +247,7 @@ pinpoint_report_queue_full(Size size, int sender)
 		hint = psprintf(_("The notifications of this transaction take %zu bytes. Increase \"pinpoint.queue_size\"."),
 						size);
 	else if (listener != 0)
-		hint = psprintf(_("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it."),
+		hint = psprintf(_("The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read all data sent to it."),
 						listener);
 	else if (sender != 0)
 		hint = psprintf(_("The NOTIFY queue cannot be emptied until the server process with PID %d has committed."),
@@ -285,7 +285,7 @@ pinpoint_report_no_disk_space(int error)
 			 errmsg("could not extend file \"%s\": %m",
 					PINPOINT_LOG_FILE_NAME),
 			 listener != 0 ?
-			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read what was sent to it.",
+			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read all data sent to it.",
 					 listener) :
 			 errhint("Check free disk space.")));
 }

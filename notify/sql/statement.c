@@ -86,7 +86,7 @@ pinpoint_statement_init(void)
 	if (ProcessUtility_hook != NULL)
 		ereport(WARNING,
 				(errmsg("a library that is loaded before pg_pinpoint does not see NOTIFY statements"),
-				 errhint("Name pg_pinpoint first in \"shared_preload_libraries\".")));
+				 errhint("Put pg_pinpoint first in \"shared_preload_libraries\".")));
 
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;

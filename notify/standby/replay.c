@@ -140,7 +140,7 @@ static const char *const incomplete_details[] = {
 	[PINPOINT_EVICTED_NEWER_FORM] =
 	gettext_noop("The primary has a newer version of pg_pinpoint."),
 	[PINPOINT_EVICTED_BEFORE_REDO] =
-	gettext_noop("It may have written them before the place in the WAL at which replay began."),
+	gettext_noop("The transaction may have written them before the position in the WAL at which replay began."),
 };
 
 static void (*prev_message_redo) (XLogReaderState *record) = NULL;
@@ -721,7 +721,7 @@ reserve(Size size)
 					(errmsg_plural("disconnecting %d listener because replay needs space in the NOTIFY queue",
 								   "disconnecting %d listeners because replay needs space in the NOTIFY queue",
 								   n, n),
-					 errhint("Their clients read too slowly, or they have long transactions. Increase \"pinpoint.queue_size\" on this server if you expect that.")));
+					 errhint("Their clients read too slowly, or they have long transactions. If this is expected, increase \"pinpoint.queue_size\" on this server.")));
 
 		/* Sessions that were evicted before have been waited for. */
 		do

@@ -19,12 +19,12 @@ pub struct ServerArgs {
     #[command(flatten)]
     clusters: ClusterArgs,
 
-    /// Instead of throwaway clusters: a running server to measure; the first is the
+    /// A running server to measure, instead of throwaway clusters; the first one is the
     /// baseline (repeatable)
     ///
-    /// Nothing is written there outside a schema, which is removed in the end.
-    /// With settings of a session, as in ?options=-c%20pinpoint.enabled%3Doff, one
-    /// and the same server can be compared with itself.
+    /// The program writes only to a schema of its own, and removes the schema at the
+    /// end. To compare a server with itself under different settings, add settings to
+    /// the URL: ?options=-c%20pinpoint.enabled%3Doff.
     #[arg(
         long,
         value_name = "[NAME=]postgresql://USER@HOST:PORT/DATABASE",
@@ -32,7 +32,7 @@ pub struct ServerArgs {
     )]
     url: Vec<RunningTarget>,
 
-    /// Measure the first server twice, to see what the method makes of no difference
+    /// Measure the first server twice, to check the method (A/A test)
     #[arg(long)]
     aa: bool,
 }
@@ -105,7 +105,7 @@ impl Targets {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Servers")]
 pub struct ClusterArgs {
-    /// pg_config of the PostgreSQL to make clusters of
+    /// pg_config of the PostgreSQL installation to use
     #[arg(
         long,
         value_name = "PATH",
@@ -114,26 +114,27 @@ pub struct ClusterArgs {
     )]
     pg_config: PathBuf,
 
-    /// Instead of --pg-config: a server to use; the first is the baseline (repeatable)
+    /// A server to use, instead of --pg-config; the first one is the baseline (repeatable)
     ///
-    /// NAME=PG_CONFIG may be followed by `preload=LIBRARY` (for
-    /// shared_preload_libraries), `extension=EXTENSION` (for CREATE EXTENSION)
-    /// and settings of postgresql.conf as `NAME=VALUE`, each any number of times,
-    /// with commas between them.
+    /// NAME=PG_CONFIG can be followed by `preload=LIBRARY` (added to
+    /// shared_preload_libraries), `extension=EXTENSION` (CREATE EXTENSION) and
+    /// `NAME=VALUE` (a setting in postgresql.conf), separated by commas. Each of
+    /// them can be repeated.
     #[arg(
         long,
         value_name = "NAME=PG_CONFIG[,preload=LIBRARY][,extension=EXTENSION][,SETTING=VALUE]..."
     )]
     target: Vec<Target>,
 
-    /// A setting of postgresql.conf for all targets (repeatable)
+    /// A setting in postgresql.conf of all targets (repeatable)
     ///
-    /// Without it the servers run with PostgreSQL's own defaults, fsync included, but
-    /// for what a subcommand needs: `decode` runs with fsync off, and tells what it sets.
+    /// By default, servers have PostgreSQL's default settings, including fsync = on.
+    /// Some subcommands change settings: `decode` sets fsync = off. The files of
+    /// --json and --csv contain the settings.
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<Setting>,
 
-    /// Where to make the throwaway clusters [default: the system's folder for temporary files]
+    /// Directory for the throwaway clusters [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     temp_dir: Option<PathBuf>,
 }

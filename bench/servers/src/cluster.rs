@@ -137,7 +137,7 @@ impl Cluster {
         let status = process.wait().await.with_context(in_folder)?;
         ensure!(
             status.success(),
-            "{program} failed for target \"{}\" ({status}); mend what it complains of:\n{}",
+            "{program} failed for target \"{}\" ({status}); fix the error that it reports:\n{}",
             target.name,
             end_of_log(&log)
         );
@@ -265,7 +265,7 @@ impl Cluster {
             if let Ok(Some(status)) = self.server.status() {
                 bail!(
                     "the server of target \"{name}\" did not start ({status}); \
-                     mend what its log complains of:\n{}",
+                     fix the error in its log:\n{}",
                     self.end_of_log()
                 );
             }

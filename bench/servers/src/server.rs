@@ -151,7 +151,7 @@ impl Server {
         let status = status.with_context(|| format!("could not read what {name} prints"))?;
         ensure!(
             status.success(),
-            "{name} failed ({status}); mend what it complains of:\n{}",
+            "{name} failed ({status}); fix the error that it reports:\n{}",
             first_lines(&complaints)
         );
         Ok(printed)

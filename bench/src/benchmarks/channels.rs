@@ -15,7 +15,7 @@ const MAX_CHANNELS: u32 = 1_000_000;
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct ChannelsArgs {
-    /// Channels that a transaction notifies
+    /// Numbers of channels that a transaction notifies
     #[arg(
         long,
         value_name = "N,N,...",
@@ -24,7 +24,7 @@ pub struct ChannelsArgs {
     )]
     channels: Numbers,
 
-    /// Sessions that listen, each on all of the channels
+    /// Numbers of sessions that listen on all of these channels
     #[arg(
         long,
         value_name = "N,N,...",
@@ -33,7 +33,7 @@ pub struct ChannelsArgs {
     )]
     listeners: Numbers,
 
-    /// Sessions that are connected and have never executed LISTEN
+    /// Numbers of connected sessions that never execute LISTEN
     #[arg(
         long,
         value_name = "N,N,...",
@@ -42,7 +42,7 @@ pub struct ChannelsArgs {
     )]
     idle_sessions: Numbers,
 
-    /// Workloads to measure: which sessions listen
+    /// Workloads to measure
     #[arg(
         long,
         action = ArgAction::Set,
@@ -53,7 +53,7 @@ pub struct ChannelsArgs {
     )]
     workload: Vec<Audience>,
 
-    /// Make every run N transactions long
+    /// Transactions per run
     #[arg(
         long,
         value_name = "N",
@@ -62,7 +62,7 @@ pub struct ChannelsArgs {
     )]
     transactions: u32,
 
-    /// Make N transactions before each run, without measuring
+    /// Transactions of the warm-up before each run
     #[arg(
         long,
         value_name = "N",
@@ -77,9 +77,9 @@ pub struct ChannelsArgs {
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 enum Audience {
-    /// The sender itself, and others as far as there are more listeners
+    /// The sender is one of the listeners
     SenderListens,
-    /// Others only
+    /// The sender does not listen
     OthersListen,
 }
 
@@ -120,30 +120,30 @@ impl ChannelsArgs {
     fn method(&self) -> Vec<String> {
         vec![
             format!(
-                "A session sends one notification to each of N channels, all in one \
-                 transaction (BEGIN; SELECT pg_notify(...) for each channel; COMMIT), and the \
-                 time is taken from COMMIT's dispatch to its completion. Every listener \
-                 listens on all of the channels. The next transaction begins when every \
-                 listener has received everything; a notification that does not arrive, or \
-                 too many of them, are an error. A run is {} such transactions after {} that \
-                 are not measured, with the same new sessions, and its figures are medians.",
+                "A session notifies each of N channels once, in one transaction (BEGIN; SELECT \
+                 pg_notify(...) for each channel; COMMIT). The time is measured from sending \
+                 COMMIT until it is complete. Every listener listens on all of the channels. The \
+                 next transaction begins when every listener has received all notifications. A \
+                 missing or additional notification is an error. A run consists of {} such \
+                 transactions after a warm-up of {}, in the same new sessions. Its figures are \
+                 medians.",
                 self.transactions, self.warmup_transactions
             ),
-            "sender_listens: the sender listens on the channels itself and is the first of the \
-             listeners. Its COMMIT is then complete when it has got its own notifications, \
-             which includes what the server does to find out that it listens on their \
-             channels, and the reading of this program. others_listen: it does not listen, \
-             others do, and are read by another thread."
+            "sender_listens: the sender also listens on the channels, and is one of the \
+             listeners. Its COMMIT is complete when it has received its own notifications. This \
+             time includes the server's look-up of the channels, and reading by this program. \
+             others_listen: the sender does not listen. Another thread of this program reads the \
+             listeners."
                 .to_owned(),
-            "client_msec is the processor time that this program's thread that sends has used \
-             between COMMIT's dispatch and its completion, listeners_client_msec that of the \
-             thread that reads the others, until all have everything: no server can make the \
-             times shorter than that. It is the same work for all servers, and makes the \
-             ratio smaller than it is."
+            "client_msec is the processor time of the sending thread of this program from \
+             sending COMMIT until it is complete. listeners_client_msec is the processor time of \
+             the thread that reads the other listeners, until all of them have received all \
+             notifications. These times are lower limits of the measured times. They are the \
+             same for all servers, so they bring the ratios closer to 1."
                 .to_owned(),
-            "The work is that of \"Turbocharging LISTEN/NOTIFY with 40x Boost\" (January \
-             2026), tests 1 to 3; with one channel, that of an application which tells all of \
-             its processes to forget something."
+            "The workload is from \"Turbocharging LISTEN/NOTIFY with 40x Boost\" (January 2026), \
+             tests 1 to 3. With one channel, it is the workload of an application that \
+             invalidates a cache in all of its processes."
                 .to_owned(),
         ]
     }
@@ -157,20 +157,26 @@ fn figures() -> Vec<Figure> {
         time("commit_msec", "milliseconds for COMMIT").drawn(),
         time(
             "all_received_msec",
-            "milliseconds from COMMIT until all have everything",
+            "milliseconds from COMMIT until all listeners have all notifications",
         )
         .drawn(),
         time("commit_p99_msec", "99th percentile of COMMIT (ms)"),
         time("transaction_msec", "whole transaction (ms)"),
-        time("first_received_msec", "until the first has everything (ms)"),
+        time(
+            "first_received_msec",
+            "until the first listener has all notifications (ms)",
+        ),
         time(
             "median_received_msec",
-            "until half of them have everything (ms)",
+            "until half of the listeners have all notifications (ms)",
         ),
-        own("client_msec", "of COMMIT: this program's own milliseconds"),
+        own(
+            "client_msec",
+            "processor time of this program during COMMIT (ms)",
+        ),
         own(
             "listeners_client_msec",
-            "until all have everything: this program's own milliseconds",
+            "processor time of this program until all listeners have all notifications (ms)",
         ),
     ]
 }

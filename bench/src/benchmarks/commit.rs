@@ -26,7 +26,7 @@ const MAX_COMMIT_DELAY: i64 = 100_000;
 /// Options of all three.
 #[derive(Debug, clap::Args, Serialize)]
 struct LoadArgs {
-    /// Sessions that listen on the channel, and read everything that they get
+    /// Numbers of sessions that listen on the channel
     #[arg(
         long,
         value_name = "N,N,...",
@@ -35,9 +35,9 @@ struct LoadArgs {
     )]
     listeners: Numbers,
 
-    /// Set commit_delay of all servers, so that a fast disk looks like a slow one
+    /// Set commit_delay on all servers, to simulate a slow disk
     ///
-    /// Every flush of WAL then takes this much longer (commit_siblings is 0).
+    /// Each flush of the WAL takes this much longer (commit_siblings is set to 0).
     #[arg(
         long,
         value_name = "MICROSECONDS",
@@ -45,7 +45,7 @@ struct LoadArgs {
     )]
     commit_delay: Option<u32>,
 
-    /// How pgbench sends its statements
+    /// Query protocol of pgbench
     #[arg(long, value_enum, default_value_t = Protocol::Simple)]
     protocol: Protocol,
 
@@ -60,7 +60,7 @@ struct LoadArgs {
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct CommitArgs {
-    /// Sessions that write
+    /// Numbers of sessions that write
     #[arg(
         long,
         value_name = "N,N,...",
@@ -73,10 +73,10 @@ pub struct CommitArgs {
     #[arg(long, value_enum, default_value_t = Form::Statement)]
     form: Form,
 
-    /// Workloads to measure: which listeners are to get a notification
+    /// Workloads to measure
     ///
-    /// Listeners ask for it by a setting of their sessions; where the server does not
-    /// know that, everybody gets everything.
+    /// The workloads differ in a setting of the listeners' sessions. On a server without
+    /// this setting, every listener receives every notification.
     #[arg(
         long,
         action = ArgAction::Set,
@@ -94,7 +94,7 @@ pub struct CommitArgs {
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct NotifyArgs {
-    /// Sessions that send
+    /// Numbers of sessions that send
     #[arg(
         long,
         value_name = "N,N,...",
@@ -123,7 +123,7 @@ impl CommitArgs {
             tps_figure(),
             Figure::new(
                 PLAIN_TPS,
-                "transactions per second, with something else in the notification's place",
+                "transactions per second, without a notification",
                 Kind::Rate,
             )
             .drawn(),
@@ -136,10 +136,10 @@ impl CommitArgs {
         ];
         figures.extend(delivery_figures());
         let load = format!(
-            "pgbench inserts rows, each in a transaction of its own that notifies ({}). It \
-             is compared with the same transaction that has something else in the \
-             notification's place, which is as long and does nothing. In each run the two \
-             follow one another at once, in the other order in every second run.",
+            "pgbench inserts rows. Each transaction inserts one row and notifies ({}). It is \
+             compared with a transaction that contains a statement of the same length that does \
+             nothing, instead of the notification. Each run measures both, one after the other, \
+             and every second run in reverse order.",
             self.form
         );
         let transactions = [self.form.plain(), self.form.notifying("{channel}")];
@@ -215,18 +215,18 @@ impl LoadArgs {
         Ok(Benchmark {
             method: vec![
                 format!(
-                    "A load is {} s of warm-up, and {} s that are measured, of the same sessions. \
-                     Every notification has to arrive at each of the sessions that listen ({}), \
-                     and is counted there.",
+                    "A load consists of a warm-up of {} s and {} s that are measured, in the \
+                     same sessions. Each listening session ({}) must receive all notifications, \
+                     and counts them.",
                     warmup.as_secs_f64(),
                     duration.as_secs_f64(),
                     self.listeners
                 ),
                 format!(
-                    "Meanwhile one more session, the probe, sends the same transaction {} times \
-                     per second, at fixed times. The latency of its notification is taken from \
-                     when COMMIT has returned, and from when the transaction was due: a server \
-                     that makes the probe wait is not excused.",
+                    "Meanwhile a further session, the probe, executes the same transaction {} \
+                     times per second, at fixed times. The latency of its notification is \
+                     measured from the return of COMMIT, and from the time at which the \
+                     transaction was due, even if the probe had to wait.",
                     self.probe.probes
                 ),
             ],
@@ -246,24 +246,23 @@ impl LoadArgs {
 fn method_of_queue(writers: u32) -> [String; 2] {
     [
         format!(
-            "This is the shape of a job queue: {writers} sessions write, and all listeners are on \
-             one channel. broadcast: every listener gets every notification. folded: they \
-             set pinpoint.fold, so that identical notifications that wait for a listener \
-             arrive there once. shared: they set pinpoint.shared_channels, so that each \
-             notification goes to a few of them. A server that does not know these settings \
-             does the same in all three."
+            "This is the workload of a job queue: {writers} sessions write, and all listeners \
+             listen on one channel. broadcast: every listener receives every notification. \
+             folded: the listeners set pinpoint.fold, so a listener receives identical unread \
+             notifications once. shared: the listeners set pinpoint.shared_channels, so a few of \
+             them receive each notification. The three workloads are the same on a server \
+             without these settings."
         ),
-        "Apart from the servers' work for the writers stands what it takes to listen: \
-         processor time divided by the number of transactions, of the server processes of \
-         the listeners, and of the threads of this program that read them, which is the \
-         same work for all servers. On a machine with few cores they take it from the \
-         writers."
+        "The cost of listening is reported separately: processor time per transaction of the \
+         listeners' server processes, and of the threads of this program that read \
+         notifications. The latter do the same work for all servers. On a machine with few \
+         cores, this time is not available to the writers."
             .to_owned(),
     ]
 }
 
 fn tps_figure() -> Figure {
-    let label = "transactions per second, with their notification";
+    let label = "transactions per second, with a notification";
     Figure::new(NOTIFY_TPS, label, Kind::Rate).drawn()
 }
 
@@ -273,14 +272,14 @@ fn delivery_figures() -> Vec<Figure> {
     let mut figures = latency_figures("from_due", from_due).to_vec();
     figures.push(Figure::new(
         "from_commit_count",
-        "notifications that the latency from COMMIT's return is of",
+        "notifications with a latency from COMMIT's return",
         Kind::Count,
     ));
     let from_commit = "latency of a notification from COMMIT's return";
     figures.extend(latency_figures("from_commit", from_commit));
     figures.push(Figure::new(
         BACKLOG_USEC,
-        "time that a listener had still to read after the load (µs)",
+        "time for which a listener still reads after the load (µs)",
         Kind::Time,
     ));
     figures

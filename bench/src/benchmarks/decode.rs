@@ -30,7 +30,7 @@ const CATALOGS_OF_TABLE_KB: u32 = 4;
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct DecodeArgs {
-    /// Numbers of tables to measure with
+    /// Numbers of tables
     #[arg(
         long,
         value_name = "N,N,...",
@@ -39,7 +39,7 @@ pub struct DecodeArgs {
     )]
     tables: Numbers,
 
-    /// Workloads to measure: how the statements are divided into transactions
+    /// Workloads to measure
     #[arg(
         long,
         action = ArgAction::Set,
@@ -50,11 +50,11 @@ pub struct DecodeArgs {
     )]
     workload: Vec<Grouping>,
 
-    /// Which process decodes
+    /// Process that decodes
     #[arg(long, value_enum, default_value_t = Interface::WalSender)]
     interface: Interface,
 
-    /// Give up when one decoding takes longer
+    /// Fail if one decoding takes longer
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive_duration)]
     #[serde(serialize_with = "as_seconds")]
     decoding_timeout: Duration,
@@ -72,17 +72,17 @@ impl DecodeArgs {
         let interface = match self.interface {
             Interface::WalSender => {
                 programs.push(recvlogical::PROGRAM);
-                "pg_recvlogical receives what test_decoding makes of it and writes it to a file. \
-                 The time is that from its start to its end. All runs decode the same WAL, with \
-                 copies of two replication slots."
+                "pg_recvlogical receives the output of test_decoding and writes it to a file. \
+                 The time is measured from its start to its end. All runs decode the same WAL, \
+                 with copies of two replication slots."
             }
             Interface::Sql => {
                 let label = "seconds of CPU to decode the DDL";
                 figures.push(time("ddl_cpu_seconds", label));
-                "A session that stays counts what pg_logical_slot_peek_changes() makes of it \
-                 with test_decoding. The time is that of this query; ddl_cpu_seconds is the \
-                 processor time of the server process. All runs decode the same WAL, which two \
-                 replication slots keep."
+                "A session that stays connected counts the rows of \
+                 pg_logical_slot_peek_changes() with test_decoding. The time is the duration of \
+                 this query. ddl_cpu_seconds is the processor time of the server process. All \
+                 runs decode the same WAL, which two replication slots keep."
             }
         };
         let options = [("tables", &self.tables)];
@@ -96,19 +96,20 @@ impl DecodeArgs {
         };
         Ok(Benchmark {
             method: [
-                "N tables are made, and a row is inserted into each. Then a row is inserted into \
-                 each again, and ALTER TABLE ADD COLUMN done on each: in one transaction \
-                 (single_transaction), or with a transaction for each statement \
+                "N tables are created, and one row is inserted into each. Then a second row is \
+                 inserted into each table, and ALTER TABLE ADD COLUMN is executed on each: in \
+                 one transaction (single_transaction), or in one transaction per statement \
                  (transaction_per_table).",
                 interface,
-                "dml_seconds is for the first INSERTs, total_seconds for the second INSERTs and \
-                 the ALTER TABLEs, and ddl_seconds is the difference, also where noise makes that \
-                 less than nothing. The two are decoded in the other order in every second run, \
-                 and both once before the first. Every run must have decoded one row for each \
-                 INSERT, and of a server with pg_pinpoint_decoding it is made sure that the library \
-                 has looked up the tables.",
-                "The servers run with fsync = off, logical_decoding_work_mem = '4GB', shared_buffers \
-                 that hold the catalogs and without autovacuum, so that the time is that of the CPU.",
+                "dml_seconds is the time for the first INSERTs. total_seconds is the time for \
+                 the second INSERTs and the ALTER TABLEs. ddl_seconds is the difference; noise \
+                 can make it negative. Every second run decodes the two in reverse order. Both \
+                 are decoded once before the first run. Every run must decode one row for each \
+                 INSERT. On a server with pg_pinpoint_decoding, the library must have looked up \
+                 the tables.",
+                "The servers run with fsync = off, logical_decoding_work_mem = '4GB', \
+                 shared_buffers large enough for the catalogs, and without autovacuum, so that \
+                 the time is processor time.",
             ]
             .map(str::to_owned)
             .into(),
@@ -116,9 +117,7 @@ impl DecodeArgs {
             points: points(&about.axis, options, &named(&self.workload), workload)?,
             programs,
             settings: self.settings()?,
-            default_targets: |pg_config| {
-                vec![Target::stock(pg_config), library::target(pg_config)]
-            },
+            default_targets: |pg_config| vec![Target::stock(pg_config), library::target(pg_config)],
             needs_own_cluster: Some("it makes databases and replication slots"),
             ..about
         })

@@ -38,7 +38,7 @@ pub const OVERHEAD: [Script; 2] = [Script::SelectOnly, Script::SelectOnlyListeni
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct ListenArgs {
-    /// Workloads to measure: what the sessions do
+    /// Workloads to measure
     #[arg(
         long,
         action = ArgAction::Set,
@@ -50,7 +50,7 @@ pub struct ListenArgs {
     )]
     workload: Vec<Script>,
 
-    /// Numbers of connections to measure with
+    /// Numbers of connections
     #[arg(
         long,
         value_name = "N,N,...",
@@ -59,7 +59,7 @@ pub struct ListenArgs {
     )]
     connections: Numbers,
 
-    /// Threads of pgbench, at most [default: as many as the machine has cores]
+    /// Maximum number of threads of pgbench [default: number of cores]
     #[arg(
         long,
         value_name = "N",
@@ -67,11 +67,11 @@ pub struct ListenArgs {
     )]
     jobs: Option<u32>,
 
-    /// How pgbench sends its statements
+    /// Query protocol of pgbench
     #[arg(long, value_enum, default_value_t = Protocol::Simple)]
     protocol: Protocol,
 
-    /// Size of the table that rows are looked up in, in 100,000 rows
+    /// Size of the table, in units of 100,000 rows
     #[arg(
         long,
         value_name = "N",
@@ -104,7 +104,7 @@ pub enum Script {
     ListenNotifyCommon,
     /// SELECT, in sessions that have never executed LISTEN
     SelectOnly,
-    /// SELECT, in sessions each of which has executed LISTEN once
+    /// SELECT, in sessions that have executed LISTEN once
     SelectOnlyListening,
 }
 
@@ -145,23 +145,24 @@ impl Script {
 
 impl ListenArgs {
     pub fn describe_listen(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
-        let workloads = "pgbench executes a script of one or two statements, each a transaction of \
-             its own in PostgreSQL and both together one transaction in pgbench's count: LISTEN; \
-             LISTEN and UNLISTEN; LISTEN and NOTIFY. unique: each session on a channel of its \
-             own. common: all on one channel. A LISTEN on a channel on which the session \
-             listens already does nothing in PostgreSQL; that is what listen_unique and \
-             listen_common measure, as their source does (\"Optimize LISTEN/NOTIFY\", \
-             pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the notifications that \
-             its sessions get, and does not count them.";
+        let workloads = "pgbench executes a script of one or two statements: LISTEN; LISTEN and \
+                         UNLISTEN; LISTEN and NOTIFY. Each statement is a transaction of \
+                         PostgreSQL. pgbench counts each execution of the script as one \
+                         transaction. unique: each session has a channel of its own. common: all \
+                         sessions have the same channel. If a session already listens on a \
+                         channel, LISTEN does nothing. listen_unique and listen_common measure \
+                         this case, like their source (\"Optimize LISTEN/NOTIFY\", \
+                         pgsql-hackers, July 2025, messages 3 and 8). pgbench reads the \
+                         notifications of its sessions, and does not count them.";
         self.describe(about, workloads.to_owned())
     }
 
     pub fn describe_overhead(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let workloads = format!(
-            "pgbench looks up one row by its key in each transaction, as its own script \
-             select-only (pgbench -S) does, in a table of {} rows. select_only: the sessions \
-             do not listen. select_only_listening: each has executed LISTEN once. Nothing is \
-             notified, so the ratio should be 1.",
+            "Each transaction of pgbench selects one row by its key, like its built-in script \
+             select-only (pgbench -S), from a table of {} rows. select_only: the sessions do not \
+             listen. select_only_listening: each session has executed LISTEN once. There are no \
+             notifications, so the ratio should be 1.",
             u64::from(ACCOUNTS) * u64::from(self.scale)
         );
         let mut benchmark = self.describe(about, workloads)?;

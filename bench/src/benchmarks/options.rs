@@ -20,12 +20,12 @@ const MAX_PROBES: i64 = 1000;
 /// How long one run is.
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct TimeArgs {
-    /// Make every run this long, in seconds or as 500ms
+    /// Duration of each measurement, in seconds or with a unit (500ms)
     #[arg(long, value_name = "TIME", default_value = "3", value_parser = positive_duration)]
     #[serde(serialize_with = "as_seconds")]
     pub duration: Duration,
 
-    /// Do the same this long before each run, without measuring
+    /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration)]
     #[serde(serialize_with = "as_seconds")]
     pub warmup: Duration,
@@ -34,7 +34,7 @@ pub struct TimeArgs {
 /// A session that tells how long a notification is on its way under load.
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct ProbeArgs {
-    /// Notifications per second whose time of arrival is measured
+    /// Notifications per second whose latency is measured
     #[arg(
         long,
         value_name = "N",

@@ -10,7 +10,7 @@ use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct PingpongArgs {
-    /// Listeners on channels on which nothing is sent, such as 0,10,1000 or 0..1000/100
+    /// Numbers of idle listeners: a list such as 0,10,1000, or a range with a step, 0..1000/100
     #[arg(
         long,
         value_name = "N,N,...",
@@ -19,7 +19,7 @@ pub struct PingpongArgs {
     )]
     idle_listeners: Numbers,
 
-    /// Sessions that answer; the idle listeners share their channels in groups as large
+    /// Numbers of sessions that answer; as many idle listeners listen on each idle channel
     #[arg(
         long,
         value_name = "N,N,...",
@@ -32,7 +32,7 @@ pub struct PingpongArgs {
     #[serde(flatten)]
     time: TimeArgs,
 
-    /// Instead of --duration: make every run N round trips long
+    /// Round trips per run, instead of --duration
     #[arg(
         long,
         value_name = "N",
@@ -72,23 +72,23 @@ impl PingpongArgs {
                 self.workload(group, idle)
             })?,
             method: vec![
-                "A session notifies one or several others, each of which answers at once with a \
-                 NOTIFY to a channel on which only the first one listens; when all answers are \
-                 there, the next round trip begins. Each notification carries the number of its \
-                 round trip: an answer to another one, one that does not come, and one that \
-                 reaches an idle listener are errors. The idle listeners are further sessions, in \
-                 groups as large as that which answers, each group on a channel of its own on \
-                 which nothing is ever sent. They stay connected throughout."
+                "A session notifies one or several other sessions. Each of them answers with a \
+                 NOTIFY on a channel on which only the first session listens. When all answers \
+                 have arrived, the next round trip begins. Each notification contains the number \
+                 of its round trip. A wrong number, a missing answer, and a notification to an \
+                 idle listener are errors. The idle listeners form groups of the same size as \
+                 the group that answers. Each of these groups listens on a channel of its own, \
+                 which is never notified. The idle listeners stay connected during all runs."
                     .to_owned(),
                 format!(
-                    "A run is {} s of warm-up, and {length} that are measured, with the same new \
-                     sessions. A round trip lasts from before the NOTIFY until all answers are \
-                     there. All sessions are read and written by one thread of this program, \
-                     whose part grows with the group.",
+                    "A run consists of a warm-up of {} s and {length} that are measured, in the \
+                     same new sessions. A round trip lasts from before the NOTIFY until all \
+                     answers have arrived. One thread of this program reads and writes all \
+                     sessions. Its share of the time grows with the group.",
                     self.time.warmup.as_secs_f64()
                 ),
-                "The method is that of the benchmark in the discussion of PostgreSQL's own \
-                 optimisation (\"Optimize LISTEN/NOTIFY\", pgsql-hackers, July and October 2025)."
+                "The method is from the benchmark in the discussion of PostgreSQL's own \
+                 optimization (\"Optimize LISTEN/NOTIFY\", pgsql-hackers, July and October 2025)."
                     .to_owned(),
             ],
             figures: vec![

@@ -29,7 +29,7 @@ const TPS: &str = "transactions_per_sec";
 
 #[derive(Debug, clap::Args, Serialize)]
 pub struct StandbyArgs {
-    /// Sessions beside the probe that write and notify
+    /// Numbers of sessions that write and notify, in addition to the probe
     #[arg(
         long,
         value_name = "N,N,...",
@@ -53,27 +53,28 @@ impl StandbyArgs {
         let workload = |(), [writers]: [u32; 1]| self.workload(writers);
         Ok(Benchmark {
             method: vec![
-                "Each server has a streaming standby, on the same machine. Unless targets were \
-                 named, the two differ by pinpoint.replicate alone: with it off nothing of a \
-                 notification travels, and only the primary's listener hears of it."
+                "Each target has a streaming standby on the same machine. The default targets \
+                 differ only in pinpoint.replicate. If it is off, notifications are not \
+                 replicated, and only the listener on the primary receives them."
                     .to_owned(),
                 format!(
-                    "pgbench inserts rows, each in a transaction of its own that notifies, {} s \
-                     to get warm and {} s that are measured. A session on the primary reads these \
-                     notifications, of which there must be one for each transaction; on the \
-                     standby nobody listens to them. WAL is counted from the beginning of the \
-                     load to its end, and divided by all transactions.",
+                    "pgbench inserts rows. Each transaction inserts one row and notifies. A load \
+                     consists of a warm-up of {} s and {} s that are measured. A session on the \
+                     primary reads these notifications, and must receive one for each \
+                     transaction. No session on the standby listens on their channel. The size \
+                     of the WAL is measured from the beginning to the end of the load, and \
+                     divided by the number of transactions.",
                     self.time.warmup.as_secs_f64(),
                     self.time.duration.as_secs_f64()
                 ),
                 format!(
-                    "After the warm-up one more session, the probe, sends the same transaction {} \
-                     times per second, at fixed times, on a channel of its own. A session on the \
-                     primary and, with pinpoint.replicate, one on the standby listen to it, and \
-                     each must get every notification. From when the probe is sent until its row \
-                     is there, another session on the standby asks for the row without a pause. \
-                     All times are taken from when the transaction was due: a server that makes \
-                     the probe wait is not excused.",
+                    "After the warm-up, a further session, the probe, executes the same \
+                     transaction {} times per second, at fixed times, on a channel of its own. A \
+                     session on the primary and, with pinpoint.replicate, a session on the \
+                     standby listen on this channel. Each of them must receive every \
+                     notification. Another session on the standby queries the row without a \
+                     pause, until the row is visible. All times are measured from the time at \
+                     which the transaction was due, even if the probe had to wait.",
                     self.probe.probes
                 ),
             ],
@@ -89,7 +90,7 @@ impl StandbyArgs {
             needs_own_cluster: Some("it makes a standby"),
             objection: |target| {
                 (!target.has_engine()).then_some((
-                    "without pg_pinpoint nobody can LISTEN on a standby",
+                    "LISTEN on a standby needs pg_pinpoint",
                     "add preload=pg_pinpoint,extension=pg_pinpoint to it",
                 ))
             },
@@ -165,7 +166,7 @@ fn figures() -> Vec<Figure> {
         let [median, p99, max] = latency_figures(start, what);
         figures.extend([median.drawn(), p99, max]);
     }
-    let share = "the notification's time on the standby divided by the row's";
+    let share = "latency of the notification on the standby divided by latency of the row";
     let share = |name, which| {
         Figure::new(name, &format!("{share}, {which}"), Kind::Time).on_scale(Scale::Linear)
     };
@@ -178,11 +179,11 @@ fn figures() -> Vec<Figure> {
             "bytes of WAL for each transaction",
         )
         .drawn(),
-        count("probes", "transactions that the times are of"),
+        count("probes", "number of probes"),
         // This is the measure of another figure, and not of a server.
         count(
             "question_p50_usec",
-            "how long it takes to ask on the standby whether the row is there, median (µs)",
+            "duration of a query for the row on the standby, median (µs)",
         ),
     ]);
     figures

@@ -38,11 +38,11 @@ const TRIGGER: &str = "CREATE TRIGGER tell AFTER INSERT ON written \
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// By the statement NOTIFY
+    /// With the statement NOTIFY
     Statement,
-    /// By SELECT pg_notify(...)
+    /// With SELECT pg_notify(...)
     Function,
-    /// By a trigger on the table, in PL/pgSQL
+    /// With a PL/pgSQL trigger on the table
     Trigger,
 }
 

@@ -90,20 +90,20 @@ const BENCHMARKS: &[(&str, &[&str])] = &[
     ("standby", &["--writers=16", "--duration=1", "--warmup=0"]),
 ];
 
-/// Every benchmark, one after the other
+/// All benchmarks, one after the other
 ///
-/// Each with its own options as they are by default, and with clusters of its
-/// own. One that fails does not keep the others from being made.
+/// Each benchmark has its default options and clusters of its own. If one fails,
+/// the others still run.
 ///
 /// Example: pinpoint-bench all --quick --output results
 #[derive(Debug, Args)]
 pub struct AllArgs {
-    /// Where to put the results: NAME.json and NAME.csv of each benchmark, their
-    /// charts, and index.html, a page with all of them
+    /// Directory for the results: NAME.json, NAME.csv and the charts of each
+    /// benchmark, and index.html with all of them
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
 
-    /// Fewer points and shorter runs, for a first look: less than ten minutes in all
+    /// Measure fewer points with shorter runs: less than ten minutes in all
     #[arg(long)]
     quick: bool,
 

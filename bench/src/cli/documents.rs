@@ -10,12 +10,12 @@ use super::Cli;
 
 const NAME: &str = "pinpoint-bench";
 
-/// Write manual pages and completions for bash, zsh and fish to a folder.
+/// Write manual pages and completions for bash, zsh and fish to a directory
 ///
 /// Example: pinpoint-bench documents .
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder, which must be there
+    /// An existing directory
     folder: PathBuf,
 }
 

@@ -31,9 +31,9 @@ const TIME_TO_FILL: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
-    /// As text
+    /// Simple query protocol
     Simple,
-    /// As prepared statements
+    /// Extended query protocol with prepared statements
     Prepared,
 }
 

@@ -17,28 +17,28 @@ use super::table::table;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// Form of the results on standard output
+    /// Format of the results on standard output
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
 
-    /// Also print the figures that are not drawn (the files have them in any case)
+    /// Also print the figures that have no chart (files always contain them)
     #[arg(long)]
     pub details: bool,
 
-    /// Also write every single run to FILE, as CSV
+    /// Also write each run to FILE, as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
 
-    /// Also write everything that was measured, and on what, to FILE, as JSON
+    /// Also write the report to FILE, as JSON: runs, settings, servers and machine
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people
+    /// Aligned table
     Table,
-    /// Tab-separated values, for programs
+    /// Tab-separated values
     Tsv,
 }
 

@@ -16,37 +16,44 @@ use super::sentences;
 
 /// Show results as one HTML page
 ///
-/// Reads all files DIR/*.json that --json has written, and writes
-/// DIR/index.html, which needs nothing else to be read, and each of its charts
-/// as an SVG and a PNG file. Prints what each benchmark comes to.
+/// Reads DIR/*.json, files that --json has written. Writes DIR/index.html, a
+/// self-contained page, and each chart as SVG and PNG. Prints a summary of each
+/// benchmark.
 ///
 /// Example: pinpoint-bench report results --assert 'pingpong.ratio@1000>=100'
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
-    /// The folder with the results, to which the page is added
+    /// Directory with the results; the page is written to it
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 
-    /// Exit with 1 unless the results meet this, such as 'pingpong.ratio@1000>=100' (repeatable)
+    /// Exit with 1 if this condition is false, such as 'pingpong.ratio@1000>=100' (repeatable)
     ///
-    /// BENCHMARK[/WORKLOAD].WHAT[:TARGET]@X, one of >=, <=, > and <, and a
-    /// number. WHAT is FIGURE.STATISTIC, a STATISTIC of the benchmark's main
-    /// figure, or the median of a FIGURE. STATISTIC is one of ratio (the median of
-    /// the pairs, to the first target), median, min and max. Without TARGET it is
-    /// that of the second one. X is the place: a number of idle listeners, of
-    /// writers, ...
+    /// A condition is BENCHMARK[/WORKLOAD].WHAT[:TARGET]@X, one of >=, <=, > and <,
+    /// and a number. WHAT is FIGURE.STATISTIC, STATISTIC (of the main figure) or
+    /// FIGURE (its median). STATISTIC is ratio (the median of the ratios to the
+    /// first target), median, min or max. TARGET defaults to the second target. X is
+    /// the position on the axis, such as a number of idle listeners.
     #[arg(long = "assert", value_name = "CONDITION")]
     pub conditions: Vec<Condition>,
 
-    /// Instead of the page: bring the figures, tables and charts of this Markdown file up to
-    /// date (repeatable)
+    /// Update the figures, tables and charts in this Markdown file, instead of writing the page
+    /// (repeatable)
     ///
-    /// They stand between comments, and come from DIR/*.json or DIR/*/*.json; of files with the
-    /// same name, from the one in the last folder. "<!-- table pingpong: stock pinpoint/stock -->"
-    /// is followed by the heading of a table, its rows, and "<!-- end -->": the medians of the
-    /// target "stock", and the ratios of "pinpoint" to it. "<!-- figure pingpong@1000: stock -->"
-    /// is one number, "<!-- chart pingpong: stock pinpoint -->" the file of an image. Nothing is
-    /// shown that has fewer than six runs.
+    /// Reads DIR/*.json, or DIR/*/*.json if DIR contains no such file. Of several files with the
+    /// same name, the one in the last directory counts. Each figure, table or chart follows a
+    /// comment and ends with "<!-- end -->".
+    ///
+    /// "<!-- figure pingpong@1000: stock -->" is one number: the median of the target "stock".
+    ///
+    /// "<!-- table pingpong: stock pinpoint/stock -->" is a table with a column for the target
+    /// "stock" and a column for the ratio of "pinpoint" to "stock". Each line of the comment adds
+    /// one row for each X, or only one row if it names X, as in "LABEL = pingpong@1000: stock".
+    /// The two lines of the table's heading are kept.
+    ///
+    /// "<!-- chart pingpong: stock pinpoint -->" is an image. Its SVG file is written.
+    ///
+    /// A figure or table from fewer than six runs is an error.
     #[arg(long, value_name = "FILE", conflicts_with = "conditions")]
     pub markdown: Vec<PathBuf>,
 }

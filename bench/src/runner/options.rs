@@ -11,7 +11,7 @@ use crate::report::output::OutputArgs;
 
 #[derive(Debug, Args, Serialize)]
 pub struct CommonArgs {
-    /// Runs at each point, for each target; a verdict takes six
+    /// Runs per point and server; a verdict needs at least six
     #[arg(
         long,
         value_name = "N",
@@ -20,7 +20,7 @@ pub struct CommonArgs {
     )]
     pub runs: u32,
 
-    /// Give up when anything takes longer that no server should take so long for
+    /// Fail if a step takes longer, such as connecting or the arrival of a notification
     #[arg(long, value_name = "TIME", default_value = "60", value_parser = positive_duration)]
     #[serde(serialize_with = "as_seconds")]
     pub timeout: Duration,

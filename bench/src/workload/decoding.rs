@@ -47,10 +47,10 @@ pub struct Decoding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Interface {
-    /// A new WAL sender each time, for pg_recvlogical
+    /// A new WAL sender for each decoding, with pg_recvlogical
     #[value(name = "walsender")]
     WalSender,
-    /// A session that stays, with pg_logical_slot_peek_changes()
+    /// The same session for all decodings, with pg_logical_slot_peek_changes()
     #[value(name = "sql")]
     Sql,
 }

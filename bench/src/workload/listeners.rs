@@ -36,11 +36,11 @@ impl Listeners {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// Every listener gets every notification
+    /// Every listener receives every notification
     Broadcast,
-    /// Identical ones that wait for a listener arrive once (pinpoint.fold)
+    /// A listener receives identical unread notifications once (pinpoint.fold)
     Folded,
-    /// Each notification goes to a few of the listeners (pinpoint.shared_channels)
+    /// A few listeners receive each notification (pinpoint.shared_channels)
     Shared,
 }
 

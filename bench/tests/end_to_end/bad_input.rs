@@ -136,7 +136,7 @@ fn an_initdb_that_fails() {
     let output = bench.run(&format!("pingpong --target a={}", pg_config.display()));
     bench.assert_failed(
         &output,
-        "initdb failed for target \"a\" (exit status: 7); mend what it complains of:\n  no way",
+        "initdb failed for target \"a\" (exit status: 7); fix the error that it reports:\n  no way",
     );
 }
 

@@ -208,7 +208,7 @@ fn a_pgbench_that_fails() {
     bench.assert_failed(
         &output,
         "error: target \"a\": with 1 senders: notify load: pgbench failed (exit status: 2); \
-         mend what it complains of:\n  pgbench: error: no way",
+         fix the error that it reports:\n  pgbench: error: no way",
     );
 }
 

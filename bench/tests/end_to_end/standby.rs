@@ -59,8 +59,8 @@ fn assert_refused(arguments: &str, message: &str) {
 fn what_cannot_have_a_standby_that_listens() {
     assert_refused(
         "--target a=pg_config",
-        "standby cannot measure the target \"a\", as without pg_pinpoint nobody can LISTEN on a \
-         standby: add preload=pg_pinpoint,extension=pg_pinpoint to it",
+        "standby cannot measure the target \"a\", as LISTEN on a standby needs \
+         pg_pinpoint: add preload=pg_pinpoint,extension=pg_pinpoint to it",
     );
     assert_refused(
         "--url postgresql://nowhere/postgres",

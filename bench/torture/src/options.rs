@@ -18,13 +18,13 @@ const ENGINE: &str = "pg_pinpoint";
 /// listener has: signaller, replication control, monitor and the decoding one.
 const MORE_SESSIONS: u32 = 4;
 
-/// Does every listener receive exactly what was committed, in commit order?
+/// Check that listeners receive exactly what was committed, in commit order
 ///
-/// Many writers insert rows and NOTIFY, and are cancelled, terminated and
-/// abandoned in mid-commit, while many listeners come and go. What each of them
-/// receives is compared with what logical decoding reports, which needs the
-/// plugin test_decoding of PostgreSQL's contrib. Exit code 0: no difference; 1:
-/// a difference, a hang or a crash, which is shown; 2: the run itself failed.
+/// Many writers insert rows and notify. Their commits are cancelled, terminated or
+/// abandoned, while many listeners connect and disconnect. The notifications of each
+/// listener are compared with the output of logical decoding. This needs the plugin
+/// test_decoding of PostgreSQL's contrib. Exit code 0: no difference; 1: a
+/// difference, a hang or a crash; 2: the run could not be made.
 ///
 /// Example: pinpoint-bench torture --duration 10min --record failure.jsonl
 #[derive(Debug, Args)]
@@ -41,14 +41,14 @@ pub struct TortureArgs {
 pub enum TortureCommand {
     /// Check a recorded run again
     ///
-    /// What the checker saw is in the file; no server is needed. Exit code 0: no
-    /// difference; 1: a difference, which is shown.
+    /// The file contains everything that the checker needs. No server is started.
+    /// Exit code 0: no difference; 1: a difference.
     Check {
-        /// What --record has written
+        /// A file that --record has written
         #[arg(value_name = "FILE")]
         file: PathBuf,
 
-        /// Write the least part of it that still shows the difference to OUT
+        /// Write the smallest part that still shows the difference to OUT
         #[arg(long, value_name = "OUT")]
         shrink: Option<PathBuf>,
     },
@@ -57,15 +57,15 @@ pub enum TortureCommand {
 /// A run.
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// Go on for this long, in seconds or as 10min
+    /// Duration of the run, in seconds or with a unit (10min)
     #[arg(long, value_name = "TIME", default_value = "60", value_parser = positive_duration)]
     pub duration: Duration,
 
-    /// Do what a run with this seed did [default: a random one]
+    /// Seed of the random choices [default: a random seed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Sessions that write
+    /// Number of sessions that write
     #[arg(
         long,
         value_name = "N",
@@ -74,7 +74,7 @@ pub struct Plan {
     )]
     pub writers: u32,
 
-    /// Sessions that listen
+    /// Number of sessions that listen
     #[arg(
         long,
         value_name = "N",
@@ -83,7 +83,7 @@ pub struct Plan {
     )]
     pub listeners: u32,
 
-    /// Sessions that ask which channels have changed since a position (with pg_pinpoint only)
+    /// Number of sessions that call pinpoint.changed_since() (with pg_pinpoint only)
     #[arg(
         long,
         value_name = "N",
@@ -92,7 +92,7 @@ pub struct Plan {
     )]
     pub position_clients: u32,
 
-    /// Channels that are written to
+    /// Number of channels
     #[arg(
         long,
         value_name = "N",
@@ -101,23 +101,23 @@ pub struct Plan {
     )]
     pub channels: u32,
 
-    /// Have every second listener on a hot standby, which is paused, restarted and promoted
+    /// Connect every second listener to a hot standby, which is paused, restarted and promoted
     #[arg(long)]
     pub standby: bool,
 
-    /// Let listeners share half of their channels, so that each notification goes to a few
+    /// Let each listener share half of the channels
     #[arg(long)]
     pub sharing: bool,
 
-    /// Plant a fault into pg_pinpoint, which the torture must find
+    /// Plant a fault in pg_pinpoint; the torture must find it
     #[arg(long, value_enum, default_value_t = Fault::None)]
     pub fault: Fault,
 
-    /// Anything that takes longer is a hang
+    /// Report a step that takes longer as a hang
     #[arg(long, value_name = "TIME", default_value = "60", value_parser = positive_duration)]
     pub timeout: Duration,
 
-    /// Write all that the checker sees to FILE, for "torture check" (of the last target)
+    /// Write everything that the checker sees to FILE, for `torture check` (last target only)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -192,20 +192,21 @@ impl Plan {
 /// Values of pinpoint.debug_fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
+    /// No fault
     None,
-    /// Publish in order of arrival: a difference is to be found
+    /// Publish in order of arrival (found as a difference)
     #[value(name = "arrival_order")]
     ArrivalOrder,
-    /// Drop the signals that are left to the waker: a hang is to be found
+    /// Discard the signals that senders leave to the waker (found as a hang)
     #[value(name = "drop_signals")]
     DropSignals,
-    /// Advance the counter of positions before the places: a change is not reported
+    /// Advance the counter of positions before the places are set (found as a missed change)
     #[value(name = "counter_first")]
     CounterFirst,
-    /// Do not set the places of positions: a change is not reported
+    /// Do not set the places of positions (found as a missed change)
     #[value(name = "missing_place")]
     MissingPlace,
-    /// Count transactions for positions when they are published: a change is not reported
+    /// Count transactions at publication (found as a missed change)
     #[value(name = "count_late")]
     CountLate,
 }

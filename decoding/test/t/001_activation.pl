@@ -182,7 +182,7 @@ system_or_bail($deny, 'exec', 'pg_ctl', '--wait', '--silent',
 	'--pgdata', $node->data_dir, '--log', $node->logfile, 'start');
 $node->_update_pid(1);
 like(log_since($node),
-	qr/WARNING:  pg_pinpoint_decoding is not active: could not make memory executable: Operation not permitted\n.*DETAIL:  Logical decoding works as without it\./,
+	qr/WARNING:  pg_pinpoint_decoding is not active: could not make memory executable: Operation not permitted\n.*DETAIL:  Logical decoding works as it does without the library\./,
 	'refused: memory that may not become executable');
 is($node->safe_psql('postgres', $look_up), $found, 'look-ups work');
 is(pages_of_no_file(), 0, "all code is the files'");

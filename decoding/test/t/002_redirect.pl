@@ -33,7 +33,7 @@ push @toolchains,
 	options  => [ '-DEMULATED', '-Wl,--wrap=readdir' ]
   } if $machine ne 'aarch64';
 
-my $written = "the code at the function victim is not what the program's file has:"
+my $written = "the code of the function victim differs from the program's file:"
   . ' there may be a uprobe, a breakpoint or a patch';
 
 my $toolchain;

@@ -103,7 +103,7 @@ is_deeply(
 	'are counted by pg_stat_statements');
 
 # The server warns of the other order, in which nothing counts them.
-my $warning = qr/WARNING:  a library that is loaded before pg_pinpoint does not see NOTIFY statements\n.*Name pg_pinpoint first/;
+my $warning = qr/WARNING:  a library that is loaded before pg_pinpoint does not see NOTIFY statements\n.*Put pg_pinpoint first/;
 unlike(slurp_file($node->logfile), $warning, 'no warning if pg_pinpoint is loaded first');
 my $other_order = new_node('other_order', preload => 'pg_stat_statements, pg_pinpoint');
 like(slurp_file($other_order->logfile), $warning, 'a warning if another library is loaded before pg_pinpoint');

@@ -160,7 +160,7 @@ sub is_disconnected
 		[
 			'FATAL', '57P01', 'terminating connection due to administrator command',
 			$reason,
-			'Connect and LISTEN again, then read what the missed notifications were about.'
+			'Connect and LISTEN again, then read the current state of the data.'
 		],
 		"$name is told why");
 	ok(wait_until(sub { !stat_listener($observer, $session->pid) }), 'and is gone');

@@ -84,7 +84,7 @@ is_deeply(
 	[ @{ $errors[-1] }{qw(S C D H)} ],
 	[ 'FATAL', '57P01',
 		'The session could not read its notifications.',
-		'Connect and LISTEN again, then read what the missed notifications were about.'
+		'Connect and LISTEN again, then read the current state of the data.'
 	],
 	'the session ends, and says why');
 server_is_clean($observer, 'and nothing of it is left');

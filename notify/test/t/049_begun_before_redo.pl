@@ -54,7 +54,7 @@ is_deeply(
 ok( wait_until(
 		sub {
 			$standby->log_contains(
-				'cannot deliver the notifications of a transaction\n.*DETAIL:  It may have written them before the place in the WAL at which replay began\.',
+				'cannot deliver the notifications of a transaction\n.*DETAIL:  The transaction may have written them before the position in the WAL at which replay began\.',
 				$log);
 		}),
 	'the log says so');

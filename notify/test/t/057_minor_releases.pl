@@ -32,7 +32,7 @@ my $session = connect_to($node);
 my $version = $session->value('SHOW server_version_num');
 ok(IPC::Run::run([ $program, $version ], '>', \$output), 'the version of this server');
 my ($expected) = $output =~ /^\d+ (\d+)$/;
-my $warnings = () = slurp_file($node->logfile) =~ /WARNING: .*has a fault in its own NOTIFY queue/g;
+my $warnings = () = slurp_file($node->logfile) =~ /WARNING: .*has a bug in its own NOTIFY queue/g;
 is($warnings, $expected ? 1 : 0, 'a warning at start if it has the fault, and only then');
 $session->close;
 

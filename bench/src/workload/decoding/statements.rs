@@ -11,10 +11,10 @@ const ALTER: &str = "ALTER TABLE t%s ADD COLUMN added int";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Grouping {
-    /// All INSERTs and ALTER TABLEs in one
+    /// All statements in one transaction
     #[value(name = "single_transaction")]
     SingleTransaction,
-    /// One for each INSERT, and one for each ALTER TABLE
+    /// One transaction per statement
     #[value(name = "transaction_per_table")]
     TransactionPerTable,
 }
