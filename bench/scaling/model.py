@@ -12,6 +12,7 @@ parts become smaller.
 import glob
 import json
 import os
+import re
 
 from servers import Failure
 
@@ -48,11 +49,8 @@ class Parts:
 
 
 def table(heading, rows):
-    print("| " + " | ".join(heading) + " |")
-    print("| --- |" + " ---: |" * (len(heading) - 1))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
-    print()
+    lines = [heading, ["---"] + ["---:"] * (len(heading) - 1), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 # ---- What was measured ----------------------------------------------------------------
@@ -64,14 +62,11 @@ PROCESSES = [("writers", "session that notifies"), ("flushing_writers", "the sam
              ("listeners", "listener, per delivery"), ("receiving", "its client, per delivery"), ("other", "others")]
 
 
-def print_measured(report):
-    parts = Parts(report)
-    if ("replay", 0) not in parts.points:
-        return
+def measured_parts(parts):
     costs = {shape: parts.costs(shape) for shape in SHAPES}
-    table(["microseconds", *(f"{shape}, {role}" for shape in SHAPES for role in ("primary", "standby"))],
-          [[label, *(f"{costs[shape][role][name]:.1f}" if costs[shape][role].get(name) else ""
-                     for shape in SHAPES for role in ("primary", "standby"))] for name, label in PROCESSES])
+    return table(["microseconds", *(f"{shape}, {role}" for shape in SHAPES for role in ("primary", "standby"))],
+                 [[label, *(f"{costs[shape][role][name]:.1f}" if costs[shape][role].get(name) else ""
+                            for shape in SHAPES for role in ("primary", "standby"))] for name, label in PROCESSES])
 
 
 # ---- The same machine: predicted and measured ---------------------------------------------
@@ -90,7 +85,7 @@ def predicted(parts, shape, standbys):
     return 1e6 * cores / (first + standbys * each)
 
 
-def print_validation(parts):
+def validation(parts):
     direct, rows = parts.report["parameters"]["standbys"], []
     for shape in SHAPES:
         for x in range(direct + 2):
@@ -100,7 +95,7 @@ def print_validation(parts):
             rows.append([f"{shape}, {name}", f"{value:,.0f}" if x != 1 else "",
                          "{median:,.0f} ({min:,.0f}-{max:,.0f})".format(**measured),
                          f"{100 * (value / measured['median'] - 1):+.0f} %" if x != 1 else ""])
-    table(["workload, standbys", "predicted", "measured", "error"], rows)
+    return table(["workload, standbys", "predicted", "measured", "error"], rows)
 
 
 # ---- Other machines ------------------------------------------------------------------------
@@ -159,36 +154,53 @@ def rounded(value):
     return f"{float(digits):,.0f}" if value >= 10 else f"{float(digits):g}"
 
 
-def print_limits(parts):
-    sessions = 1000  # that listen on each server
-    for listeners in 1, sessions:
-        rows = []
-        for standbys, upstreams in (0, 0), (10, 10), (100, 100), (100, 10):
-            for cores in 16, 32, 64, 128:
-                found = loads(parts, cores, standbys, upstreams, listeners)
-                first = max(found, key=found.get)
-                limit = 1 / found[first]
-                everyone = sessions * (standbys + 1)
-                name = f"{standbys}" if upstreams == standbys else f"{standbys}, {standbys - upstreams} of them cascading"
-                rows.append([f"{name}; {cores} cores", rounded(limit), rounded(limit * listeners * (standbys + 1)), first,
-                             rounded(stock_limit(15, cores, everyone)),
-                             rounded(stock_limit(19, cores, listeners * (standbys + 1)))])
-        table(["standbys", "notifications", "deliveries", "limit", "stock 15", "stock 19"], rows)
+def limits(parts, listeners):
+    """Limits of notifications that have so many listeners on each server, beside stock PostgreSQL with all
+    listeners on its only server. Stock 15 wakes all sessions that listen on any channel."""
+    sessions, rows = 1000, []  # that listen on each server
+    for standbys, upstreams in (0, 0), (10, 10), (100, 100), (100, 10):
+        for cores in 16, 32, 64, 128:
+            found = loads(parts, cores, standbys, upstreams, listeners)
+            first = max(found, key=found.get)
+            name = f"{standbys}" if upstreams == standbys else f"{standbys}, {standbys - upstreams} of them cascading"
+            rows.append([f"{name}; {cores} cores", rounded(1 / found[first]),
+                         rounded(listeners * (standbys + 1) / found[first]), first,
+                         rounded(stock_limit(15, cores, sessions * (standbys + 1))),
+                         rounded(stock_limit(19, cores, listeners * (standbys + 1)))])
+    return table(["standbys", "notifications", "deliveries", "limit", "stock 15", "stock 19"], rows)
 
 
-def print_one(parts, options):
+def utilisation(parts, options):
     standbys = 10 if options.standbys is None else options.standbys
     upstreams = standbys if options.upstreams is None else options.upstreams
     cores, listeners = options.cores or 16, options.listeners or 1
     found = loads(parts, cores, standbys, upstreams, listeners)
     limit = 1 / max(found.values())
-    print(f"{cores} cores, {standbys} standbys ({upstreams} of them stream from the primary), a notification has "
-          f"{listeners} listeners on each server: at most {rounded(limit)} notifications per second, "
-          f"{rounded(limit * listeners * (standbys + 1))} deliveries.\n")
     rate = options.rate or limit
-    table(["resource", "limit, notifications per second", f"used at {rounded(rate)} per second"],
-          [[name, rounded(1 / share), f"{100 * rate * share:.0f} %"] for name, share in
-           sorted(found.items(), key=lambda item: -item[1])])
+    return (f"{cores} cores, {standbys} standbys ({upstreams} of them stream from the primary), a notification has "
+            f"{listeners} listeners on each server: at most {rounded(limit)} notifications per second, "
+            f"{rounded(limit * listeners * (standbys + 1))} deliveries.\n\n"
+            + table(["resource", "limit, notifications per second", f"used at {rounded(rate)} per second"],
+                    [[name, rounded(1 / share), f"{100 * rate * share:.0f} %"] for name, share in
+                     sorted(found.items(), key=lambda item: -item[1])]))
+
+
+def tables(parts):
+    return {"parts": measured_parts(parts), "throughput": validation(parts),
+            "one listener": limits(parts, 1), "1,000 listeners": limits(parts, 1000)}
+
+
+def update(page, found):
+    """Write the tables into a page, between comments <!-- model NAME --> and <!-- end -->."""
+    with open(page) as file:
+        text = file.read()
+    for name, rows in found.items():
+        text, n = re.subn(f"(<!-- model {name} -->\n).*?(<!-- end -->)", lambda match: match[1] + rows + match[2],
+                          text, flags=re.DOTALL)
+        if n != 1:
+            raise Failure(f"{page} has no place for the table \"{name}\"")
+    with open(page, "w") as file:
+        file.write(text)
 
 
 def main(options):
@@ -197,9 +209,10 @@ def main(options):
     if ("replay", 0) not in parts.points:
         raise Failure(f"{options.model} is not a report of this program with standbys")
     if any(value is not None for value in (options.cores, options.standbys, options.upstreams, options.listeners, options.rate)):
-        print_one(parts, options)
+        print(utilisation(parts, options), end="")
+    elif options.page:
+        update(options.page, tables(parts))
     else:
-        print_measured(parts.report)
-        print_validation(parts)
-        print_limits(parts)
+        for name, rows in tables(parts).items():
+            print(f"{name}\n\n{rows}")
     return 0

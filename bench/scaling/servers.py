@@ -156,7 +156,7 @@ class Server:
             except OSError:
                 continue
             if int(entry) == self.pid:
-                used["writers"] = sum(map(int, fields[13:15])) / TICK
+                used["writers"] = used.get("writers", 0) + sum(map(int, fields[13:15])) / TICK
                 kind = "other"
             elif int(entry) in listeners:
                 kind = "listeners"
@@ -164,7 +164,9 @@ class Server:
                 continue
             else:
                 found = re.search(r"walsender|startup|walreceiver|waker", title)
-                kind = found.group() if found else "other"
+                # a session that is ending has a title, or none at all
+                is_session = title == "" or "[local]" in title
+                kind = found.group() if found else "writers" if is_session else "other"
             used[kind] = used.get(kind, 0) + seconds
         return used
 
