@@ -139,7 +139,18 @@ class Server:
 
     def processor_seconds(self, listeners):
         """The processor time of the server's processes, by what they do. Sessions that have
-        ended are "writers". Argument: the process IDs of the listeners' sessions."""
+        ended are "writers": all others than the listeners', whose process IDs are the argument."""
+        found = []
+
+        def all_writers_have_ended():
+            found[:] = [self.sum_of_processes(listeners)]
+            return found[0] is not None
+
+        wait_until(all_writers_have_ended, "sessions have ended")
+        return found[0]
+
+    def sum_of_processes(self, listeners):
+        """The same; None while a session ends, because its time may be counted twice, or not at all."""
         used = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -154,19 +165,21 @@ class Server:
                 with open(f"/proc/{entry}/cmdline") as file:
                     title = file.read()
             except OSError:
-                continue
+                return None
+            process = re.search(r"walsender|startup|walreceiver|waker", title)
             if int(entry) == self.pid:
-                used["writers"] = used.get("writers", 0) + sum(map(int, fields[13:15])) / TICK
+                used["writers"] = sum(map(int, fields[13:15])) / TICK
                 kind = "other"
             elif int(entry) in listeners:
                 kind = "listeners"
             elif int(entry) == self.control.pid:
                 continue
+            elif process:
+                kind = process.group()
+            elif title == "" or "[local]" in title:
+                return None
             else:
-                found = re.search(r"walsender|startup|walreceiver|waker", title)
-                # a session that is ending has a title, or none at all
-                is_session = title == "" or "[local]" in title
-                kind = found.group() if found else "writers" if is_session else "other"
+                kind = "other"
             used[kind] = used.get(kind, 0) + seconds
         return used
 
@@ -178,7 +191,6 @@ class Server:
 
 
 def wait_for_end(pids):
-    """Sessions that were closed need a moment. Their processor time counts as writers' then."""
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "sessions have ended")
 
 
