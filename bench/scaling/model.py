@@ -87,15 +87,15 @@ def predicted(parts, shape, standbys):
 
 def validation(parts):
     direct, rows = parts.report["parameters"]["standbys"], []
-    for shape in SHAPES:
-        for x in range(direct + 2):
-            name = f"{x}" if x <= direct else f"{direct} and a cascading one"
+    for x in range(direct + 2):
+        row = [f"{x}" if x <= direct else f"{direct} and a cascading one"]
+        for shape in SHAPES:
             measured = parts.points[shape, x]["primary"]["notifications_per_sec"]
             value = predicted(parts, shape, x)
-            rows.append([f"{shape}, {name}", f"{value:,.0f}" if x != 1 else "",
-                         "{median:,.0f} ({min:,.0f}-{max:,.0f})".format(**measured),
-                         f"{100 * (value / measured['median'] - 1):+.0f} %" if x != 1 else ""])
-    return table(["workload, standbys", "predicted", "measured", "error"], rows)
+            row += [f"{value:,.0f}" if x != 1 else "", "{median:,.0f} ({min:,.0f}-{max:,.0f})".format(**measured),
+                    f"{100 * (value / measured['median'] - 1):+.0f} %" if x != 1 else ""]
+        rows.append(row)
+    return table(["standbys", *(f"{shape}, {what}" for shape in SHAPES for what in ("predicted", "measured", "error"))], rows)
 
 
 # ---- Other machines ------------------------------------------------------------------------
@@ -116,18 +116,18 @@ def loads(parts, cores, standbys, upstreams, listeners):
         return listeners * (costs["listeners"] + costs.get("waker", 0) / copies)
 
     found = {
-        "lock of the primary": (LOCK + LOCK_PER_LISTENER * listeners) / 1e6,
-        "cores of the primary": (primary["flushing_writers"] + primary["other"] + upstreams * primary["walsender"]
+        "lock": (LOCK + LOCK_PER_LISTENER * listeners) / 1e6,
+        "primary's cores": (primary["flushing_writers"] + primary["other"] + upstreams * primary["walsender"]
                                  + per_listener(primary)) / 1e6 / cores,
-        "network of the primary": (upstreams * wal + listeners * packet) / NETWORK,
+        "primary's network": (upstreams * wal + listeners * packet) / NETWORK,
     }
     if standbys:
         found.update({
-            "WAL sender": primary["walsender"] / 1e6,
-            "startup process": startup / 1e6,
-            "cores of a standby": (standby["walreceiver"] + startup + standby["other"] + more * primary["walsender"]
+            "a WAL sender": primary["walsender"] / 1e6,
+            "startup": startup / 1e6,
+            "standby's cores": (standby["walreceiver"] + startup + standby["other"] + more * primary["walsender"]
                                    + per_listener(standby)) / 1e6 / cores,
-            "network of a standby": (more * wal + listeners * packet) / NETWORK,
+            "standby's network": (more * wal + listeners * packet) / NETWORK,
         })
     return found
 
@@ -154,20 +154,22 @@ def rounded(value):
     return f"{float(digits):,.0f}" if value >= 10 else f"{float(digits):g}"
 
 
-def limits(parts, listeners):
+def limits(parts):
     """Limits of notifications that have so many listeners on each server, beside stock PostgreSQL with all
     listeners on its only server. Stock 15 wakes all sessions that listen on any channel."""
-    sessions, rows = 1000, []  # that listen on each server
-    for standbys, upstreams in (0, 0), (10, 10), (100, 100), (100, 10):
-        for cores in 16, 32, 64, 128:
-            found = loads(parts, cores, standbys, upstreams, listeners)
-            first = max(found, key=found.get)
+    sessions, sizes, rows = 1000, (16, 32, 64, 128), []  # sessions that listen on each server; cores
+    for listeners in 1, sessions:
+        for standbys, upstreams in (0, 0), (10, 10), (100, 100), (100, 10):
             name = f"{standbys}" if upstreams == standbys else f"{standbys}, {standbys - upstreams} of them cascading"
-            rows.append([f"{name}; {cores} cores", rounded(1 / found[first]),
-                         rounded(listeners * (standbys + 1) / found[first]), first,
-                         rounded(stock_limit(15, cores, sessions * (standbys + 1))),
-                         rounded(stock_limit(19, cores, listeners * (standbys + 1)))])
-    return table(["standbys", "notifications", "deliveries", "limit", "stock 15", "stock 19"], rows)
+            row = [name, f"{listeners:,}", f"{listeners * (standbys + 1):,}"]
+            for cores in sizes:
+                found = loads(parts, cores, standbys, upstreams, listeners)
+                first = max(found, key=found.get)
+                row.append(f"{rounded(1 / found[first])}, {first}")
+            rows.append(row + [rounded(stock_limit(15, sizes[-1], sessions * (standbys + 1))),
+                               rounded(stock_limit(19, sizes[-1], listeners * (standbys + 1)))])
+    return table(["standbys", "listeners", "deliveries", *(f"{cores} cores" for cores in sizes),
+                  *(f"stock {version}, {sizes[-1]} cores" for version in (15, 19))], rows)
 
 
 def utilisation(parts, options):
@@ -187,7 +189,7 @@ def utilisation(parts, options):
 
 def tables(parts):
     return {"parts": measured_parts(parts), "throughput": validation(parts),
-            "one listener": limits(parts, 1), "1,000 listeners": limits(parts, 1000)}
+            "limits": limits(parts)}
 
 
 def update(page, found):
