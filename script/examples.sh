@@ -3,8 +3,8 @@
 # run against the stock server and with pg_pinpoint. A client passes when it does
 # what it should on both, with the same outcome, and when it misses nothing while
 # connections are lost, the server restarts and a standby is promoted. Then the job queues of bench/queues,
-# so briefly that it is no measurement: jobs are done, and through pg_pinpoint. And the
-# bridge to NATS, with the page that shows what it publishes.
+# so briefly that it is no measurement: jobs are done, and through pg_pinpoint. The same for
+# bench/scaling. And the bridge to NATS, with the page that shows what it publishes.
 
 # The tool that an example is built with.
 example_tool() {
@@ -201,6 +201,33 @@ smoke_queues() {
 			print_log "$log"
 		fi
 	done
+}
+
+# The measurement of bench/scaling, and the tables that docs/scaling.md has from its record.
+smoke_scaling() {
+	local log=$WORK/scaling.log records=("$ROOT"/docs/results/*/scaling.json)
+
+	command -v python3 >/dev/null || {
+		not_run bench/scaling "there is no python3"
+		return
+	}
+	if run quietly "$log" "$ROOT/bench/scaling/run" --standbys 1 --runs 1 --seconds 1 \
+		--json "$WORK/scaling.json" &&
+		run quietly "$log" "$ROOT/bench/scaling/run" --model "$WORK/scaling.json"; then
+		count 1 0 0
+		echo "bench/scaling: measured, and calculated"
+	else
+		count 0 1 1 bench/scaling "$log" '^failed'
+		print_log "$log"
+	fi
+	cp "$ROOT/docs/scaling.md" "$WORK/scaling.md"
+	if run quietly "$log" "$ROOT/bench/scaling/run" --model "${records[-1]}" \
+		--page "$WORK/scaling.md" && diff "$ROOT/docs/scaling.md" "$WORK/scaling.md" >>"$log"; then
+		count 1 0 0
+	else
+		count 0 1 1 "the tables of docs/scaling.md: run script/figures" "$log" '^[<>]|^failed'
+		print_log "$log"
+	fi
 }
 
 # The bridge of examples/nats, and the page of examples/browser. Their tests start servers

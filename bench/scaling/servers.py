@@ -1,0 +1,201 @@
+"""Throwaway servers for run: a primary, its standbys, and what their processes have used."""
+
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+DEADLINE = 120
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Failure(Exception):
+    """Something does not work; the text says what."""
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > end:
+            raise Failure(f"not within {DEADLINE} seconds: {what}")
+        time.sleep(0.002)
+
+
+def environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+
+
+def as_server_user(*command):
+    """Run a command to its end. PostgreSQL does not run as root."""
+    options = {}
+    if os.geteuid() == 0:
+        options = {"user": "postgres", "group": "postgres", "extra_groups": []}
+    result = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, cwd="/", env=environment(), **options)
+    if result.returncode != 0:
+        raise Failure(f"{' '.join(command)}:\n{result.stdout.strip()[-2000:]}")
+
+
+class Session:
+    """A connection. A listener is read as bytes, so that the program costs little."""
+
+    def __init__(self, server):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(DEADLINE)
+        self.socket.connect(f"{server.folder}/.s.PGSQL.5432")
+        self.buffer = b""
+        start = b"user\0postgres\0database\0postgres\0\0"
+        self.socket.sendall(struct.pack("!ii", len(start) + 8, 196608) + start)
+        self.pid = next(struct.unpack("!i", body[:4])[0] for kind, body in self.answer() if kind == b"K")
+
+    def message(self):
+        """The next message: its type and its body."""
+        while len(self.buffer) < 5 or len(self.buffer) < 1 + struct.unpack("!i", self.buffer[1:5])[0]:
+            data = self.socket.recv(65536)
+            if not data:
+                raise Failure("the server has closed a connection")
+            self.buffer += data
+        end = 1 + struct.unpack("!i", self.buffer[1:5])[0]
+        kind, body = self.buffer[:1], self.buffer[5:end]
+        self.buffer = self.buffer[end:]
+        return kind, body
+
+    def answer(self):
+        """All messages until the server is ready for a query."""
+        messages = []
+        while not messages or messages[-1][0] != b"Z":
+            messages.append(self.message())
+            if messages[-1][0] == b"E":
+                raise Failure(messages[-1][1].replace(b"\0", b" ").decode())
+        return messages
+
+    def query(self, text):
+        """Run SQL; return the first column of the last row, as text."""
+        text = text.encode() + b"\0"
+        self.socket.sendall(b"Q" + struct.pack("!i", len(text) + 4) + text)
+        value = None
+        for kind, body in self.answer():
+            if kind == b"D":
+                length = struct.unpack("!i", body[2:6])[0]
+                value = body[6:6 + length].decode() if length >= 0 else None
+        return value
+
+    def close(self):
+        self.socket.close()
+
+
+class Server:
+    """A primary, or a standby of another server."""
+
+    def __init__(self, bindir, folder, settings, upstream=None):
+        self.bindir, self.folder, self.upstream = bindir, folder, upstream
+        self.data = f"{folder}/data"
+        as_server_user("mkdir", folder)
+        if upstream:
+            as_server_user(f"{bindir}/pg_basebackup", "-h", upstream.folder, "-p", "5432", "-U", "postgres",
+                           "-D", self.data, "-R", "-c", "fast", "-X", "stream")
+        else:
+            as_server_user(f"{bindir}/initdb", "-D", self.data, "-U", "postgres", "-A", "trust",
+                           "--locale=C", "--encoding=UTF8")
+        with open(f"{self.data}/postgresql.conf", "a") as conf:
+            for name, value in {**settings, "listen_addresses": "", "port": "5432",
+                                "unix_socket_directories": folder}.items():
+                conf.write(f"{name} = '{value}'\n")
+        self.control = None
+
+    def start(self):
+        try:
+            as_server_user(f"{self.bindir}/pg_ctl", "-D", self.data, "-l", f"{self.folder}/log", "-s", "-w", "start")
+        except Failure:
+            with open(f"{self.folder}/log") as log:
+                raise Failure("a server does not start:\n" + log.read()[-2000:]) from None
+        with open(f"{self.data}/postmaster.pid") as file:
+            self.pid = int(file.readline())
+        self.control = Session(self)
+        if self.upstream:
+            self.catch_up()
+
+    def stop(self, mode="fast"):
+        if self.control:
+            self.control.close()
+            self.control = None
+        if os.path.exists(f"{self.data}/postmaster.pid"):
+            as_server_user(f"{self.bindir}/pg_ctl", "-D", self.data, "-s", "-w", "-m", mode, "stop")
+
+    def wal_position(self, function):
+        """In bytes."""
+        return int(self.control.query(f"SELECT coalesce({function}() - '0/0', 0)"))
+
+    def catch_up(self, function="pg_last_wal_replay_lsn"):
+        """Wait until everything that the primary has written has been replayed (received) here."""
+        primary = self
+        while primary.upstream:
+            primary = primary.upstream
+        end = primary.wal_position("pg_current_wal_flush_lsn")
+        wait_until(lambda: self.wal_position(function) >= end, "a standby has caught up")
+
+    def processor_seconds(self, listeners):
+        """The processor time of the server's processes, by what they do. Sessions that have
+        ended are "writers": all others than the listeners', whose process IDs are the argument."""
+        found = []
+
+        def all_writers_have_ended():
+            found[:] = [self.sum_of_processes(listeners)]
+            return found[0] is not None
+
+        wait_until(all_writers_have_ended, "sessions have ended")
+        return found[0]
+
+    def sum_of_processes(self, listeners):
+        """The same; None while a session ends, because its time may be counted twice, or not at all."""
+        used = {}
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+                if int(entry) != self.pid and int(fields[1]) != self.pid:
+                    continue
+                seconds = (int(fields[11]) + int(fields[12])) / TICK
+                if os.path.exists(f"/proc/{entry}/schedstat"):  # the same in nanoseconds
+                    with open(f"/proc/{entry}/schedstat") as file:
+                        seconds = int(file.read().split()[0]) / 1e9
+                with open(f"/proc/{entry}/cmdline") as file:
+                    title = file.read()
+            except OSError:
+                return None
+            process = re.search(r"walsender|startup|walreceiver|waker", title)
+            if int(entry) == self.pid:
+                used["writers"] = sum(map(int, fields[13:15])) / TICK
+                kind = "other"
+            elif int(entry) in listeners:
+                kind = "listeners"
+            elif int(entry) == self.control.pid:
+                continue
+            elif process:
+                kind = process.group()
+            elif title == "" or "[local]" in title:
+                return None
+            else:
+                kind = "other"
+            used[kind] = used.get(kind, 0) + seconds
+        return used
+
+    def counters(self):
+        """Signals sent to listeners, and notifications delivered."""
+        text = self.control.query("SELECT coalesce(sum(signals), 0) || ' ' || coalesce(sum(delivered), 0)"
+                                  " FROM pinpoint.stat_notify")
+        return [int(word) for word in text.split()]
+
+
+def wait_for_end(pids):
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "sessions have ended")
+
+
+def on_signal(number, _):
+    # a second one does not keep the servers from being stopped
+    for each in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
