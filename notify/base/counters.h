@@ -32,7 +32,7 @@ typedef enum PinpointCounter
 	PINPOINT_COUNT_REASSIGNED,	/* given to another session that shares the
 								 * channel */
 	PINPOINT_COUNT_WARNED,		/* warnings of listeners that were behind */
-	PINPOINT_COUNT_DISCONNECTED,	/* listeners ended as they were behind */
+	PINPOINT_COUNT_DISCONNECTED,	/* listeners, for any reason */
 	PINPOINT_COUNT_QUEUE_FULL,	/* transactions that failed, */
 	PINPOINT_COUNT_DISK_FULL,	/* likewise */
 	PINPOINT_NCOUNTERS
