@@ -280,7 +280,7 @@ clean_up() {
 		mapfile -t pids < <(processes_below "$WORK")
 		[ "${#pids[@]}" -gt 0 ] || break
 		kill "-$signal" "${pids[@]}" 2>/dev/null
-		wait_until_not 15 any_process_below "$WORK"
+		wait_until_not 10 any_process_below "$WORK"
 	done
 	rm -rf "$WORK"
 	WORK=
