@@ -188,8 +188,8 @@ impl BenchmarkCommand {
     /// The description of what is to be measured. The axis has the name of the option that
     /// varies.
     pub fn benchmark(&self) -> anyhow::Result<Benchmark> {
-        let about = |name, question, (option, label): (&str, &str), scale| {
-            Benchmark::new(name, question, Axis::new(option, label, scale))
+        let about = |name, question, (option, label): (&str, &str)| {
+            Benchmark::new(name, question, Axis::new(option, label, Logarithmic))
         };
         match self {
             Self::Pingpong(args) => args.own.describe(about(
@@ -197,84 +197,71 @@ impl BenchmarkCommand {
                 "How many round trips per second do two sessions make while others listen on \
                  channels of their own?",
                 ("idle_listeners", "idle listeners"),
-                Logarithmic,
             )),
             Self::Multicast(args) => args.own.describe(about(
                 "multicast",
                 "How many round trips per second does a session make to a group of listeners \
                  that all answer?",
                 ("group", "listeners in the group"),
-                Logarithmic,
             )),
             Self::Commit(args) => args.own.describe(about(
                 "commit",
                 "What does a notification add to a transaction that writes?",
                 ("writers", "writers"),
-                Logarithmic,
             )),
             Self::Notify(args) => args.own.describe(about(
                 "notify",
                 "How many notifications per second can many sessions send?",
                 ("senders", "senders"),
-                Logarithmic,
             )),
             Self::Queue(args) => args.own.describe_queue(about(
                 "queue",
                 "How many transactions per second can notify a channel that many listen on?",
                 ("listeners", "listeners"),
-                Logarithmic,
             )),
             Self::Channels(args) => args.own.describe(about(
                 "channels",
                 "How long does a sender wait for the COMMIT of notifications on many channels?",
                 ("channels", "channels"),
-                Logarithmic,
             )),
             Self::Listeners(args) => args.own.describe(about(
                 "listeners",
                 "How long does a sender wait for its COMMIT when more and more sessions listen?",
                 ("listeners", "listeners"),
-                Logarithmic,
             )),
-            Self::Idle(args) => args.own.describe(about(
+            Self::Idle(args) => args.own.describe(Benchmark::new(
                 "idle",
                 "How long does a sender wait for its COMMIT when more and more sessions are \
                  connected that do not listen?",
-                ("idle_sessions", "idle sessions"),
-                Linear,
+                Axis::new("idle_sessions", "idle sessions", Linear),
             )),
             Self::Hub(args) => args.own.describe(about(
                 "hub",
                 "How long does one notification to many listeners take, for the sender and until \
                  all have it?",
                 ("listeners", "listeners"),
-                Logarithmic,
             )),
             Self::Listen(args) => args.own.describe_listen(about(
                 "listen",
                 "How many times per second can many sessions LISTEN, UNLISTEN and NOTIFY \
                  themselves?",
                 ("connections", "connections"),
-                Logarithmic,
             )),
             Self::Overhead(args) => args.own.describe_overhead(about(
                 "overhead",
                 "What does the library cost a server that does something else?",
                 ("connections", "connections"),
-                Logarithmic,
             )),
             Self::Decode(args) => args.own.describe(about(
                 "decode",
                 "How long does logical decoding take for DDL on many tables?",
                 ("tables", "tables"),
-                Logarithmic,
             )),
             Self::Standby(args) => args.own.describe(about(
                 "standby",
                 "How long does a notification take to a listener on a standby, and what does it \
                  cost the sender?",
                 ("writers", "writers"),
-                Logarithmic,
             )),
         }
     }
