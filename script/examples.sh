@@ -6,67 +6,71 @@
 # so briefly that it is no measurement: jobs are done, and through pg_pinpoint. The same for
 # bench/scaling. And the bridge to NATS, with the page that shows what it publishes.
 
-# The tool that an example is built with.
-example_tool() {
-	case $1 in
-		python-*) echo python3 ;;
-		javascript-*) echo npm ;;
-		go-*) echo go ;;
-		java-*) echo mvn ;;
-		rust-*) echo cargo ;;
-	esac
-}
-
-# Build an example in its folder. What it needs comes from the package registries,
-# in the versions that its lock file names.
-build_example() {
-	case $1 in
-		python-*) python3 -m venv venv && venv/bin/pip install -q \
-			--disable-pip-version-check --no-deps -r requirements.txt ;;
-		javascript-*) npm ci --silent --no-audit --no-fund ;;
-		go-*) go build -mod=readonly -o example . ;;
-		java-*) mvn -q -B compile dependency:copy-dependencies ;;
-		rust-*) cargo build -q --locked ;;
-	esac
-}
-
-# Set RUN_EXAMPLE to the command of an example that was built.
-example_command() {
+# What an example is built with: TOOL, and BUILD, a command for its folder. What it needs comes from the
+# package registries, in the versions that its lock file names. EXAMPLE is the command that is built.
+# Arguments: its name, which begins with the language, and its folder.
+describe_example() {
 	local dir=$2
 	case $1 in
-		python-*) RUN_EXAMPLE=("$dir/venv/bin/python" "$dir/example.py") ;;
-		javascript-*) RUN_EXAMPLE=(node "$dir/example.js") ;;
-		go-*) RUN_EXAMPLE=("$dir/example") ;;
-		java-*) RUN_EXAMPLE=(java -cp "$dir/target/classes:$dir/target/dependency/*" Example) ;;
-		rust-*) RUN_EXAMPLE=("$dir/target/debug/example-${1#rust-}") ;;
+		python-*)
+			TOOL=python3 EXAMPLE=("$dir/venv/bin/python" "$dir/example.py")
+			BUILD='python3 -m venv venv && venv/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.txt'
+			;;
+		javascript-*)
+			TOOL=npm EXAMPLE=(node "$dir/example.js")
+			BUILD='npm ci --silent --no-audit --no-fund'
+			;;
+		go-*)
+			TOOL=go EXAMPLE=("$dir/example")
+			BUILD='go build -mod=readonly -o example .'
+			;;
+		java-*)
+			TOOL=mvn EXAMPLE=(java -cp "$dir/target/classes:$dir/target/dependency/*" Example)
+			BUILD='mvn -q -B compile dependency:copy-dependencies'
+			;;
+		rust-*)
+			TOOL=cargo EXAMPLE=("$dir/target/debug/example-${1#rust-}")
+			BUILD='cargo build -q --locked'
+			;;
 	esac
+}
+
+# Is each of these tools there? If not, say that something is not run. Arguments: what, tools.
+have_tools() {
+	local tool
+	for tool in "${@:2}"; do
+		command -v "$tool" >/dev/null || {
+			not_run "$1" "there is no $tool"
+			return 1
+		}
+	done
+}
+
+# Build something in a folder. Arguments: its name, the folder, a command of the shell.
+build_in() {
+	local log=$WORK/build-${1//\//-}.log
+	run_quietly "$log" env -C "$2" bash -c "$3" || {
+		print_log "$log" 30
+		count 0 1 1 "$1" "$log" '^(npm )?error'
+		return 1
+	}
 }
 
 stage_examples() {
-	local name tool target built=()
+	local dir name built=() target
 
-	command -v python3 >/dev/null || {
-		not_run examples "there is no python3"
-		return
-	}
+	have_tools "examples, bench/queues" python3 || return 0
 	cp -R "$ROOT/examples" "$WORK/examples"
-	for name in "$WORK"/examples/*/; do
-		name=$(basename "$name")
-		tool=$(example_tool "$name")
-		[ -n "$tool" ] || continue # a test of its own: test_nats
-		if ! command -v "$tool" >/dev/null; then
-			not_run "examples/$name" "there is no $tool"
-		elif [ "$tool" = python3 ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+	for dir in "$WORK"/examples/{python,javascript,go,java,rust}-*; do
+		name=$(basename "$dir")
+		describe_example "$name" "$dir"
+		have_tools "examples/$name" "$TOOL" || continue
+		if [ "$TOOL" = python3 ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 			not_run "examples/$name" "python3 has no venv"
-		elif run quietly "$WORK/build-$name.log" in_folder "$WORK/examples/$name" \
-			build_example "$name"; then
+		elif build_in "examples/$name" "$dir" "$BUILD"; then
 			built+=("$name")
-		else
-			print_log "$WORK/build-$name.log" 30
-			count 0 1 1 "examples/$name" "$WORK/build-$name.log" '^error'
 		fi
 	done
-	[ "${#built[@]}" -gt 0 ] || return 0
 	for target in stock pinpoint; do
 		start_example_server "$target"
 		for name in "${built[@]}"; do
@@ -77,15 +81,12 @@ stage_examples() {
 	for name in "${built[@]}"; do
 		compare_example "$name"
 	done
-	for target in stock pinpoint; do
+	[ "${#built[@]}" -eq 0 ] || for target in stock pinpoint; do
 		check_missed "$target" "${built[@]}"
 	done
-}
-
-in_folder() {
-	cd "$1" || return
-	shift
-	"$@"
+	smoke_queues
+	smoke_scaling
+	test_nats
 }
 
 # Not every driver can do Unix sockets, so TCP it is, on loopback. A port that
@@ -132,9 +133,9 @@ run_example() {
 		before=$("${psql[@]}" -d postgres -c 'CREATE EXTENSION pg_pinpoint' \
 			-c "$PUBLISHED")
 	fi
-	example_command "$name" "$WORK/examples/$name"
+	describe_example "$name" "$WORK/examples/$name"
 	supervise quietly "$log" python3 "$WORK/examples/check.py" 127.0.0.1 "$EXAMPLE_PORT" \
-		"${RUN_EXAMPLE[@]}" || rc=$?
+		"${EXAMPLE[@]}" || rc=$?
 	echo "exit code $rc" >>"$log"
 
 	# That it was pg_pinpoint that carried the notifications.
@@ -163,18 +164,15 @@ check_missed() {
 	shift
 	mkdir "$dir"
 	[ "$(id -u)" -ne 0 ] || chown postgres: "$dir"
-	if [ "$target" = stock ] || ! contains python-psycopg "$@"; then
-		:
-	elif command -v pgbouncer >/dev/null; then
+	if [ "$target" = pinpoint ] && contains python-psycopg "$@" &&
+		have_tools examples/python-psycopg/pooled_worker.py pgbouncer; then
 		options=(--pooled "$python ${python%/venv/*}/pooled_worker.py")
-	else
-		not_run examples/python-psycopg/pooled_worker.py "there is no pgbouncer"
 	fi
 	for name in "$@"; do
-		example_command "$name" "$WORK/examples/$name"
-		options+=("$name=${RUN_EXAMPLE[*]@Q}")
+		describe_example "$name" "$WORK/examples/$name"
+		options+=("$name=${EXAMPLE[*]@Q}")
 	done
-	run logged "$log" python3 "$WORK/examples/check_missed.py" "$BINDIR" "$dir" "$target" \
+	run_logged "$log" python3 "$WORK/examples/check_missed.py" "$BINDIR" "$dir" "$target" \
 		"${options[@]}" || rc=$?
 	count "$(matches '^passed ' "$log")" "$(matches '^failed ' "$log")" "$rc" \
 		"examples/check_missed.py, $target" "$log" '^failed '
@@ -188,11 +186,8 @@ smoke_queues() {
 		tool=npm
 		[ "$name" != river ] || tool=go
 		log=$WORK/queue-$name.log
-		if ! command -v python3 >/dev/null; then
-			not_run "bench/queues, $name" "there is no python3"
-		elif ! command -v "$tool" >/dev/null; then
-			not_run "bench/queues, $name" "there is no $tool"
-		elif run quietly "$log" python3 "$WORK/queues/run" --pg-config "$PG_CONFIG" \
+		have_tools "bench/queues, $name" "$tool" || continue
+		if run_quietly "$log" python3 "$WORK/queues/run" --pg-config "$PG_CONFIG" \
 			--queue "$name" --workers 1 --pairs 1 --seconds 1; then
 			count 1 0 0
 			echo "$name: jobs are done on both servers"
@@ -207,13 +202,10 @@ smoke_queues() {
 smoke_scaling() {
 	local log=$WORK/scaling.log records=("$ROOT"/docs/results/*/scaling.json)
 
-	command -v python3 >/dev/null || {
-		not_run bench/scaling "there is no python3"
-		return
-	}
-	if run quietly "$log" "$ROOT/bench/scaling/run" --standbys 1 --runs 1 --seconds 1 \
+	have_tools bench/scaling python3 || return 0
+	if run_quietly "$log" "$ROOT/bench/scaling/run" --standbys 1 --runs 1 --seconds 1 \
 		--json "$WORK/scaling.json" &&
-		run quietly "$log" "$ROOT/bench/scaling/run" --model "$WORK/scaling.json"; then
+		run_quietly "$log" "$ROOT/bench/scaling/run" --model "$WORK/scaling.json"; then
 		count 1 0 0
 		echo "bench/scaling: measured, and calculated"
 	else
@@ -221,7 +213,7 @@ smoke_scaling() {
 		print_log "$log"
 	fi
 	cp "$ROOT/docs/scaling.md" "$WORK/scaling.md"
-	if run quietly "$log" "$ROOT/bench/scaling/run" --model "${records[-1]}" \
+	if run_quietly "$log" "$ROOT/bench/scaling/run" --model "${records[-1]}" \
 		--page "$WORK/scaling.md" && diff "$ROOT/docs/scaling.md" "$WORK/scaling.md" >>"$log"; then
 		count 1 0 0
 	else
@@ -233,27 +225,14 @@ smoke_scaling() {
 # The bridge of examples/nats, and the page of examples/browser. Their tests start servers
 # of their own, for they are killed.
 test_nats() {
-	local tool log=$WORK/nats.log browser=1 rc=0
+	local log=$WORK/nats.log browser='' rc=0
 
-	for tool in go nats-server; do
-		command -v "$tool" >/dev/null || {
-			not_run "examples/nats, examples/browser" "there is no $tool"
-			return
-		}
-	done
-	for tool in npm chromedriver; do
-		[ -z "$browser" ] || command -v "$tool" >/dev/null || {
-			not_run examples/browser "there is no $tool"
-			browser=
-		}
-	done
-	if [ -n "$browser" ] && ! run quietly "$WORK/build-browser.log" \
-		in_folder "$WORK/examples/browser" build_example javascript-browser; then
-		print_log "$WORK/build-browser.log" 30
-		count 0 1 1 examples/browser "$WORK/build-browser.log" '^npm'
-		browser=
+	have_tools "examples/nats, examples/browser" go nats-server || return 0
+	if have_tools examples/browser npm chromedriver; then
+		describe_example javascript- ''
+		! build_in examples/browser "$WORK/examples/browser" "$BUILD" || browser=1
 	fi
-	run logged "$log" in_folder "$WORK/examples/nats" env "BRIDGE_TEST_BROWSER=$browser" \
+	run_logged "$log" env -C "$WORK/examples/nats" "BRIDGE_TEST_BROWSER=$browser" \
 		go test -mod=readonly -count=1 -timeout 300s -v . || rc=$?
 	count "$(matches '^--- PASS' "$log")" "$(matches '^--- FAIL' "$log")" "$rc" \
 		examples/nats "$log" '^--- FAIL|_test\.go:'

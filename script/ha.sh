@@ -24,14 +24,14 @@ build_newer_library() {
 stage_ha() {
 	local log=$WORK/ha.log dir=$WORK/ha rc=0
 
-	run quietly "$WORK/ha-newer.log" build_newer_library || {
+	run_quietly "$WORK/ha-newer.log" build_newer_library || {
 		print_log "$WORK/ha-newer.log" 30
 		count 0 1 1 "a newer library" "$WORK/ha-newer.log" 'error'
 		return
 	}
 	as_server_user mkdir "$dir"
 	cp -R "$ROOT/notify/test/ha" "$WORK/ha-program"
-	run logged "$log" as_server_user /usr/bin/python3 -B "$WORK/ha-program/run.py" \
+	run_logged "$log" as_server_user /usr/bin/python3 -B "$WORK/ha-program/run.py" \
 		--pg-config "$PG_CONFIG" --folder "$dir" \
 		--newer "$WORK/ha-newer/notify/pg_pinpoint.so" \
 		--seed "${PINPOINT_TEST_SEED:-1}" || rc=$?

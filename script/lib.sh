@@ -10,6 +10,14 @@ PG_CONFIG=$(command -v "$PG_CONFIG" || printf '%s' "$PG_CONFIG")
 PG_CONFIG=$(realpath -ms "$PG_CONFIG")
 export PG_CONFIG
 
+# A script prints its head when it is asked for help.
+case ${1-} in
+	-h | --help)
+		sed -n '3,/^$/s/^# \{0,1\}//p' "$0"
+		exit
+		;;
+esac
+
 # Where rustup puts cargo: a shell that is older than the installation does not
 # have it on its PATH.
 if ! command -v cargo >/dev/null && [ -x "${HOME:-}/.cargo/bin/cargo" ]; then
@@ -41,14 +49,12 @@ die() {
 
 # Print a command as a person would type it.
 show() {
-	local word line=
-	for word in "$@"; do
-		case $word in
-			'' | *[!A-Za-z0-9_.,:=/@%+-]*) line+=" ${word@Q}" ;;
-			*) line+=" $word" ;;
-		esac
-	done
-	printf '+%s\n' "$line"
+	printf '+%s\n' "$(printf ' %q' "$@")"
+}
+
+# Does the list, a word and then others, have the word?
+contains() {
+	[[ " ${*:2} " == *" $1 "* ]]
 }
 
 # ---- Running commands -------------------------------------------------------
@@ -59,7 +65,28 @@ run() {
 	supervise "$@"
 }
 
-# The same as root, the only thing that needs sudo. It runs in the foreground,
+# The same, and keep what it prints: out of sight, or shown too. Arguments: a file, the command.
+# The redirections are in what is supervised, for the scripts' own messages must not get into
+# the file.
+run_quietly() {
+	show "${@:2}"
+	supervise quietly "$@"
+}
+
+run_logged() {
+	show "${@:2}"
+	supervise logged "$@"
+}
+
+quietly() {
+	"${@:2}" >"$1" 2>&1
+}
+
+logged() {
+	"${@:2}" 2>&1 | tee "$1"
+}
+
+# Run a command as root, the only thing that needs sudo. It runs in the foreground,
 # as sudo may ask for a password.
 as_root() {
 	if [ "$(id -u)" -eq 0 ]; then
@@ -117,6 +144,11 @@ apt_install() {
 		--no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
 }
 
+# Print the version of a package that apt would install; fail if there is none.
+apt_candidate() {
+	apt-cache policy "$1" | sed -n 's/^  Candidate: //p' | grep '^[0-9]'
+}
+
 is_installed() {
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
@@ -138,18 +170,10 @@ clean_environment() {
 
 # Set BINDIR, PKGLIBDIR and TESTTOOLS (where pg_regress and its relatives are).
 find_postgres() {
-	local pgxs
 	BINDIR=$("$PG_CONFIG" --bindir)
 	PKGLIBDIR=$("$PG_CONFIG" --pkglibdir)
-	pgxs=$("$PG_CONFIG" --pgxs)
-	TESTTOOLS=${pgxs%/makefiles/pgxs.mk}/test
+	TESTTOOLS=$(realpath -m "$("$PG_CONFIG" --pgxs)/../../test")
 	export BINDIR PKGLIBDIR TESTTOOLS
-}
-
-# What "make install" of this or another version has put into the folder of the extensions.
-# Of another version it would be one that cannot be updated.
-files_of_versions() {
-	find "$("$PG_CONFIG" --sharedir)/extension" -maxdepth 1 -name 'pg_pinpoint*--*'
 }
 
 # Make a folder with the files of the checkout, without what was built there.
@@ -161,9 +185,10 @@ copy_sources() {
 }
 
 # Compile in a copy, so that everything is compiled each time and the objects
-# in the checkout stay as they are, and install. Arguments are given to make.
+# in the checkout stay as they are, and install. What "make install" of another version has
+# put there goes: that extension could not be updated. Arguments are given to make.
 build_extension() {
-	local extdir install stale=()
+	local extdir install stale
 	extdir=$("$PG_CONFIG" --sharedir)/extension
 
 	mkdir "$WORK/build"
@@ -171,7 +196,7 @@ build_extension() {
 	supervise make -s -C "$WORK/build" clean
 	run make -s -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
 
-	mapfile -t stale < <(files_of_versions)
+	mapfile -t stale < <(find "$extdir" -maxdepth 1 -name 'pg_pinpoint*--*')
 	install=(make -s -C "$WORK/build" install "PG_CONFIG=$PG_CONFIG")
 	if [ -w "$PKGLIBDIR" ] && [ -w "$extdir" ]; then
 		rm -f "${stale[@]}"
@@ -191,11 +216,12 @@ STOPPED= # not empty if a signal ends the run
 # Everything that a run makes is below $WORK, which belongs to the user of the
 # servers. The name is short: the path of a Unix socket may have 107 bytes.
 make_work_dir() {
-	trap 'on_exit' EXIT
-	trap 'on_signal INT 130' INT
-	trap 'on_signal TERM 143' TERM
-	trap 'on_signal HUP 129' HUP
-	trap 'on_signal PIPE 141' PIPE
+	local signal
+	trap on_exit EXIT
+	for signal in INT TERM HUP PIPE; do
+		# shellcheck disable=SC2064 # this signal
+		trap "on_signal $signal" "$signal"
+	done
 
 	WORK=$(mktemp -d /tmp/pinpoint.XXXXXX)
 	export TMPDIR=$WORK/tmp
@@ -209,7 +235,7 @@ make_work_dir() {
 on_signal() {
 	STOPPED=yes
 	warn "stopped by SIG$1"
-	exit "$2"
+	exit $((128 + $(kill -l "$1")))
 }
 
 on_exit() {
@@ -237,46 +263,27 @@ at_end() {
 	return "$1"
 }
 
+# A process group, then whatever works below $WORK: servers are not in that group, as pg_ctl
+# gives each a session of its own. A server stops at SIGINT, or else at SIGQUIT.
 clean_up() {
-	local file pid
+	local signal pids
 
 	if [ -n "$CHILD" ]; then
 		kill -TERM -- "-$CHILD" 2>/dev/null
-		wait_until_not 10 group_is_alive "$CHILD" ||
-			kill -KILL -- "-$CHILD" 2>/dev/null
+		wait_until_not 10 group_is_alive || kill -KILL -- "-$CHILD" 2>/dev/null
 		CHILD=
 	fi
 
 	[ -n "$WORK" ] || return
-
-	# This shell is not to be one of those that are below it.
-	cd /
-
-	# The servers are not in that group: pg_ctl gives each a session of its own.
-	find "$WORK" -name postmaster.pid 2>/dev/null | while IFS= read -r file; do
-		pid=$(head -n 1 "$file") && stop_server "$pid" "$(dirname "$file")"
+	cd / # or this shell would be one of them
+	for signal in INT QUIT KILL; do
+		mapfile -t pids < <(processes_below "$WORK")
+		[ "${#pids[@]}" -gt 0 ] || break
+		kill "-$signal" "${pids[@]}" 2>/dev/null
+		wait_until_not 10 any_process_below "$WORK"
 	done
-
-	# What is still there now was left behind by a test.
-	for pid in $(processes_below "$WORK"); do
-		kill -KILL "$pid" 2>/dev/null
-	done
-	wait_until_not 5 any_process_below "$WORK"
-
 	rm -rf "$WORK"
 	WORK=
-}
-
-# Stop a server: fast, then immediately, then by force. A postmaster works in
-# its data directory, so that the pid in a file that is out of date, which may
-# be another process by now, is left alone.
-stop_server() {
-	local pid=$1 datadir=$2 signal
-	for signal in INT QUIT KILL; do
-		works_in "$pid" "$datadir" || return 0
-		kill "-$signal" "$pid" 2>/dev/null
-		wait_until_not 15 works_in "$pid" "$datadir"
-	done
 }
 
 # Run a command until it fails, for at most this many seconds.
@@ -287,36 +294,17 @@ wait_until_not() {
 		[ "$SECONDS" -lt "$deadline" ] || return 1
 		sleep 0.1
 	done
-	return 0
 }
 
-# These look at /proc and not at "kill -0", which takes a zombie for alive: in
-# a container nobody may collect them.
-
-works_in() {
-	[ "/proc/$1/cwd" -ef "$2" ]
+group_is_alive() {
+	kill -0 -- "-$CHILD" 2>/dev/null
 }
 
+# The processes that work in a folder or below it.
 processes_below() {
-	local proc
-	for proc in /proc/[0-9]*; do
-		case $(readlink "$proc/cwd" 2>/dev/null) in
-			"$1" | "$1"/*) printf '%s\n' "${proc#/proc/}" ;;
-		esac
-	done
+	find /proc -maxdepth 2 -path '/proc/[0-9]*/cwd' \( -lname "$1" -o -lname "$1/*" \) 2>/dev/null | cut -d / -f 3
 }
 
 any_process_below() {
 	[ -n "$(processes_below "$1")" ]
-}
-
-group_is_alive() {
-	local file stat state group
-	for file in /proc/[0-9]*/stat; do
-		# pid (name) state parent group ...; the name may hold anything
-		read -r stat 2>/dev/null <"$file" || continue
-		read -r state _ group _ <<<"${stat##*) }"
-		[ "$group" != "$1" ] || [ "$state" = Z ] || return 0
-	done
-	return 1
 }

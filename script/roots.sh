@@ -37,26 +37,14 @@ make_debs() {
 	as_root touch "$CACHE/debs/.lock"
 }
 
-# Run a command in a root, as its user root. No mount and no process outlives the command.
+# Run a command in a root, as its user root.
 in_root() {
-	local root=$1 become=() propagation=private
-	shift
-	[ "$(id -u)" -eq 0 ] || become=(sudo)
-	# Within a folder of the cache the mounts are private already, and / is none.
-	[ -z "${PINPOINT_IN_FOLDER:-}" ] || propagation=unchanged
 	# shellcheck disable=SC2016 # variables of the shell inside
-	"${become[@]}" unshare --mount --propagation "$propagation" --pid --fork --kill-child=TERM bash -euc '
-		root=$1 debs=$2
-		shift 2
-		mount -t proc proc "$root/proc"
-		mount --rbind /dev "$root/dev"
-		mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
-		exec 9<"$debs/.lock"
+	in_namespaces "$1" "$CACHE/debs" '
+		exec 9<"$other/.lock"
 		if flock -n 9; then
-			mount --bind "$debs" "$root/var/cache/apt/archives"
+			mount --bind "$other" "$folder/var/cache/apt/archives"
 		fi
-		cp -L /etc/resolv.conf "$root/etc/resolv.conf"
-		exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
-	' bash "$root" "$CACHE/debs" "$@"
+		cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
+	' DEBIAN_FRONTEND=noninteractive "${@:2}"
 }

@@ -11,11 +11,7 @@
 # everything runs inside, in namespaces of its own. Nothing here touches servers of the
 # machine.
 
-if [ "$(id -u)" -eq 0 ]; then
-	CACHE=${PINPOINT_CACHE:-/var/cache/pg_pinpoint}
-else
-	CACHE=${PINPOINT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pg_pinpoint}
-fi
+CACHE=${PINPOINT_CACHE:-/var/cache/pg_pinpoint}
 
 release_of() {
 	case $1 in
@@ -33,20 +29,20 @@ release_of() {
 # not to be had, they are not run, which is not a failure. Arguments: the major version,
 # then stages.
 run_on_version() {
-	local version=$1 pg_config=/usr/lib/postgresql/$1/bin/pg_config folder inside=()
-	shift
-	folder=$CACHE/$(release_of "$version")
+	local version=$1 release server inside=()
+	server=(env "PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config")
+	release=$(release_of "$version")
 	if ! has_package "$version"; then
-		make_folder "$(basename "$folder")" ||
+		make_folder "$release" ||
 			end_without_server "$version" "its release could not be installed into a folder"
-		inside=(run_in_folder "$folder")
+		inside=(run_in_folder "$CACHE/$release")
 	fi
-	run "${inside[@]}" env "PG_CONFIG=$pg_config" "$ROOT/script/bootstrap" "$@" ||
+	run "${inside[@]}" "${server[@]}" "$ROOT/script/bootstrap" "${@:2}" ||
 		end_without_server "$version" "its packages could not be installed"
 	rm -f "$RESULTS"
 	IN_PLACE=yes
-	show "${inside[@]}" env "PG_CONFIG=$pg_config" "$ROOT/script/test" "$@"
-	"${inside[@]:-exec}" env "PG_CONFIG=$pg_config" "$ROOT/script/test" "$@"
+	show "${inside[@]}" "${server[@]}" "$ROOT/script/test" "${@:2}"
+	"${inside[@]:-exec}" "${server[@]}" "$ROOT/script/test" "${@:2}"
 }
 
 end_without_server() {
@@ -58,14 +54,10 @@ end_without_server() {
 has_package() {
 	[ ! -x "/usr/lib/postgresql/$1/bin/postgres" ] || return 0
 	command -v apt-get >/dev/null || return 1
-	apt_candidate "$1" || {
+	apt_candidate "postgresql-$1" >/dev/null || {
 		apt_update "postgresql-$1"
-		apt_candidate "$1"
+		apt_candidate "postgresql-$1" >/dev/null
 	}
-}
-
-apt_candidate() {
-	[[ $(apt-cache policy "postgresql-$1" | sed -n 's/^  Candidate: //p') == [0-9]* ]]
 }
 
 # Where apt gets this machine's Debian from; nothing on another distribution.
@@ -135,33 +127,42 @@ install_release() {
 		"${options[@]}" "$@" "$release" "$target" "${sources[@]}"
 }
 
-# Run a command in a folder with a release, as root, in the checkout: it is there under
-# its own path, and cannot be written to. PINPOINT_IN_FOLDER is set there. The command has
-# namespaces of its own, so no mount and no process outlives it. A folder is used by one run
-# at a time, since a build and its installation are of one checkout. If IN_PLACE is set, the
-# command takes the place of this process.
-run_in_folder() {
-	local folder=$1 become=()
-	shift
+# Run a command in a root file system, as root. No mount and no process outlives the command.
+# If IN_PLACE is set, it takes the place of this process. Arguments: the folder; another folder,
+# and commands of the shell with both, $folder and $other, that come first; what env gets.
+in_namespaces() {
+	local become=() propagation=private
 	[ "$(id -u)" -eq 0 ] || become=(sudo)
+	# Within a folder of the cache the mounts are private already, and / is none.
+	[ -z "${PINPOINT_IN_FOLDER:-}" ] || propagation=unchanged
 	# shellcheck disable=SC2016 # variables of the shell inside
-	${IN_PLACE:+exec} "${become[@]}" unshare --mount --propagation private --pid --fork \
+	${IN_PLACE:+exec} "${become[@]}" unshare --mount --propagation "$propagation" --pid --fork \
 		--kill-child=TERM bash -euc '
-		folder=$1 root=$2
-		shift 2
-		exec 9>"$folder/.lock" # for as long as the command runs
-		flock 9
-		rm -rf "$folder"/tmp/pinpoint.*
-		mkdir -p "$folder/$root"
-		mount --bind "$root" "$folder/$root"
-		mount -o remount,bind,ro "$folder/$root"
+		folder=$1 other=$2
+		eval "$3"
+		shift 3
 		mount -t proc proc "$folder/proc"
 		mount --rbind /dev "$folder/dev"
 		mount -t tmpfs -o mode=1777 tmpfs "$folder/dev/shm"
-		exec chroot "$folder" /usr/bin/env -i -C "$root" \
-			HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
-			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-			CARGO_TARGET_DIR=/var/cache/pg_pinpoint/target PINPOINT_IN_FOLDER=yes \
-			$(env | grep "^PINPOINT_TEST_" || true) "$@"
-	' bash "$folder" "$ROOT" "$@"
+		exec chroot "$folder" /usr/bin/env -i HOME=/root LANG=C.UTF-8 \
+			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+	' bash "$@"
+}
+
+# Run a command in a folder with a release, as root, in the checkout: it is there under
+# its own path, and cannot be written to. PINPOINT_IN_FOLDER is set there. A folder is used
+# by one run at a time, since a build and its installation are of one checkout.
+run_in_folder() {
+	local tests
+	mapfile -t tests < <(env | grep '^PINPOINT_TEST_')
+	# shellcheck disable=SC2016 # variables of the shell inside
+	in_namespaces "$1" "$ROOT" '
+		exec 9>"$folder/.lock" # for as long as the command runs
+		flock 9
+		rm -rf "$folder"/tmp/pinpoint.*
+		mkdir -p "$folder/$other"
+		mount --bind "$other" "$folder/$other"
+		mount -o remount,bind,ro "$folder/$other"
+	' env -C "$ROOT" "TERM=${TERM:-dumb}" CARGO_TARGET_DIR=/var/cache/pg_pinpoint/target \
+		PINPOINT_IN_FOLDER=yes "${tests[@]}" "${@:2}"
 }

@@ -185,8 +185,8 @@ impl BenchmarkCommand {
     /// The description of what is to be measured. The axis has the name of the option that
     /// varies.
     pub fn benchmark(&self) -> anyhow::Result<Benchmark> {
-        let about = |name, question, (option, label): (&str, &str), scale| {
-            Benchmark::new(name, question, Axis::new(option, label, scale))
+        let about = |name, question, (option, label): (&str, &str)| {
+            Benchmark::new(name, question, Axis::new(option, label, Logarithmic))
         };
         match self {
             Self::Pingpong(args) => args.own.describe(about(
@@ -194,82 +194,69 @@ impl BenchmarkCommand {
                 "How many round trips per second do two sessions make while others listen on \
                  channels of their own?",
                 ("idle_listeners", "idle listeners"),
-                Logarithmic,
             )),
             Self::Multicast(args) => args.own.describe(about(
                 "multicast",
                 "How many round trips per second does a session make to a group of listeners \
                  that all answer?",
                 ("group", "listeners in the group"),
-                Logarithmic,
             )),
             Self::Commit(args) => args.own.describe(about(
                 "commit",
                 "How much does a notification add to a transaction that writes?",
                 ("writers", "writers"),
-                Logarithmic,
             )),
             Self::Notify(args) => args.own.describe(about(
                 "notify",
                 "How many notifications per second can many sessions send?",
                 ("senders", "senders"),
-                Logarithmic,
             )),
             Self::Queue(args) => args.own.describe_queue(about(
                 "queue",
                 "How many transactions per second can notify a channel with many listeners?",
                 ("listeners", "listeners"),
-                Logarithmic,
             )),
             Self::Channels(args) => args.own.describe(about(
                 "channels",
                 "How long does COMMIT take in a transaction that notifies many channels?",
                 ("channels", "channels"),
-                Logarithmic,
             )),
             Self::Listeners(args) => args.own.describe(about(
                 "listeners",
                 "How does the duration of COMMIT depend on the number of listeners?",
                 ("listeners", "listeners"),
-                Logarithmic,
             )),
-            Self::Idle(args) => args.own.describe(about(
+            Self::Idle(args) => args.own.describe(Benchmark::new(
                 "idle",
                 "How does the duration of COMMIT depend on the number of idle sessions?",
-                ("idle_sessions", "idle sessions"),
-                Linear,
+                Axis::new("idle_sessions", "idle sessions", Linear),
             )),
             Self::Hub(args) => args.own.describe(about(
                 "hub",
                 "How long does one notification to many listeners take, for the sender and until \
                  all listeners have received it?",
                 ("listeners", "listeners"),
-                Logarithmic,
             )),
             Self::Listen(args) => args.own.describe_listen(about(
                 "listen",
                 "How many times per second can sessions LISTEN, UNLISTEN and NOTIFY?",
                 ("connections", "connections"),
-                Logarithmic,
             )),
             Self::Overhead(args) => args.own.describe_overhead(about(
                 "overhead",
                 "How much does the library slow down a server that does not use NOTIFY?",
                 ("connections", "connections"),
-                Logarithmic,
             )),
             Self::Decode(args) => args.own.describe(about(
                 "decode",
                 "How long does logical decoding take for DDL on many tables?",
                 ("tables", "tables"),
-                Logarithmic,
             )),
             Self::Standby(args) => args.own.describe(about(
                 "standby",
                 "What is the latency of a notification on a standby, and how much does it slow \
                  down the sender?",
                 ("writers", "writers"),
-                Logarithmic,
             )),
         }
     }

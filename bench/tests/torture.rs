@@ -396,7 +396,7 @@ fn a_fault_cannot_be_planted_in_stock() {
         assert_eq!(verdict.code, Some(2));
         assert_eq!(
             verdict.stderr,
-            "error: a fault can be planted in pg_pinpoint only, and target \"stock\" does not \
+            "error: --fault is for pg_pinpoint only, and target \"stock\" does not \
              have that: leave out --fault, or add preload=pg_pinpoint,extension=pg_pinpoint\n"
         );
     }

@@ -55,10 +55,12 @@ pub enum Shutdown {
 /// folder goes with the workspace.
 #[derive(Debug)]
 pub struct Cluster {
-    target: Target,
-    installation: Installation,
-    folder: PathBuf,
-    account: Account,
+    pub target: Target,
+    pub installation: Installation,
+    /// Of the server, its socket and its log.
+    pub folder: PathBuf,
+    /// Of the server.
+    pub account: Account,
     server: Process,
     /// Of the folder. Goes after the server.
     workspace: Arc<Workspace>,
@@ -178,14 +180,6 @@ impl Cluster {
         self.wait_until_ready().await
     }
 
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
-    pub fn installation(&self) -> &Installation {
-        &self.installation
-    }
-
     /// How to connect to the server, as its superuser.
     pub fn config(&self) -> Config {
         let mut config = Config::new();
@@ -201,16 +195,6 @@ impl Cluster {
     /// The server's socket, for protocols that `config` is no good for.
     pub fn socket(&self) -> PathBuf {
         self.folder.join(SOCKET)
-    }
-
-    /// The folder of the server, its socket and its log.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// The account of the server.
-    pub fn account(&self) -> Account {
-        self.account
     }
 
     /// The error to report when a session of this server failed with `error`:

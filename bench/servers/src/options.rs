@@ -1,9 +1,10 @@
 //! Values of options that several command lines have.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::time::Duration;
 
+use clap::builder::RangedI64ValueParser;
 use serde::{Serialize, Serializer};
 
 /// PostgreSQL accepts no more connections (2^18 - 1, less its own processes).
@@ -40,6 +41,12 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 /// How durations are recorded.
 pub fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
+}
+
+/// Parses a number of this range.
+pub fn number(range: impl RangeBounds<u32>) -> RangedI64ValueParser<u32> {
+    let bound = |bound: Bound<&u32>| bound.map(|&n| i64::from(n));
+    clap::value_parser!(u32).range((bound(range.start_bound()), bound(range.end_bound())))
 }
 
 /// Numbers to measure with, ascending, each once: sessions are only ever added

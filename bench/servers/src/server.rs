@@ -42,10 +42,10 @@ pub struct ServerRecord {
 #[derive(Debug)]
 pub struct Server {
     /// Of the target.
-    name: String,
+    pub name: String,
     config: Config,
     /// For the files of programs that are started.
-    folder: PathBuf,
+    pub folder: PathBuf,
     /// Of those.
     account: Account,
     owner: Owner,
@@ -61,10 +61,10 @@ enum Owner {
 impl Server {
     fn own(cluster: Cluster) -> Self {
         Self {
-            name: cluster.target().name.clone(),
+            name: cluster.target.name.clone(),
             config: cluster.config(),
-            folder: cluster.folder().to_owned(),
-            account: cluster.account(),
+            folder: cluster.folder.clone(),
+            account: cluster.account,
             owner: Owner::Own(Box::new(cluster)),
         }
     }
@@ -77,11 +77,6 @@ impl Server {
             account: Account::own(),
             owner: Owner::Other(Box::new(running)),
         }
-    }
-
-    /// The name of the target.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Is it a cluster that was made for the measurement, on this machine?
@@ -99,14 +94,9 @@ impl Server {
         connect(&self.config).await
     }
 
-    /// A folder for the files of programs that are started.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
         match &self.owner {
-            Owner::Own(cluster) => cluster.installation().program(name),
+            Owner::Own(cluster) => cluster.installation.program(name),
             Owner::Other(_) => running::program(name),
         }
     }
@@ -195,7 +185,7 @@ impl Server {
     /// What the server says about itself.
     pub async fn describe(&self) -> anyhow::Result<ServerRecord> {
         let (pg_config, url) = match &self.owner {
-            Owner::Own(cluster) => (Some(cluster.target().pg_config.display().to_string()), None),
+            Owner::Own(cluster) => (Some(cluster.target.pg_config.display().to_string()), None),
             Owner::Other(running) => (None, Some(running.target.url())),
         };
         let describe = async {

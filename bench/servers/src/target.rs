@@ -11,7 +11,7 @@ use serde::Serialize;
 const SYNTAX: &str = "expected NAME=PG_CONFIG, followed by ,NAME=VALUE any number of times";
 
 /// The library and the extension of the notifications.
-const ENGINE: &str = "pg_pinpoint";
+pub const ENGINE: &str = "pg_pinpoint";
 
 /// Settings that the clusters stand on, and what to use instead.
 const RESERVED: [(&str, &str); 9] = [

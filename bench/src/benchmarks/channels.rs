@@ -2,7 +2,7 @@
 //! transaction that notifies, and how long it takes until all have everything.
 
 use clap::{ArgAction, ValueEnum};
-use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
+use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, number, numbers};
 use serde::Serialize;
 
 use super::options::{MOST, named_if_several, points};
@@ -54,21 +54,11 @@ pub struct ChannelsArgs {
     workload: Vec<Audience>,
 
     /// Transactions per run
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 20,
-        value_parser = clap::value_parser!(u32).range(1..=MOST),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = number(1..=MOST))]
     transactions: u32,
 
     /// Transactions of the warm-up before each run
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(0..=MOST),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number(0..=MOST))]
     warmup_transactions: u32,
 }
 

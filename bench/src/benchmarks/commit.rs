@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use clap::ArgAction;
-use pinpoint_servers::options::{Numbers, numbers};
+use pinpoint_servers::options::{Numbers, number, numbers};
 use serde::Serialize;
 
 use super::options::{ProbeArgs, TimeArgs, latency_figures, named_if_several, points, unnamed};
@@ -21,7 +21,7 @@ use crate::workload::{Activity, Benchmark, Workload};
 const BACKLOG: f64 = 0.05;
 
 /// PostgreSQL's own limit, in microseconds.
-const MAX_COMMIT_DELAY: i64 = 100_000;
+const MAX_COMMIT_DELAY: u32 = 100_000;
 
 /// Options of all three.
 #[derive(Debug, clap::Args, Serialize)]
@@ -38,11 +38,7 @@ struct LoadArgs {
     /// Set commit_delay on all servers, to simulate a slow disk
     ///
     /// Each flush of the WAL takes this much longer (commit_siblings is set to 0).
-    #[arg(
-        long,
-        value_name = "MICROSECONDS",
-        value_parser = clap::value_parser!(u32).range(0..=MAX_COMMIT_DELAY),
-    )]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = number(0..=MAX_COMMIT_DELAY))]
     commit_delay: Option<u32>,
 
     /// Query protocol of pgbench

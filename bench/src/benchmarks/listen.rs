@@ -8,7 +8,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, ValueEnum};
-use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
+use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, number, numbers};
 use serde::Serialize;
 
 use super::options::{TimeArgs, named, points};
@@ -60,11 +60,7 @@ pub struct ListenArgs {
     connections: Numbers,
 
     /// Maximum number of threads of pgbench [default: number of cores]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)),
-    )]
+    #[arg(long, value_name = "N", value_parser = number(1..=MAX_CONNECTIONS))]
     jobs: Option<u32>,
 
     /// Query protocol of pgbench
@@ -72,12 +68,7 @@ pub struct ListenArgs {
     protocol: Protocol,
 
     /// Size of the table, in units of 100,000 rows
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=10_000),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number(1..=10_000))]
     scale: u32,
 
     #[command(flatten)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use pinpoint_servers::options::{Numbers, as_seconds, duration, positive_duration};
+use pinpoint_servers::options::{Numbers, as_seconds, duration, number, positive_duration};
 use serde::Serialize;
 
 use crate::clients::latency::STATISTICS;
@@ -12,10 +12,10 @@ use crate::report::results::{Axis, Figure, Kind};
 use crate::workload::{PointId, Workload};
 
 /// More transactions or round trips take longer than anybody waits.
-pub const MOST: i64 = 1_000_000_000;
+pub const MOST: u32 = 1_000_000_000;
 
 /// More than one in a millisecond would be a load of its own.
-const MAX_PROBES: i64 = 1000;
+const MAX_PROBES: u32 = 1000;
 
 /// How long one run is.
 #[derive(Debug, Clone, Args, Serialize)]
@@ -35,12 +35,7 @@ pub struct TimeArgs {
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct ProbeArgs {
     /// Notifications per second whose latency is measured
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 50,
-        value_parser = clap::value_parser!(u32).range(1..=MAX_PROBES),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = number(1..=MAX_PROBES))]
     pub probes: u32,
 }
 

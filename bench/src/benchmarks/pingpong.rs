@@ -1,6 +1,6 @@
 //! `pingpong` and `multicast`: round trips of notifications.
 
-use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
+use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, number, numbers};
 use serde::Serialize;
 
 use super::options::{MOST, TimeArgs, points, unnamed};
@@ -33,12 +33,7 @@ pub struct PingpongArgs {
     time: TimeArgs,
 
     /// Round trips per run, instead of --duration
-    #[arg(
-        long,
-        value_name = "N",
-        conflicts_with = "duration",
-        value_parser = clap::value_parser!(u32).range(1..=MOST),
-    )]
+    #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = number(1..=MOST))]
     round_trips: Option<u32>,
 }
 

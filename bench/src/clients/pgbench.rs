@@ -72,7 +72,7 @@ impl Pgbench {
         timeout: Duration,
         on_warm: impl Fn(),
     ) -> anyhow::Result<Load> {
-        let folder = server.folder();
+        let folder = &server.folder;
         fs::write(folder.join(SCRIPT), script).with_context(|| {
             format!(
                 "could not write to {}: make room there or name another place with --temp-dir",

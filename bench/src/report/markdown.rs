@@ -205,18 +205,14 @@ impl<'a> Source<'a> {
             .trim()
             .split_once(": ")
             .context("write a source as RECORD[/WORKLOAD][.FIGURE][@X]: TARGET...")?;
-        let (what, x) = match what.split_once('@') {
-            Some((what, x)) => (what, Some(x.parse().context("after the @")?)),
+        let split = |what: &'a str, at: char| match what.split_once(at) {
+            Some((what, rest)) => (what, Some(rest)),
             None => (what, None),
         };
-        let (what, figure) = match what.split_once('.') {
-            Some((what, figure)) => (what, Some(figure)),
-            None => (what, None),
-        };
-        let (record, workload) = match what.split_once('/') {
-            Some((record, workload)) => (record, Some(workload)),
-            None => (what, None),
-        };
+        let (what, x) = split(what, '@');
+        let x = x.map(str::parse).transpose().context("after the @")?;
+        let (what, figure) = split(what, '.');
+        let (record, workload) = split(what, '/');
         let report = records.get(record).with_context(|| {
             let names: Vec<&str> = records.keys().map(String::as_str).collect();
             format!(

@@ -218,11 +218,7 @@ fn json_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).with_context(problem)? {
         let path = entry.with_context(problem)?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "json")
-            && path.is_file()
-        {
+        if path.extension() == Some("json".as_ref()) && path.is_file() {
             paths.push(path);
         }
     }

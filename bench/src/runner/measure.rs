@@ -249,7 +249,7 @@ async fn record_on(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let announce = |what: &str, server: &Server, rest: &str| {
-        progress.announce(format!("{}: {what}{}{rest}", benchmark.name, server.name()));
+        progress.announce(format!("{}: {what}{}{rest}", benchmark.name, server.name));
     };
     let mut measurements = Vec::new();
     for (position, server) in servers.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use pinpoint_servers::arguments::ServerArgs;
-use pinpoint_servers::options::{as_seconds, positive_duration};
+use pinpoint_servers::options::{as_seconds, number, positive_duration};
 use serde::Serialize;
 
 use crate::report::output::OutputArgs;
@@ -12,12 +12,7 @@ use crate::report::output::OutputArgs;
 #[derive(Debug, Args, Serialize)]
 pub struct CommonArgs {
     /// Runs per point and server; a verdict needs at least six
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "6",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
-    )]
+    #[arg(long, value_name = "N", default_value = "6", value_parser = number(1..=1_000_000))]
     pub runs: u32,
 
     /// Fail if a step takes longer, such as connecting or the arrival of a notification

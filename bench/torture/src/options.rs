@@ -6,13 +6,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::{Args, Subcommand, ValueEnum};
 use pinpoint_servers::arguments::ClusterArgs;
-use pinpoint_servers::options::positive_duration;
-use pinpoint_servers::target::{Setting, Target};
+use pinpoint_servers::options::{number, positive_duration};
+use pinpoint_servers::target::{ENGINE, Setting, Target};
 
 use crate::workload::identity::FENCE_BASE;
-
-/// The library that faults can be planted in.
-const ENGINE: &str = "pg_pinpoint";
 
 /// Sessions beside those of writers, listeners and position clients, and the companion that each
 /// listener has: signaller, replication control, monitor and the decoding one.
@@ -66,39 +63,19 @@ pub struct Plan {
     pub seed: Option<u64>,
 
     /// Number of sessions that write
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 24,
-        value_parser = clap::value_parser!(u32).range(1..i64::from(FENCE_BASE)),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = number(1..FENCE_BASE))]
     pub writers: u32,
 
     /// Number of sessions that listen
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 12,
-        value_parser = clap::value_parser!(u32).range(1..i64::from(FENCE_BASE)),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = number(1..FENCE_BASE))]
     pub listeners: u32,
 
     /// Number of sessions that call pinpoint.changed_since() (with pg_pinpoint only)
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 4,
-        value_parser = clap::value_parser!(u32).range(0..i64::from(FENCE_BASE)),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number(0..FENCE_BASE))]
     pub position_clients: u32,
 
     /// Number of channels
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 8,
-        value_parser = clap::value_parser!(u32).range(1..i64::from(FENCE_BASE)),
-    )]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number(1..FENCE_BASE))]
     pub channels: u32,
 
     /// Connect every second listener to a hot standby, which is paused, restarted and promoted
@@ -135,32 +112,26 @@ impl Plan {
     /// harder. The target's own come after them.
     pub fn prepare(&self, mut target: Target) -> anyhow::Result<Target> {
         // Without the extension its library leaves everything to PostgreSQL.
-        let has_engine =
-            [&target.preload, &target.extensions].map(|names| names.iter().any(|n| n == ENGINE));
-        ensure!(
-            self.fault == Fault::None || has_engine == [true, true],
-            "a fault can be planted in {ENGINE} only, and target \"{}\" does not have that: \
-             leave out --fault, or add preload={ENGINE},extension={ENGINE}",
-            target.name
-        );
-        ensure!(
-            !self.standby || has_engine == [true, true],
-            "a standby can be listened on with {ENGINE} only, and target \"{}\" does not have \
-             that: leave out --standby, or add preload={ENGINE},extension={ENGINE}",
-            target.name
-        );
-        ensure!(
-            !self.sharing || has_engine == [true, true],
-            "channels can be shared with {ENGINE} only, and target \"{}\" does not have that: \
-             leave out --sharing, or add preload={ENGINE},extension={ENGINE}",
-            target.name
-        );
-        let has_engine = has_engine == [true, true];
+        let has_engine = target.has_engine();
+        for (is_asked_for, option) in [
+            (self.fault != Fault::None, "--fault"),
+            (self.standby, "--standby"),
+            (self.sharing, "--sharing"),
+        ] {
+            ensure!(
+                !is_asked_for || has_engine,
+                "{option} is for {ENGINE} only, and target \"{}\" does not have that: \
+                 leave out {option}, or add preload={ENGINE},extension={ENGINE}",
+                target.name
+            );
+        }
         target.settings.splice(0..0, self.settings(has_engine)?);
         Ok(target)
     }
 
     fn settings(&self, has_engine: bool) -> anyhow::Result<Vec<Setting>> {
+        let fault = self.fault.to_possible_value();
+        let fault = fault.map(|value| format!("pinpoint.debug_fault={}", value.get_name()));
         let mut settings = vec![
             "wal_level=logical",
             // The standby that decodes is slow at times, on purpose.
@@ -177,36 +148,25 @@ impl Plan {
         if self.standby {
             settings.push("pinpoint.replicate=on");
         }
-        settings.extend(match self.fault {
-            Fault::None => None,
-            Fault::ArrivalOrder => Some("pinpoint.debug_fault=arrival_order"),
-            Fault::DropSignals => Some("pinpoint.debug_fault=drop_signals"),
-            Fault::CounterFirst => Some("pinpoint.debug_fault=counter_first"),
-            Fault::MissingPlace => Some("pinpoint.debug_fault=missing_place"),
-            Fault::CountLate => Some("pinpoint.debug_fault=count_late"),
-        });
+        settings.extend(fault.as_deref().filter(|_| self.fault != Fault::None));
         settings.into_iter().map(str::parse).collect()
     }
 }
 
 /// Values of pinpoint.debug_fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub enum Fault {
     /// No fault
     None,
     /// Publish in order of arrival (found as a difference)
-    #[value(name = "arrival_order")]
     ArrivalOrder,
     /// Discard the signals that senders leave to the waker (found as a hang)
-    #[value(name = "drop_signals")]
     DropSignals,
     /// Advance the counter of positions before the places are set (found as a missed change)
-    #[value(name = "counter_first")]
     CounterFirst,
     /// Do not set the places of positions (found as a missed change)
-    #[value(name = "missing_place")]
     MissingPlace,
     /// Count transactions at publication (found as a missed change)
-    #[value(name = "count_late")]
     CountLate,
 }

@@ -36,7 +36,7 @@ pub async fn receive(
         .await?;
     let time = start.elapsed();
 
-    let output = server.folder().join(OUTPUT);
+    let output = server.folder.join(OUTPUT);
     // It would append to the file of the last time.
     let decoded =
         fs::read_to_string(&output).and_then(|text| fs::remove_file(&output).map(|()| text));

@@ -142,7 +142,7 @@ impl Visit<'_> {
         while self.session.query_value(sql).await? != "1" {
             if Instant::now() >= deadline {
                 let what = "the sessions of the other listeners to end";
-                let finding = Finding::hang(self.session.who(), what, self.shared.timeout);
+                let finding = Finding::hang(&self.session.who, what, self.shared.timeout);
                 return Err(finding.into());
             }
             self.read(LOOK_INTERVAL).await?;
@@ -170,7 +170,7 @@ impl Visit<'_> {
         let sql = format!("NOTIFY {channel}, '{PROMOTED}'");
         self.session.query(&sql).await?;
         let what = "its notification after the promotion";
-        self.read_until(what, deadline, Listening::has_seen_promotion)
+        self.read_until(what, deadline, |session| session.has_seen_promotion)
             .await?;
         self.shared.tally().promoted_listeners += 1;
         Ok(())
@@ -190,7 +190,7 @@ impl Visit<'_> {
     ) -> Result<(), End> {
         while !is_there(&self.session) {
             if Instant::now() >= deadline {
-                return Err(Finding::hang(self.session.who(), what, self.shared.timeout).into());
+                return Err(Finding::hang(&self.session.who, what, self.shared.timeout).into());
             }
             self.read(LOOK_INTERVAL).await?;
         }
@@ -289,7 +289,7 @@ impl Visit<'_> {
     /// meanwhile. The transaction is still open then.
     async fn hold_transaction(&mut self, sql: &[String]) -> Result<(), End> {
         self.session.query("BEGIN").await?;
-        let count = self.session.count();
+        let count = self.session.count;
         for statement in sql {
             self.session.query(statement).await?;
             let time = self.milliseconds(0, 200);
@@ -299,8 +299,8 @@ impl Visit<'_> {
                 tokio::time::sleep(time).await;
             }
         }
-        if self.session.count() > count
-            && let Some(key) = self.session.last()
+        if self.session.count > count
+            && let Some(key) = self.session.last
         {
             self.session.add(Event::InTransaction(key));
         }
@@ -543,7 +543,7 @@ impl Visit<'_> {
 
     /// Has another session send a notification, and returns its number.
     async fn send_fence(&mut self, deadline: Instant) -> Result<u32, End> {
-        let who = self.session.who().to_owned();
+        let who = self.session.who.clone();
         loop {
             let key = self.next_key();
             let at = self.shared.clock.now();
@@ -568,13 +568,10 @@ impl Visit<'_> {
     }
 
     async fn await_fence(&mut self, number: u32, deadline: Instant) -> Result<(), End> {
-        while self.session.fence() != Some(number) {
+        while self.session.fence != Some(number) {
             if self.session.next(deadline).await?.is_none() {
-                let what = format!(
-                    "fence {number} to arrive (its PID is {})",
-                    self.session.pid()
-                );
-                return Err(Finding::hang(self.session.who(), &what, self.shared.timeout).into());
+                let what = format!("fence {number} to arrive (its PID is {})", self.session.pid);
+                return Err(Finding::hang(&self.session.who, &what, self.shared.timeout).into());
             }
         }
         Ok(())
@@ -590,7 +587,7 @@ impl Visit<'_> {
         let sql = insert_and_notify(&values(key, channel));
         match self.session.try_query(&sql).await? {
             Err(error) if !is_accepted(&error) => {
-                Err(Finding::unexpected_error(self.session.who(), &sql, &error).into())
+                Err(Finding::unexpected_error(&self.session.who, &sql, &error).into())
             }
             _ => Ok(()),
         }
@@ -601,7 +598,7 @@ impl Visit<'_> {
         let key = self.next_key();
         let channel = Channel(self.rng.random_range(0..self.shared.workload.channels));
         let sql = insert_and_notify(&values(key, channel));
-        let who = self.session.who().to_owned();
+        let who = self.session.who.clone();
         let answer = self.companion.simple_query(&sql);
         match within(self.shared, &who, &sql, answer).await? {
             Err(error) if !is_accepted(&error) => {

@@ -35,8 +35,8 @@ impl From<Finding> for End {
 pub struct Listening {
     shared: Arc<Shared>,
     listener: u32,
-    who: String,
-    pid: i32,
+    pub who: String,
+    pub pid: i32,
     /// `Standby::stops` of its server, if that is a standby, before it connected.
     stops: u32,
     client: Client,
@@ -47,12 +47,13 @@ pub struct Listening {
     /// A LISTEN is under way, whose event has to come before those in the outbox.
     is_held: bool,
     /// Notifications received so far.
-    count: u64,
-    last: Option<Key>,
+    pub count: u64,
+    /// The last notification received.
+    pub last: Option<Key>,
     /// The last fence that has arrived.
-    fence: Option<u32>,
+    pub fence: Option<u32>,
     /// What the listener has sent to itself after the promotion has arrived.
-    has_seen_promotion: bool,
+    pub has_seen_promotion: bool,
 }
 
 /// The payload by which a listener finds out that it still listens after a promotion.
@@ -118,34 +119,6 @@ impl Listening {
             shared.set_listener(listener, Some(listening.pid));
             return Ok(listening);
         }
-    }
-
-    /// Whether what was sent after the promotion has arrived.
-    pub fn has_seen_promotion(&self) -> bool {
-        self.has_seen_promotion
-    }
-
-    pub fn who(&self) -> &str {
-        &self.who
-    }
-
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// Notifications received so far.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// The last notification received.
-    pub fn last(&self) -> Option<Key> {
-        self.last
-    }
-
-    /// The number of the last fence that has arrived.
-    pub fn fence(&self) -> Option<u32> {
-        self.fence
     }
 
     /// Tells the checker.

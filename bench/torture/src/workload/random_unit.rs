@@ -96,11 +96,7 @@ impl Planner {
                 unit.form = Form::OneMessage;
             }
             930..998 => {
-                let end = if self.one_in(7) {
-                    End::Rollback
-                } else {
-                    End::Commit
-                };
+                let end = self.end(7);
                 unit.transactions = vec![self.rowless(end)];
                 unit.form = self.pick(&[Form::Statements, Form::OneMessage]);
             }
@@ -120,6 +116,14 @@ impl Planner {
 
     fn one_in(&mut self, number: u32) -> bool {
         self.rng.random_ratio(1, number)
+    }
+
+    /// One in so many is rolled back.
+    fn end(&mut self, rolled_back: u32) -> End {
+        match self.one_in(rolled_back) {
+            true => End::Rollback,
+            false => End::Commit,
+        }
     }
 
     fn disturbance(&mut self) -> Option<Disturbance> {
@@ -161,11 +165,7 @@ impl Planner {
 
     /// A part of a unit of several transactions.
     fn part(&mut self) -> Transaction {
-        let end = if self.one_in(5) {
-            End::Rollback
-        } else {
-            End::Commit
-        };
+        let end = self.end(5);
         let count = self.rng.random_range(1..=3);
         self.flat(count, end)
     }
