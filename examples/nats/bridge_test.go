@@ -310,7 +310,7 @@ func TestTwoBridgesPublishOnce(t *testing.T) {
 	waitUntil(t, "the first bridge publishes", func() bool { return n.last(streamName) == 2000 })
 	check(t, one.command.Process.Signal(syscall.SIGSTOP))
 	notify()
-	startBridge(t, p.url(), n, "-slot", "two")
+	startBridge(t, p.url(), n, "-slot", "two", "-window", "3")
 	waitUntil(t, "the second bridge publishes", func() bool { return n.last(streamName) == 4000 })
 	time.Sleep(2 * duplicateWindow)
 	check(t, one.command.Process.Signal(syscall.SIGCONT))

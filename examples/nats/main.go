@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -98,15 +99,18 @@ type session struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	stream   string
-	subject  string       // without the channel
-	sent     uint64       // sequence number in the stream that the last message gets
+	subject  string // without the channel
+	fail     context.CancelCauseFunc
 	last, at position     // of the last notification that the stream had, and of the present one
 	id       string       // Nats-Msg-Id of the present one, without its number
 	in       *transaction // of the present one; nil between transactions
 
-	mu        sync.Mutex // for what follows
-	stored    uint64     // JetStream has stored all up to this one
-	points    []point    // not confirmed yet, in order
+	stored    atomic.Uint64 // JetStream has stored all messages up to this sequence number
+	mu        sync.Mutex    // for what follows
+	held      *nats.Msg     // the last message, if it is not sent yet
+	sent      uint64        // sequence number that the last message gets
+	asked     uint64        // that of the last one that JetStream was asked to acknowledge
+	points    []point       // not confirmed yet, in order
 	confirmed pglogrepl.LSN
 }
 
@@ -129,7 +133,7 @@ const ackTimeout = 10 * time.Second
 func run(parent context.Context) error {
 	ctx, fail := context.WithCancelCause(parent)
 	defer fail(nil)
-	s := &session{}
+	s := &session{fail: fail}
 	config, err := pgx.ParseConfig(*database)
 	if err != nil {
 		return err
@@ -147,7 +151,7 @@ func run(parent context.Context) error {
 		return err
 	}
 	defer func() { s.nc.Close() }()
-	if err = s.openStream(ctx, fail); err != nil {
+	if err = s.openStream(ctx); err != nil {
 		return err
 	}
 	err = pglogrepl.StartReplication(ctx, s.conn, *slot, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
@@ -162,15 +166,14 @@ func run(parent context.Context) error {
 	done := make(chan struct{})
 	go func() { fail(s.confirm(ctx)); close(done) }()
 	for err == nil {
-		err = s.receive()
+		err = s.receive(ctx)
 	}
 	fail(err)
 	<-done
 	if parent.Err() != nil {
-		select {
-		case <-s.js.PublishAsyncComplete():
-		case <-time.After(ackTimeout):
-		}
+		ending, cancel := context.WithTimeout(context.Background(), ackTimeout)
+		defer cancel()
+		_ = s.await(ending, 0)
 	}
 	return errors.Join(context.Cause(ctx), s.sendConfirmation())
 }
@@ -200,12 +203,16 @@ func (s *session) openSlot(ctx context.Context) (err error) {
 }
 
 // openStream connects to NATS, creates the stream if it is missing, and reads its end.
-func (s *session) openStream(ctx context.Context, fail context.CancelCauseFunc) (err error) {
+func (s *session) openStream(ctx context.Context) (err error) {
 	// nats.go could connect again by itself, but what was lost on its way has to be read again.
 	options := []nats.Option{nats.Name("pg_pinpoint bridge"), nats.NoReconnect(),
-		nats.ClosedHandler(func(*nats.Conn) { fail(nats.ErrDisconnected) })}
+		nats.ClosedHandler(func(*nats.Conn) { s.fail(nats.ErrDisconnected) })}
+	seed, err := nats.NkeyOptionFromSeed(*nkey)
+	if *nkey != "" && err != nil {
+		return err
+	}
 	for set, option := range map[*string]nats.Option{ca: nats.RootCAs(*ca),
-		cert: nats.ClientCert(*cert, *key), creds: nats.UserCredentials(*creds), nkey: nkeyOption} {
+		cert: nats.ClientCert(*cert, *key), creds: nats.UserCredentials(*creds), nkey: seed} {
 		if *set != "" {
 			options = append(options, option)
 		}
@@ -213,9 +220,8 @@ func (s *session) openStream(ctx context.Context, fail context.CancelCauseFunc) 
 	if s.nc, err = nats.Connect(*servers, options...); err != nil {
 		return err
 	}
-	s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(*window), jetstream.WithPublishAsyncTimeout(ackTimeout),
-		jetstream.WithPublishAsyncAckHandler(s.acknowledged), jetstream.WithPublishAsyncErrHandler(
-			func(_ jetstream.JetStream, _ *nats.Msg, err error) { fail(err) }))
+	s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncTimeout(ackTimeout), jetstream.WithPublishAsyncAckHandler(s.acknowledged),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.fail(err) }))
 	if err != nil {
 		return err
 	}
@@ -229,7 +235,8 @@ func (s *session) openStream(ctx context.Context, fail context.CancelCauseFunc) 
 		return err
 	}
 	s.sent = st.CachedInfo().State.LastSeq
-	s.stored = s.sent
+	s.asked = s.sent
+	s.stored.Store(s.sent)
 	if s.sent == 0 {
 		return nil
 	}
@@ -247,14 +254,6 @@ func (s *session) openStream(ctx context.Context, fail context.CancelCauseFunc) 
 		slog.Error("what the stream has is unknown: notifications may be published twice", "error", err)
 	}
 	return nil
-}
-
-func nkeyOption(o *nats.Options) error {
-	option, err := nats.NkeyOptionFromSeed(*nkey)
-	if err != nil {
-		return err
-	}
-	return option(o)
 }
 
 // positionOf reads a Nats-Msg-Id: system identifier, timeline, commit, number.
@@ -281,7 +280,7 @@ func (s *session) positionOf(ctx context.Context, id string) (p position, err er
 }
 
 // receive handles one message of PostgreSQL.
-func (s *session) receive() error {
+func (s *session) receive(ctx context.Context) error {
 	raw, err := s.conn.ReceiveMessage(context.Background())
 	if err != nil {
 		return err
@@ -299,7 +298,10 @@ func (s *session) receive() error {
 		if err == nil && s.in == nil {
 			s.addPoint(keepalive.ServerWALEnd)
 		}
-		return errors.Join(err, s.sendConfirmation())
+		if err == nil && keepalive.ReplyRequested {
+			err = s.sendConfirmation()
+		}
+		return err
 	}
 	data, err := pglogrepl.ParseXLogData(copied.Data[1:])
 	if err != nil {
@@ -314,7 +316,7 @@ func (s *session) receive() error {
 		if !m.Transactional || m.Prefix != "pg_pinpoint" {
 			return nil
 		}
-		err = s.in.read(m.Content, s.publish)
+		err = s.in.read(m.Content, func(channel, payload string) error { return s.publish(ctx, channel, payload) })
 		if errors.Is(err, errMalformed) {
 			malformed.Inc()
 			slog.Error("left out", "reason", err, "commit", s.at.commit)
@@ -327,30 +329,70 @@ func (s *session) receive() error {
 	return err
 }
 
-func (s *session) publish(channel, payload string) error {
+// publish sends a notification, or holds it until the next one or an acknowledgement comes.
+// So JetStream is asked to acknowledge the last of many, but only some of the others:
+// each acknowledgement takes time in the server and here.
+func (s *session) publish(ctx context.Context, channel, payload string) error {
 	s.at.number++
 	if s.at.commit < s.last.commit || s.at.commit == s.last.commit && s.at.number <= s.last.number {
 		skipped.Inc()
 		return nil
 	}
+	if err := s.await(ctx, uint64(max(*window, 1))-1); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.send(s.sent-s.asked > uint64(*window/4))
 	// JetStream stores a message only as the next of the stream. So if one is lost on its way,
 	// those after it are not stored; and of two bridges only one can go on.
-	_, err := s.js.PublishAsync(s.subject+token(channel), []byte(payload), jetstream.WithMsgID(s.id+strconv.Itoa(s.at.number)),
-		jetstream.WithExpectLastSequence(s.sent), jetstream.WithStallWait(ackTimeout))
+	s.held = &nats.Msg{Subject: s.subject + token(channel), Data: []byte(payload), Header: nats.Header{
+		jetstream.MsgIDHeader:           {s.id + strconv.Itoa(s.at.number)},
+		jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(s.sent, 10)}}}
 	s.sent++
+	if err == nil && s.stored.Load() == s.asked {
+		err = s.send(true)
+	}
+	return err
+}
+
+// send sends the message that is held, if there is one, and may ask for its acknowledgement.
+func (s *session) send(ask bool) (err error) {
+	message := s.held
+	s.held = nil
+	if message != nil && ask {
+		s.asked = s.sent
+		_, err = s.js.PublishMsgAsync(message)
+	} else if message != nil {
+		err = s.nc.PublishMsg(message)
+	}
 	return err
 }
 
 // acknowledged: as a message is stored only as the next one, all before it are stored too.
-func (s *session) acknowledged(_ jetstream.JetStream, _ *nats.Msg, ack *jetstream.PubAck) {
-	if ack.Duplicate {
-		duplicates.Inc()
-	} else {
-		published.Inc()
-	}
+func (s *session) acknowledged(_ jetstream.JetStream, message *nats.Msg, ack *jetstream.PubAck) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stored = max(s.stored, ack.Sequence)
+	if before := message.Header.Get(jetstream.ExpectedLastSeqHeader); before != strconv.FormatUint(ack.Sequence-1, 10) {
+		s.fail(fmt.Errorf("the message to come after %s is in the stream as %d", before, ack.Sequence))
+		return
+	}
+	counter := map[bool]prometheus.Counter{false: published, true: duplicates}[ack.Duplicate]
+	counter.Add(float64(ack.Sequence - s.stored.Swap(ack.Sequence)))
+	if ack.Sequence == s.asked {
+		if err := s.send(true); err != nil {
+			s.fail(err)
+		}
+	}
+}
+
+// await waits until JetStream has stored all messages but n. It needs no waking: JetStream has
+// enough to do meanwhile.
+func (s *session) await(ctx context.Context, n uint64) error {
+	for s.sent-s.stored.Load() > n && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	return ctx.Err()
 }
 
 // addPoint: PostgreSQL need not keep what is before lsn, when all that was sent is stored.
@@ -384,7 +426,7 @@ func (s *session) confirm(ctx context.Context) error {
 func (s *session) sendConfirmation() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.points) > 0 && s.points[0].seq <= s.stored {
+	for len(s.points) > 0 && s.points[0].seq <= s.stored.Load() {
 		s.confirmed = max(s.confirmed, s.points[0].lsn)
 		s.points = s.points[1:]
 	}

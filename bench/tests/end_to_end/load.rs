@@ -104,7 +104,7 @@ fn notify_measures_each_number_of_senders() {
         "senders",
         "transactions per second",
         "99th percentile",
-        "still to read",
+        "listener still reads",
     ] {
         assert!(stdout.contains(name), "no {name} in\n{stdout}");
     }
