@@ -30,7 +30,7 @@ describe_example() {
 			;;
 		rust-*)
 			TOOL=cargo EXAMPLE=("$dir/target/debug/example-${1#rust-}")
-			BUILD='cargo build -q --locked'
+			BUILD='cargo build -q --locked --target-dir target'
 			;;
 	esac
 }
