@@ -72,7 +72,7 @@ func TestMessagesAreRead(t *testing.T) {
 		{"channel before the first", []string{"1 1 1 1 9 0\na\n-1\tx\n"}, nil, true},
 		{"channel without a name", []string{"1 1 1 1 9 0\n\n0\tx\n"}, nil, true},
 		{"channel with a long name", []string{"1 1 1 1 9 0\n" + strings.Repeat("a", 256) + "\n0\tx\n"}, nil, true},
-		{"long payload", []string{"1 1 1 1 9 0\na\n0\t" + strings.Repeat("x", 1<<16+1) + "\n"}, nil, true},
+		{"long payload", []string{"1 1 1 1 9 0\na\n0\t" + strings.Repeat("x", 1<<17) + "\n"}, []string{"a " + strings.Repeat("x", 1<<17)}, false},
 		{"negative number of channels", []string{"1 1 -1 1 9 0\na\n0\tx\n"}, nil, true},
 	} {
 		var in transaction
@@ -334,10 +334,11 @@ func TestStopsWithNothingLeft(t *testing.T) {
 	// A second run has nothing to skip, and a message that nobody understands stops nothing.
 	b.start(t)
 	p.exec(t, "SELECT pg_logical_emit_message(true, 'pg_pinpoint', 'not ours')")
+	p.exec(t, "SET pinpoint.max_payload_size = '16MB'; SELECT pg_notify('jobs', repeat('x', length)) FROM unnest(ARRAY[100000, 2000000]) length")
 	p.exec(t, "NOTIFY jobs, 'last'")
-	waitUntil(t, "the last message is in the stream", func() bool { return n.last(streamName) == 101 })
+	waitUntil(t, "the last message is in the stream", func() bool { return n.last(streamName) == 102 })
 	for name, expected := range map[string]float64{
-		"published_total": 1, "skipped_total": 0, "duplicates_total": 0, "malformed_total": 1, "slots_created_total": 0} {
+		"published_total": 2, "skipped_total": 0, "duplicates_total": 0, "malformed_total": 2, "slots_created_total": 0} {
 		waitUntil(t, fmt.Sprintf("%s is %g", name, expected), func() bool { return b.metric(name) == expected })
 	}
 	waitUntil(t, "the lag is known and small", func() bool { lag := b.metric("lag_bytes"); return lag >= 0 && lag < 1000 })

@@ -40,7 +40,7 @@ func (t *transaction) read(content []byte, publish func(channel, payload string)
 		}
 		number, payload, _ := bytes.Cut(line, []byte{'\t'})
 		i, err := strconv.Atoi(string(number))
-		if err != nil || i < 0 || i >= len(t.channels) || len(payload) > 1<<16 { // with any block size it is less
+		if err != nil || i < 0 || i >= len(t.channels) {
 			return fmt.Errorf("%w: notification %.40q", errMalformed, line)
 		}
 		if err := publish(t.channels[i], unescape(payload)); err != nil {

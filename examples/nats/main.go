@@ -129,6 +129,9 @@ type point struct {
 // ackTimeout is how long JetStream may take to store a message.
 const ackTimeout = 10 * time.Second
 
+// headroom: bytes of a message for NATS that its headers take, at most.
+const headroom = 512
+
 // run publishes until parent is cancelled or a side fails, and returns the reason.
 func run(parent context.Context) error {
 	ctx, fail := context.WithCancelCause(parent)
@@ -336,6 +339,11 @@ func (s *session) publish(ctx context.Context, channel, payload string) error {
 	s.at.number++
 	if s.at.commit < s.last.commit || s.at.commit == s.last.commit && s.at.number <= s.last.number {
 		skipped.Inc()
+		return nil
+	}
+	if len(payload)+headroom > int(s.nc.MaxPayload()) {
+		malformed.Inc()
+		slog.Error("left out", "reason", "larger than max_payload of NATS", "bytes", len(payload), "channel", channel, "commit", s.at.commit)
 		return nil
 	}
 	if err := s.await(ctx, uint64(max(*window, 1))-1); err != nil {
