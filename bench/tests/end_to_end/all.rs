@@ -21,7 +21,9 @@ fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
         );
     }
     assert!(
-        stderr.contains("left out: standby cannot measure the target \"a\", as without "),
+        stderr.contains(
+            "left out: standby cannot measure the target \"a\", as LISTEN on a standby needs"
+        ),
         "{stderr}"
     );
     assert!(

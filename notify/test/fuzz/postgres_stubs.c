@@ -99,6 +99,12 @@ palloc(Size size)
 	return checked(malloc(size));
 }
 
+void *
+repalloc_huge(void *memory, Size size)
+{
+	return checked(realloc(memory, size));
+}
+
 void
 pfree(void *memory)
 {
