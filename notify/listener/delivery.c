@@ -129,11 +129,11 @@ static TimestampTz last_delivery = 0;
 /* When a delivery that was put off is due, or this session has rested. */
 static TimeoutId due_timeout = MAX_TIMEOUTS;
 
-/* Was a delivery put off, and has there been something to deliver ever since? */
-static bool is_storm = false;
-
-/* How often in a row this session has rested. */
-static int	rests = 0;
+/*
+ * How often this session may still rest.  None if no delivery was put off, or if there
+ * was nothing to deliver since then.
+ */
+static int	rests_left = 0;
 
 /* Transactions that have failed in a row, with no statement in between. */
 static int	failures = 0;
@@ -260,7 +260,8 @@ static void
 stop_resting(void)
 {
 	pinpoint_slot_stop_resting();
-	is_storm = pinpoint_slot_pending();
+	if (!pinpoint_slot_pending())
+		rests_left = 0;
 }
 
 /*
@@ -277,8 +278,7 @@ put_off(void)
 		if (now < next_due() && now >= last_delivery)
 		{
 			set_due();
-			is_storm = true;
-			rests = 0;
+			rests_left = MAX_RESTS;
 			return true;
 		}
 	}
@@ -322,13 +322,10 @@ static void
 deliver(void)
 {
 	bool		save_exit_on_any_error = ExitOnAnyError;
-	bool		rest = false;
+	bool		rest = rests_left > 0 && pinpoint_latency_target > 0;
 	bool		is_timed = due_timeout != MAX_TIMEOUTS &&
 		get_timeout_active(due_timeout);
 	PinpointReading reading;
-
-	if (is_storm && pinpoint_latency_target > 0)
-		rest = is_storm = ++rests <= MAX_RESTS;
 
 	/* As PostgreSQL does it where it sends; it need not be put back then. */
 	ExitOnAnyError = true;
@@ -363,7 +360,10 @@ deliver(void)
 									  rest ? next_due() : 0))
 			notifyInterruptPending = true;
 		else if (rest)
+		{
 			set_due();
+			rests_left--;
+		}
 		pinpoint_wakeup_give_back();
 	}
 
