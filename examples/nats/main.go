@@ -50,7 +50,7 @@ var (
 	published  = counter("published_total", "Notifications stored by JetStream.")
 	duplicates = counter("duplicates_total", "Notifications sent that JetStream had stored before.")
 	skipped    = counter("skipped_total", "Notifications not sent, as the stream has them.")
-	malformed  = counter("malformed_total", "Messages left out, as they could not be read.")
+	malformed  = counter("malformed_total", "Messages that could not be read, and notifications larger than max_payload of NATS.")
 	slots      = counter("slots_created_total", "Replication slots created.")
 	lag        = promauto.NewGauge(prometheus.GaugeOpts{Name: "pinpoint_nats_lag_bytes", Help: "WAL that the slot is behind."})
 )
@@ -210,15 +210,18 @@ func (s *session) openStream(ctx context.Context) (err error) {
 	// nats.go could connect again by itself, but what was lost on its way has to be read again.
 	options := []nats.Option{nats.Name("pg_pinpoint bridge"), nats.NoReconnect(),
 		nats.ClosedHandler(func(*nats.Conn) { s.fail(nats.ErrDisconnected) })}
-	seed, err := nats.NkeyOptionFromSeed(*nkey)
-	if *nkey != "" && err != nil {
-		return err
-	}
 	for set, option := range map[*string]nats.Option{ca: nats.RootCAs(*ca),
-		cert: nats.ClientCert(*cert, *key), creds: nats.UserCredentials(*creds), nkey: seed} {
+		cert: nats.ClientCert(*cert, *key), creds: nats.UserCredentials(*creds)} {
 		if *set != "" {
 			options = append(options, option)
 		}
+	}
+	if *nkey != "" {
+		seed, err := nats.NkeyOptionFromSeed(*nkey)
+		if err != nil {
+			return err
+		}
+		options = append(options, seed)
 	}
 	if s.nc, err = nats.Connect(*servers, options...); err != nil {
 		return err
@@ -385,7 +388,10 @@ func (s *session) acknowledged(_ jetstream.JetStream, message *nats.Msg, ack *je
 		s.fail(fmt.Errorf("the message to come after %s is in the stream as %d", before, ack.Sequence))
 		return
 	}
-	counter := map[bool]prometheus.Counter{false: published, true: duplicates}[ack.Duplicate]
+	counter := published
+	if ack.Duplicate {
+		counter = duplicates
+	}
 	counter.Add(float64(ack.Sequence - s.stored.Swap(ack.Sequence)))
 	if ack.Sequence == s.asked {
 		if err := s.send(true); err != nil {
