@@ -359,6 +359,15 @@ def processes_in(root):
     return found
 
 
+def stop_all(services):
+    """Stop services. All are killed before one is waited for, so none is left if that fails."""
+    for service in services:
+        if service.process:
+            service.process.kill()
+    for service in services:
+        service.stop()
+
+
 def wait_until(what, condition, services, seconds=120):
     """Wait for a condition while services run."""
     deadline = time.monotonic() + seconds
@@ -405,7 +414,6 @@ def up(path, project, build, bases, work, without=()):
             if "healthcheck" in service.settings:
                 wait_until(f"{service.name} becomes healthy", service.healthy, services.values())
     except BaseException:
-        for service in services.values():
-            service.stop()
+        stop_all(services.values())
         raise
     return services
