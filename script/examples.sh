@@ -2,13 +2,15 @@
 # The stage "examples" of script/test: the clients in examples/, each built and
 # run against the stock server and with pg_pinpoint. A client passes when it does
 # what it should on both, with the same outcome, and when it misses nothing while
-# connections are lost, the server restarts and a standby is promoted. Then the job queues of bench/queues,
-# so briefly that it is no measurement: jobs are done, and through pg_pinpoint. The same for
-# bench/scaling. And the bridge to NATS, with the page that shows what it publishes.
+# connections are lost, the server restarts and a standby is promoted. Then the job
+# queues of bench/queues, so briefly that it is no measurement: jobs are done, and
+# through pg_pinpoint. The same for bench/scaling. And the bridge to NATS, with the
+# page that shows what it publishes.
 
-# What an example is built with: TOOL, and BUILD, a command for its folder. What it needs comes from the
-# package registries, in the versions that its lock file names. EXAMPLE is the command that is built.
-# Arguments: its name, which begins with the language, and its folder.
+# What an example is built with: TOOL, and BUILD, a command for its folder. What it needs
+# comes from the package registries, in the versions that its lock file names. EXAMPLE is
+# the command that is built. Arguments: its name, which begins with the language, and its
+# folder.
 describe_example() {
 	local dir=$2
 	case $1 in
