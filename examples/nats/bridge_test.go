@@ -220,10 +220,14 @@ const duplicateWindow = 100 * time.Millisecond
 
 // makeStream creates the stream before the bridge does, with a window of deduplication that
 // has ended before the bridge is there again: nothing may depend on it.
-func makeStream(t *testing.T, n *natsServer) {
-	_, err := n.js.CreateStream(context.Background(), jetstream.StreamConfig{
-		Name: streamName, Subjects: []string{"pg.postgres.*"}, Duplicates: duplicateWindow})
-	check(t, err)
+func makeStream(t *testing.T, n *natsServer, replicas int) {
+	waitUntil(t, "the stream is created", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := n.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: streamName, Subjects: []string{"pg.postgres.*"}, Duplicates: duplicateWindow, Replicas: replicas})
+		return err == nil
+	})
 }
 
 func TestExactlyOnceWhenServersAreKilled(t *testing.T) {
@@ -233,7 +237,7 @@ func TestExactlyOnceWhenServersAreKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 99))
 
 	p, n := startPostgres(t), startNATS(t, "")
-	makeStream(t, n)
+	makeStream(t, n, 1)
 	p.exec(t, "CREATE PUBLICATION pinpoint_nats")
 	p.exec(t, "SELECT pg_create_logical_replication_slot('reference', 'pgoutput'), pg_create_logical_replication_slot('pinpoint_nats', 'pgoutput')")
 	b := startBridge(t, p.url(), n)
@@ -264,16 +268,21 @@ func TestExactlyOnceWhenServersAreKilled(t *testing.T) {
 		}
 		t.Logf("%4.1f s: %s killed at message %d", time.Since(started).Seconds(), kill, at)
 	}
+	w.finish(t, p, n, total)
+	t.Logf("%d notifications, each once and in commit order; %.1f s", total, time.Since(started).Seconds())
+}
+
+// finish lets the writers commit the rest. Then the stream has to have all that was
+// committed, once by the table, once by another slot.
+func (w *writers) finish(t *testing.T, p *postgres, n *natsServer, total int) {
 	w.allowed.Store(int64(total))
 	w.group.Wait()
 	waitUntil(t, "all messages are in the stream", func() bool { return n.last(streamName) >= uint64(total) })
-
-	// What was committed, once by the table, once by another slot.
 	if rows := p.value(t, "SELECT sum(n)::text FROM committed"); rows != strconv.Itoa(total) {
 		t.Fatalf("%s notifications committed", rows)
 	}
-	expected, got := reference(t, p, "reference"), n.messages(t, streamName)
-	compare(t, got, expected)
+	got := n.messages(t, streamName)
+	compare(t, got, reference(t, p, "reference"))
 	seen := map[string]bool{}
 	for _, m := range got {
 		seen[strings.TrimRight(m.payload, "x")] = true
@@ -288,14 +297,44 @@ func TestExactlyOnceWhenServersAreKilled(t *testing.T) {
 	if len(seen) != total {
 		t.Fatalf("%d different notifications", len(seen))
 	}
-	t.Logf("%d notifications, each once and in commit order; %.1f s", total, time.Since(started).Seconds())
+}
+
+// A stream with three replicas. The server that leads it is killed, while others take over.
+func TestExactlyOnceInACluster(t *testing.T) {
+	total := setting(t, "BRIDGE_TEST_NOTIFICATIONS", 20_000) / writerCount * writerCount
+	p, cluster := startPostgres(t), startCluster(t)
+	p.exec(t, "CREATE PUBLICATION pinpoint_nats")
+	p.exec(t, "SELECT pg_create_logical_replication_slot('reference', 'pgoutput'), pg_create_logical_replication_slot('pinpoint_nats', 'pgoutput')")
+	var urls []string
+	for _, n := range cluster {
+		urls = append(urls, n.url)
+	}
+	n := cluster["one"]
+	makeStream(t, n, len(cluster))
+	startBridge(t, p.url(), &natsServer{url: strings.Join(urls, ",")})
+	w := startWriters(t, p, total, 1)
+	const kills = 2
+	for i := range kills {
+		w.allowed.Store(int64((i + 1) * total / (kills + 1)))
+		at := uint64((2*i + 1) * total / (2*kills + 2))
+		waitUntil(t, fmt.Sprintf("message %d is in the stream", at), func() bool { return n.last(streamName) >= at })
+		killed := n.leader(streamName)
+		cluster[killed].kill()
+		waitUntil(t, "another server leads the stream", func() bool {
+			leader := n.leader(streamName)
+			return leader != "" && leader != killed
+		})
+		t.Logf("server %s killed after message %d", killed, at)
+		cluster[killed].start(t)
+	}
+	w.finish(t, p, n, total)
 }
 
 // Two bridges with slots of their own. One is held up, and has not noticed that the other
 // has published what it is about to publish, longer ago than JetStream looks for duplicates.
 func TestTwoBridgesPublishOnce(t *testing.T) {
 	p, n := startPostgres(t), startNATS(t, "")
-	makeStream(t, n)
+	makeStream(t, n, 1)
 	p.exec(t, "CREATE PUBLICATION pinpoint_nats")
 	p.exec(t, `SELECT pg_create_logical_replication_slot('reference', 'pgoutput'),
 		pg_create_logical_replication_slot('one', 'pgoutput'), pg_create_logical_replication_slot('two', 'pgoutput')`)

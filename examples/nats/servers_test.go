@@ -24,7 +24,7 @@ import (
 )
 
 // Everything that a test waits for has to happen within this time.
-const deadline = 60 * time.Second
+const deadline = 120 * time.Second
 
 // bridgeProgram is the program under test, built once.
 var bridgeProgram string
@@ -267,15 +267,45 @@ func startNATS(t testing.TB, configuration string, options ...nats.Option) *nats
 	return n
 }
 
+// startCluster starts three NATS servers that replicate streams. The key is the server's name.
+func startCluster(t testing.TB) map[string]*natsServer {
+	names := []string{"one", "two", "three"}
+	var routes []string
+	for range names {
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", freePort(t)))
+	}
+	cluster := map[string]*natsServer{}
+	for i, name := range names {
+		cluster[name] = startNATS(t, fmt.Sprintf("server_name: %s\ncluster { name: test, listen: %q, routes: [%s] }\n",
+			name, strings.TrimPrefix(routes[i], "nats://"), strings.Join(routes, ", ")))
+	}
+	return cluster
+}
+
 // last is the sequence number of the last message of a stream, 0 if it cannot be had.
 func (n *natsServer) last(stream string) uint64 {
+	if info := n.info(stream); info != nil {
+		return info.State.LastSeq
+	}
+	return 0
+}
+
+// leader is the name of the server of a cluster that leads a stream, "" if there is none.
+func (n *natsServer) leader(stream string) string {
+	if info := n.info(stream); info != nil {
+		return info.Cluster.Leader
+	}
+	return ""
+}
+
+func (n *natsServer) info(stream string) *jetstream.StreamInfo {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	s, err := n.js.Stream(ctx, stream)
 	if err != nil {
-		return 0
+		return nil
 	}
-	return s.CachedInfo().State.LastSeq
+	return s.CachedInfo()
 }
 
 // message is one of a stream, as subject and payload.
