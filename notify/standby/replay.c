@@ -28,8 +28,8 @@
  * listeners that are furthest behind are disconnected, with the reason: first all
  * listeners that keep space in the oldest quarter, then, if this is not enough, in the
  * oldest half, then all.  Most of them release their position at once.  For those that
- * cannot (see eviction.c), replay waits for at most some seconds, once for each
- * session, and never for a client.
+ * cannot (see eviction.c), replay waits once for each session, for at most five
+ * seconds in total, and never for a client.
  *
  * A notification that cannot be delivered is never skipped silently.  If the
  * notifications of a transaction may be incomplete here, all listeners of its database
