@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *		The one place that knows PostgreSQL versions.
+ *		Differences between versions of PostgreSQL.
  *
- * relfilenumbermap.c is written with the names of PostgreSQL 16 and later.
+ * relfilenumbermap.c uses the names of PostgreSQL 16 and later.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * decoding.h
- *		What the files of pg_pinpoint_decoding share.
+ *		Declarations that the files of pg_pinpoint_decoding share.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * pg_pinpoint_decoding.c
- *		Wiring: redirect the server's look-up of relations to ours, once, when
- *		the postmaster loads this library.
+ *		Initialization: redirects the server's look-up of relations to this library,
+ *		when the postmaster loads it.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,69 +1,69 @@
 /*-------------------------------------------------------------------------
  *
  * redirect.c
- *		Redirect a function of the running program to one of ours.
+ *		Redirects a function of the running program to one of this library.
  *
- * PostgreSQL has no hook where it maps a file number to a relation.  So the
- * first instructions of its function are replaced by a jump to ours.  This is
- * done once, in the postmaster, while it loads its libraries: every server
- * process is forked from it later and inherits the change.  Nothing on disk
- * changes, and a restart without the library undoes it.
+ * PostgreSQL has no hook for its map from file numbers to relations.  Therefore the
+ * first instructions of its function are replaced with a jump to our function.  This
+ * is done once, in the postmaster, while it loads its libraries.  Every server process
+ * is forked from it later and inherits the change.  No file is changed, and a restart
+ * without the library undoes the change.
  *
  * How
  *
- * The page that the function begins on (or two, if the jump crosses the end of
- * the first) is copied to new memory, and the jump is written there.  The copy
- * is made executable and tried out.  Only then does it take the place of the
- * original, in one system call.  So
+ * The page on which the function begins (or two, if the jump crosses the end of the
+ * first) is copied to new memory, and the jump is written to the copy.  The copy is
+ * made executable and tested.  Only then does it replace the original, in one system
+ * call.  So
  *
  *	- the server's own pages are never writable, and no page is ever writable
- *	  and executable at a time;
- *	- whatever may be refused, is refused while nothing has been changed yet;
- *	- there is no moment at which half a jump could be executed.
+ *	  and executable at the same time;
+ *	- a step that can be refused is executed before anything is changed;
+ *	- at no time can an incomplete jump be executed.
  *
- * What can go wrong, and what is done about it
+ * What can go wrong, and how it is handled
  *
- *	other CPU or system			refused when compiled: see the #if below
- *	no such function, or it		refused: find_function() asks the dynamic
- *	is not the program's own	loader for the name, and looks it up among the
- *								symbols that the program's file exports
- *	function not in the code	refused: it must lie in a segment that is
+ *	other CPU or system			refused at compile time: see the #if below
+ *	no such function, or not	refused: find_function() looks up the name with the
+ *	the program's own			dynamic loader, and among the symbols that the
+ *								program's file exports
+ *	function not in the code	refused: it must be in a segment that is
  *	of the program				readable, executable and not writable
  *	function too short			refused: by the size in the symbol table
- *	something was written to	refused: the copy must be what the program's
- *	its pages before			file has.  A uprobe or a debugger's breakpoint
- *								would become part of the copy, where nobody
- *								knows of it and nobody takes it away: the next
- *								process that comes by dies of SIGTRAP.
- *	callers that do not call	refused: with link-time optimisation the
+ *	its pages were changed		refused: the copy must be equal to the program's
+ *	before						file.  A uprobe or a debugger's breakpoint would
+ *								become part of the copy, and would not be known or
+ *								removed there: the next process that executes it
+ *								dies of SIGTRAP.
+ *	callers that do not call	refused: with link-time optimization, the
  *	it, but a copy of it		function can be part of its callers.  Its
  *								direct calls are counted in the program's
  *								code, and there must be as many as in the
- *								source.  A caller that has a copy of its own
- *								is missed if another call was duplicated, or
- *								if bytes that are no instruction happen to
- *								look like a call.  Such a caller would go on
- *								as if we were not there: no faster, no harm.
- *	callers that know which		not detected, and not possible here: of a
- *	registers it leaves alone	function that calls others through pointers,
- *								as the server's does, nobody can know that
- *	another thread				refused: it could be running on the page
+ *								source.  A caller with its own copy is not
+ *								detected if another call was duplicated, or
+ *								if bytes that are no instruction look like a
+ *								call.  Such a caller uses PostgreSQL's own
+ *								function: it is not faster, and not wrong.
+ *	callers that know which		not detected, and not possible here: the
+ *	registers it preserves		server's function calls others through
+ *								pointers, so no compiler can know this
+ *	another thread				refused: it could execute code on the page
  *	executable memory that		refused: SELinux (execmem), systemd's
  *	was written is forbidden	MemoryDenyWriteExecute, PR_SET_MDWE
  *	the jump does not work		refused: the copy is called before it is used
  *	the page cannot be replaced	refused if the original is still there; if it
- *								is not, or if the check afterwards fails, the
- *								server must not start
+ *								is not, or if the check after the replacement
+ *								fails, the server must not start
  *
- * Signal handlers need no care: to them, replacing the page is one step.
+ * Signal handlers need no special treatment: for them, the replacement of the page is
+ * one step.
  *
- * A page that was part of the program's file is then part of no file.  perf,
- * which looks up names by file, does not know the functions on it, and a uprobe
- * that is set later is set in the file only.  On aarch64 the page is not guarded
- * by BTI either.
+ * A page that was part of the program's file is then part of no file.  perf, which
+ * looks up names by file, does not know its functions, and a uprobe that is set later
+ * is set in the file only.  On aarch64, the page is not protected by BTI.
  *
- * This file knows nothing of PostgreSQL, so that test/redirect_test.c can try
- * it on programs of every kind.
+ * This file does not depend on PostgreSQL, so test/redirect_test.c can test it with
+ * programs of every kind.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

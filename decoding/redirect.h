@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * redirect.h
- *		Redirect a function of the running program.
+ *		Redirects a function of the running program.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

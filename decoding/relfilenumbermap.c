@@ -1,46 +1,45 @@
 /*-------------------------------------------------------------------------
  *
  * relfilenumbermap.c
- *		From a relation's file number to the relation: a cache that forgets
- *		one relation without looking at the others.
+ *		A map from file numbers to relations that removes the entries of one
+ *		relation without a search of the whole map.
  *
- * WAL names files, and decoding needs relations.  RelidByRelfilenumber()
- * answers from pg_class or from the relation mapper, and remembers the answer
- * for the rest of the session.  Whenever a relation changes, what is
- * remembered of it must go.  PostgreSQL goes through its whole map for that,
- * with every invalidation message, so that decoding DDL on N tables costs N
- * times N.  Three structures make it cost what the one relation costs:
+ * The WAL contains files, and decoding needs relations.  RelidByRelfilenumber() reads
+ * pg_class or the relation mapper, and stores the result for the rest of the session.
+ * When a relation changes, its entries must be removed.  PostgreSQL searches its whole
+ * map for them at every invalidation message, so the time to decode DDL on N tables is
+ * proportional to N squared.  With three structures, the time depends only on the one
+ * relation:
  *
  *	relfilenumber_map			(tablespace, file number) -> entry
  *	relfilenumber_map_relations	relation -> list of its entries
- *	relfilenumber_map_negatives	list of the entries that say "no such relation"
+ *	relfilenumber_map_negatives	list of the entries that mean "no such relation"
  *
- * An entry is in exactly one list, linked through the entry itself.  Lists are
- * singly linked, as nothing is ever taken out but a list as a whole:
+ * An entry is in exactly one list, linked through the entry itself.  Lists are singly
+ * linked, because only a whole list is ever removed:
  *
- *	- A relation that changes takes all its entries with it.  It may have had
- *	  several files meanwhile: VACUUM FULL, TRUNCATE, and subtransactions that
- *	  were rolled back give it new ones, and decoding looks back in time.
- *	- It takes all negative entries with it, too: any of the numbers may be its
- *	  own now.
+ *	- A change of a relation removes all its entries.  It may have had
+ *	  several files: VACUUM FULL, TRUNCATE, and subtransactions that
+ *	  were rolled back assign new ones, and decoding reads old WAL.
+ *	- It also removes all negative entries: the relation may now have any of
+ *	  these numbers.
  *
- * This is PostgreSQL's contract.  The cost of dropping the negative entries
- * is bounded by that of the look-ups that made them.
+ * This is PostgreSQL's contract.  The cost of removing the negative entries is bounded
+ * by that of the look-ups that made them.
  *
- * A session that comes by many tables for the first time often does so in the
- * order in which they were made, which is that of their file numbers.  After a
- * few look-ups in a row the next one reads on in the index of pg_class and
- * remembers the relations of the following files, too.  These entries are like
- * all others: what changes a relation takes its entries with it.
+ * A session often looks up many tables for the first time in the order in which they
+ * were created, which is the order of their file numbers.  After a few such look-ups,
+ * the next one also reads the following rows in the index of pg_class, and stores
+ * their relations.  These entries are like all others: a change of the relation
+ * removes them.
  *
- * While tables are created, the snapshots of decoding see those in front only:
- * the rows that follow are there, and nobody is allowed to see them, which takes
- * longest to find out.  So no search reads further than READ_AHEAD_RANGE, and
- * after one that has found few the next READ_AHEAD_REST do not try.
+ * While tables are created, the snapshots of decoding see only the earlier ones: the
+ * following rows exist, but are invisible, and checking them takes most of the time.
+ * So no search reads further than READ_AHEAD_RANGE, and after a search that found few
+ * tables, the next READ_AHEAD_REST searches do not read ahead.
  *
- * The same file is compiled into the library (PINPOINT_LIVE), and into
- * PostgreSQL itself in place of relfilenumbermap.c (15: relfilenodemap.c), as
- * "make check-in-tree" does.
+ * The same file is compiled into the library (PINPOINT_LIVE), and into PostgreSQL
+ * itself instead of relfilenumbermap.c (15: relfilenodemap.c) by "make check-in-tree".
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * standby_snapshot.c
- *		Write snapshots of the running transactions to the WAL when many
+ *		Writes snapshots of the running transactions to the WAL when many
  *		transactions have changed catalogs.
  *
- * Logical decoding keeps the IDs of the transactions that have changed a
- * catalog, and sorts them all anew for each further one.  It drops them when
- * it comes to a snapshot of the running transactions (xl_running_xacts), which
- * the background writer writes every 15 seconds and each checkpoint once.  A
- * schema change with a transaction for each of N tables is through in less
- * than that, so to decode it costs N times N again.
+ * Logical decoding keeps the IDs of the transactions that have changed a catalog, and
+ * sorts all of them again for each further one.  It removes them at a snapshot of the
+ * running transactions (xl_running_xacts), which the background writer writes every 15
+ * seconds and each checkpoint once.  A schema change with a transaction for each of N
+ * tables can end within these 15 seconds, so the time to decode it is again
+ * proportional to N squared.
  *
- * Here the transactions that change a catalog are counted as they commit, and
- * when there have been so many as the setting says, a background worker writes
- * such a snapshot, with the function that the background writer uses.
+ * This file counts the transactions that change a catalog, when they commit.  When
+ * their number reaches the setting, a background worker writes such a snapshot, with
+ * the function that the background writer uses.
  *
- * This changes what the server writes, by one small record in a while; so it
- * is off unless asked for, and there is no worker then.  The count need not be
- * exact: it decides when a record is written, not what decoding does with it.
+ * This adds a small record to the WAL from time to time, so it is off by default, and
+ * there is no worker then.  The count need not be exact: it determines when a record
+ * is written, and does not affect the result of decoding.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * statistics.c
- *		What the relation-file map was asked, in each session and since the
- *		server started.
+ *		Statistics of the relation-file map, for each session and since the server
+ *		started.
  *
- * Every session counts in a slot of its own, so counting takes no lock and no
- * atomic operation.  When a session ends, its numbers are added to those of
- * the sessions before it.
+ * Every session counts in a separate slot, so counting needs no lock and no atomic
+ * operation.  When a session ends, its numbers are added to the sum of earlier
+ * sessions.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * pg_pinpoint.c
- *		Wiring: shared memory, and the events of a transaction.
+ *		Initialization, shared memory, and callbacks for transaction events.
  *
- * The order of a commit, as far as it concerns us:
+ * The steps of a commit that concern this library, in their order:
  *
- *	deferred triggers			the last user code that may LISTEN or NOTIFY
- *	XACT_EVENT_PRE_COMMIT		everything that may fail is done here
+ *	deferred triggers			the last user code that can LISTEN or NOTIFY
+ *	XACT_EVENT_PRE_COMMIT		all steps that can fail
  *	commit record, flush, synchronous replication, visible to others
- *	XACT_EVENT_COMMIT			stamp: the place in the commit order is known
+ *	XACT_EVENT_COMMIT			stamp: the position in the commit order is known
  *	locks released
  *	RESOURCE_RELEASE_AFTER_LOCKS	the batch is published, then LISTENs and
  *								UNLISTENs take effect

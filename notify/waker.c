@@ -3,21 +3,21 @@
  * waker.c
  *		The background worker that signals listeners.
  *
- * A sender that has more than a few sessions to signal hands them over to this
- * process and goes on; see wakeup.c.  It is started as soon as sessions can
- * connect, in recovery too, and again a second after it has ended.  Nothing depends
- * on it: whoever finds that there is no waker does its work.
+ * A sender that must signal more than a few sessions adds the others to a list, and
+ * this process signals them; see wakeup.c.  It starts as soon as sessions can connect,
+ * also during recovery.  If it ends, it is restarted after a second.  Nothing depends
+ * on it: without a waker, senders signal all listeners.
  *
- * It has no database, but a connection all the same, for without one it would not be
- * seen in pg_stat_activity.
+ * It connects without a database, because pg_stat_activity does not show a background
+ * worker that is not connected.
  *
- * It also reminds those who were woken long ago, as senders do, should nobody send
- * anything for a while, gives back disk space that the log does not need any more, and
- * sends the heartbeats; see heartbeat.c.
+ * While nobody sends, it also signals listeners again that have not reacted to a
+ * signal, as senders do.  It returns disk space that the log does not need any more,
+ * and sends the heartbeats; see heartbeat.c.
  *
- * During recovery nobody sends at all.  Then it also looks after listeners that are far
- * behind (slow_listener.c), and after sessions that replay waits for (replay_blockers.c).
- * On a primary it writes into the WAL whether notifications are replicated
+ * During recovery nobody sends.  Then it also checks for listeners that are far behind
+ * (slow_listener.c), and for sessions that block replay (replay_blockers.c).  On a
+ * primary it writes to the WAL whether notifications are replicated
  * (replication_status.c).
  *
  * Copyright (c) 2026, pg_pinpoint contributors

@@ -1,11 +1,10 @@
 # shellcheck shell=bash
-# The stage "examples" of script/test: the clients in examples/, each built and
-# run against the stock server and with pg_pinpoint. A client passes when it does
-# what it should on both, with the same outcome, and when it misses nothing while
-# connections are lost, the server restarts and a standby is promoted. Then the job
-# queues of bench/queues, so briefly that it is no measurement: jobs are done, and
-# through pg_pinpoint. The same for bench/scaling. And the bridge to NATS, with the
-# page that shows what it publishes.
+# The stage "examples" of script/test. It builds the clients in examples/, and runs them on a
+# stock server and on a server with pg_pinpoint. A client passes if its results are correct
+# and identical on both servers, and if it misses nothing while connections are lost, the
+# server restarts and a standby is promoted. Then the stage runs the job queues of
+# bench/queues for a second, and checks that jobs are done and that the notifications use
+# pg_pinpoint. It also runs bench/scaling, and the bridge to NATS with its page.
 
 # What an example is built with: TOOL, and BUILD, a command for its folder. What it needs
 # comes from the package registries, in the versions that its lock file names. EXAMPLE is

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # The stage "ha" of script/test: notify/test/ha, a cluster of three nodes with Patroni, etcd
-# and haproxy that is disturbed while clients write and listen.
+# and haproxy. Nodes are disturbed while clients write and listen.
 
-# Build the library of this checkout once more, as a later version could be: it reads the
-# form of the messages in the WAL that there is now, and writes one that is newer. Print the file.
+# Build the library of this checkout again, as a possible later version: it reads the current
+# format of the messages in the WAL, and writes a newer one. Print the file.
 build_newer_library() {
 	local dir=$WORK/ha-newer notify=$WORK/ha-newer/notify
 	mkdir "$dir"

@@ -1,12 +1,12 @@
 """Images for containers, without a container engine and without a registry.
 
-An image here is a root file system in a folder, with the settings of its containers. The
-steps of a Dockerfile run in it with chroot, and so do the services of a compose file. Base
-images are stand-ins that the caller gives. What is not understood is an error: nothing is
-left out in silence.
+An image is a root file system in a directory, with the settings of its containers. The
+steps of a Dockerfile and the services of a compose file run in it with chroot. The caller
+supplies stand-ins for the base images. An unknown instruction is an error, and is never
+skipped.
 
-Everything runs as root, each command in namespaces of its own: no process and no mount
-outlives it. Services share the network of the caller; each has an address on loopback.
+All commands run as root, each in separate namespaces, so no process or mount remains.
+Services share the network of the caller. Each service has its own loopback address.
 """
 
 import copy

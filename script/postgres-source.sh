@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The source of PostgreSQL. The caller has sourced lib.sh, and made the temporary folder.
+# The source of PostgreSQL. The caller has sourced lib.sh and created the temporary directory.
 
-# Put the source of the server of PG_CONFIG into $WORK/source. The argument is a folder with
-# it, or "apt": then Debian's source package is fetched, of the very release if there is one,
-# else of another minor release.
+# Put the source of the server of PG_CONFIG into $WORK/source. The argument is a directory with
+# the source, or "apt". With "apt", Debian's source package of the same release is downloaded;
+# if there is none, that of another minor release.
 get_postgres_source() {
 	local name own version
 	if [ "$1" != apt ]; then

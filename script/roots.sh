@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Root file systems that are used once, and commands in them. The caller has sourced lib.sh
+# Temporary root file systems, and commands that run in them. The caller has sourced lib.sh
 # and servers.sh.
 #
-# A root is a release of a distribution with little in it. It is installed from a mirror
-# once, and kept as an archive in the cache. Nothing of this machine is in it, and nothing
-# that happens in it touches this machine.
+# A root is a minimal installation of a release of a distribution. It is installed from a
+# mirror once, and kept as an archive in the cache. It contains no files of this machine, and
+# commands in it do not change this machine.
 
 # Set ARCHIVE to a release with some packages. Arguments: the release, packages.
 make_archive() {

@@ -1,15 +1,13 @@
 # shellcheck shell=bash
-# Where a PostgreSQL of a given major version is to be had. The caller has sourced
-# lib.sh.
+# Installs a given major version of PostgreSQL. The caller has sourced lib.sh.
 #
 #     15, 17, 18  releases of Debian
 #     16          a release of Ubuntu
 #     19          Debian's experimental suite
 #
-# If the packages of this machine's own release have the version, they are installed
-# here. Otherwise the release that has it is installed into a folder of the cache, and
-# everything runs inside, in namespaces of its own. Nothing here touches servers of the
-# machine.
+# If the release that runs on this machine has packages of the version, they are installed on
+# the machine. Otherwise a release with this version is installed into a directory of the
+# cache, and the tests run in it, in separate namespaces. No server of the machine is used.
 
 CACHE=${PINPOINT_CACHE:-/var/cache/pg_pinpoint}
 
@@ -25,9 +23,8 @@ release_of() {
 	esac
 }
 
-# Run stages of script/test on a version, in place of this process. If the server is
-# not to be had, they are not run, which is not a failure. Arguments: the major version,
-# then stages.
+# Replace this process with script/test on a version. If the server cannot be installed, the
+# stages are not run, and this is not a failure. Arguments: the major version, then the stages.
 run_on_version() {
 	local version=$1 release server inside=()
 	server=(env "PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config")

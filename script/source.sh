@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# The source of the project as a release has it. The caller has sourced lib.sh, and made
-# the temporary folder.
+# The source of the project, as in a release. The caller has sourced lib.sh and created the
+# temporary directory.
 
-# Write the files of the project into a new folder: those that git knows, as they are now,
-# also if the change is not committed. A file that git does not know must be added first.
-# In a folder without a repository, all files that .gitignore does not name.
+# Copy the files of the project to a new directory: all tracked files, with changes that are
+# not committed. An untracked file must be added to git first. Without a repository, all files
+# are copied that .gitignore does not name.
 export_source() {
 	local folder=$1 tree git=(git -C "$ROOT" -c "safe.directory=$ROOT" -c user.name=- -c user.email=-)
 

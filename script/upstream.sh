@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# The stage "upstream" of script/test: PostgreSQL's own tests, from its source,
-# against the server as it is installed. Each suite runs twice, on the stock server
-# and with both libraries, and the outcomes are compared:
+# The stage "upstream" of script/test: PostgreSQL's own tests, from its source, on the
+# installed server. Each suite runs twice, on the stock server and with both libraries, and
+# the results are compared:
 #
-#     core regression tests, isolation tests, PL/pgSQL, contrib: what each test
-#     printed has to be identical
-#     TAP tests of recovery and subscription: the same assertions pass
+#     core regression tests, isolation tests, PL/pgSQL, contrib: the output of each test
+#     must be identical
+#     TAP tests of recovery and subscription: the same assertions must pass
 #
-# pg_regress makes its database from template0, so it is told to create the
-# extensions. A test that fails on the stock server too, as one may that is of another
-# minor release than the server, is shown, and fails only where it differs.
+# pg_regress creates its database from template0, so an option makes it create the extensions.
+# A test may also fail on the stock server, for example if the source is of another minor
+# release. Such a test is listed, and counts as failed only if the outputs differ.
 #
-# Some of these tests take a moment for granted, and fail by chance on any server. So
-# what differs runs once more on both, and has failed if it differs again.
+# Some of these tests depend on timing, and fail at random on any server. Therefore tests with
+# different results are repeated once on both servers, and fail if they differ again.
 
 # shellcheck source-path=SCRIPTDIR source=postgres-source.sh
 . "$ROOT/script/postgres-source.sh"

@@ -1,12 +1,11 @@
 """How far a primary and its standbys scale, calculated from the parts that run has measured.
 
-Everything is a product or a sum. Each resource can do so much per second (a core:
-1,000,000 microseconds of processor time), each notification takes a part of it, and the resource
-that is used up first is the limit. The servers are assumed to have nothing else to do.
+The model uses only products and sums. Each resource has a capacity per second (a core:
+1,000,000 microseconds of processor time), each notification uses a part of the capacity, and the
+resource that is used up first is the limit. The model assumes that the servers have no other load.
 
-What is not in the model: the limits that PostgreSQL itself has for transactions that write (the
-disk, its own locks), and that processes handle more at once when there is more to do, so that the
-parts become smaller.
+Not in the model: PostgreSQL's own limits for transactions that write (the disk, its locks), and
+the effect that a busy process handles several items at once, so that each of them costs less.
 """
 
 import glob

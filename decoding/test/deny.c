@@ -1,5 +1,5 @@
 /*
- * Runs a command that may not do what its first argument says:
+ * Runs a command without the permission that the first argument names:
  *
  *	exec	make memory executable: mprotect() with PROT_EXEC fails with EPERM,
  *			as under systemd's MemoryDenyWriteExecute

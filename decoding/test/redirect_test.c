@@ -1,9 +1,8 @@
 /*
  * Redirects a function in programs of every kind.
  *
- * This is a program, to be linked with ../redirect.c.  t/002_redirect.pl
- * compiles it several times, with options and macros that make the function
- * what it has to be for the case, and looks at what it prints:
+ * This program is linked with ../redirect.c.  t/002_redirect.pl compiles it several
+ * times, with the options and macros that a case needs, and checks its output:
  *
  *	result		redirected, refused or broken
  *	reason		why not
@@ -12,9 +11,9 @@
  *	neighbours	whether other functions on the function's pages still work
  *	memory		"writable code" if any memory is writable and executable, or
  *				"unchanged" or "changed": the map of the program's own memory
- *	pages		how many pages of code are no longer the program file's
- *	pad			whether the first instruction is what it was
- *	uprobe		"set", or why the kernel does not let us
+ *	pages		number of pages of code that no longer belong to the program's file
+ *	pad			whether the first instruction is unchanged
+ *	uprobe		"set", or the reason why the kernel refuses it
  *	translation	"Operation not permitted", as the C library translates it
  *
  * Macros:
@@ -34,7 +33,7 @@
  *	NO_EXEC		memory may not become executable; for an emulator, which does
  *				not survive deny.c; to be linked with -Wl,--wrap=mprotect
  *	CATALOGS	a folder with translations of the C library's messages
- *	BAD_PROBE	the probe says no: "first" or "second" time it is asked
+ *	BAD_PROBE	the "first" or the "second" call of the probe returns false
  */
 #define _GNU_SOURCE
 #include <dirent.h>

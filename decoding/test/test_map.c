@@ -1,12 +1,12 @@
 /*
- * The relation-file map from inside.
+ * Tests the relation-file map from inside.
  *
- * This is a server module that has ../relfilenumbermap.c in it, with functions
- * for SQL to drive and to check it.  t/003_map.pl compiles and uses it.
+ * This server module includes ../relfilenumbermap.c, and has SQL functions that use and
+ * check it.  t/003_map.pl compiles and uses it.
  *
- * Some of what the map must endure cannot be brought about from outside:
- * memory that runs out at a given place, and an invalidation or a reset that
- * comes in during a look-up.  So some calls that the file makes come by here.
+ * Some situations cannot be produced from outside: memory that runs out at a given
+ * place, and an invalidation or a reset during a look-up.  Therefore this module
+ * intercepts some calls of the file.
  */
 #include "postgres.h"
 

@@ -3,9 +3,9 @@
  * channel_hash.c
  *		Hash values of channel names.
  *
- * They are stored in batches, and used by all tables of channels.  They depend on a
- * random seed, another one after each start of the server, so nobody can choose names
- * with equal or similar hash values.
+ * The hash values are stored in batches, and all tables of channels use them.  They
+ * depend on a random seed, which is new at each server start.  So a user cannot choose
+ * names with equal or similar hash values.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

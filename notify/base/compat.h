@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *		The one place that knows PostgreSQL versions.
+ *		Differences between versions of PostgreSQL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

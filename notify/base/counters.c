@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * counters.c
- *		What has happened since start, by database.
+ *		Counters by database, since the server started.
  *
- * The counters of a database have a place in an array, found by the hash of its OID.
- * A database gets its place when something is counted for it first, and keeps it
- * until the server stops, even when it is dropped.  Should there be more databases
- * than places, those that come too late share one.
+ * The counters are in an array.  The hash value of a database's OID selects the
+ * element.  A database gets its element when something is counted for it for the first
+ * time, and keeps the element until the server stops, even if the database is dropped.
+ * If there are more databases than elements, the last ones share one element.
  *
- * There is no lock, as all fields are atomic: counting never waits, fails or takes
- * memory, so it is done after the commit record as well.  Two counters may not fit
- * together for a moment.
+ * There is no lock, because all fields are atomic.  Counting never waits, fails or
+ * allocates memory, so it is also possible after the commit record.  For a moment, two
+ * counters can be inconsistent with each other.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

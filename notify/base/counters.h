@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * counters.h
- *		What has happened since start, by database.
+ *		Counters by database, since the server started.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

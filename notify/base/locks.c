@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * locks.c
- *		The locks of pg_pinpoint; see locks.h for what they protect.
+ *		The locks of pg_pinpoint; locks.h lists what they protect.
  *
- * Their names are what pg_stat_activity shows as wait_event.
+ * pg_stat_activity shows their names as wait_event.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,20 +3,21 @@
  * locks.h
  *		The locks of pg_pinpoint, and the order in which they are taken.
  *
- *	1. PinpointStorageLock protects the size of the file behind the message
- *	   log.  It is held while that file grows or shrinks, which is rare, and
- *	   never taken after commit.
- *	2. PinpointReassignmentLock protects nothing.  A session that ends holds it
- *	   while it reassigns, so that not many do so at once; see reassignment.c.
+ *	1. PinpointStorageLock protects the size of the file of the message log.
+ *	   It is held while that file grows or shrinks, which is rare, and is
+ *	   never taken after the commit.
+ *	2. PinpointReassignmentLock protects no data.  A session that ends holds
+ *	   it while it reassigns, so that only one session does this at a time;
+ *	   see reassignment.c.
  *	3. PinpointOrderLock protects the in-flight list, the ready heap, the
  *	   message log and all session slots.
  *	4. A partition lock of the channel map protects the entries of that
- *	   partition and their listeners.  A spinlock below it protects the list of
- *	   free memory.
+ *	   partition and their listeners.  A spinlock below it protects the list
+ *	   of free memory.
  *
- * Whoever takes more than one takes them in this order.  The last two are not
- * held while signalling, sending to a client or doing I/O, and none is held
- * across the write or flush of a commit record.
+ * A process that takes several of these locks takes them in this order.  The last two
+ * are not held while signalling, sending to a client or doing I/O.  None of them is
+ * held while a commit record is written or flushed.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * request.h
- *		What a statement asks for: a LISTEN, an UNLISTEN, a notification.
+ *		The requests of a statement: LISTEN, UNLISTEN, notifications.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

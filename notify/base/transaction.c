@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * transaction.c
- *		How far the current transaction of this session has come.
+ *		The phase of the current transaction of this session.
  *
- *	RUNNING		statements may LISTEN and NOTIFY.
- *	SEALED		it is about to commit or to be prepared: what other libraries do
- *				in their own callbacks is too late for us.  Channels are entered
- *				into the channel map.
- *	RESERVED	its batch is written, and can be withdrawn without trace.
+ *	RUNNING		statements can LISTEN and NOTIFY.
+ *	SEALED		the transaction is about to commit or to be prepared.  Requests
+ *				from callbacks of other libraries come too late.  Channels are
+ *				entered into the channel map.
+ *	RESERVED	its batch is written, and can still be withdrawn.
  *	ANNOUNCED	its batch is in the in-flight list, and holds back others.
- *	COMMITTED	the commit record is written, so nothing may fail any more.
+ *	COMMITTED	the commit record is written, so no step may fail any more.
  *
  *					pre-commit	batch		announce	commit		end of commit,
  *								written					record		abort, exit
@@ -19,8 +19,8 @@
  *	ANNOUNCED		-			-			-			COMMITTED	RUNNING
  *	COMMITTED		-			-			-			-			RUNNING
  *
- * From SEALED a transaction without notifications becomes COMMITTED, if it has LISTENs
- * or UNLISTENs to carry out.
+ * A transaction without notifications changes from SEALED to COMMITTED if it has
+ * LISTENs or UNLISTENs to execute.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * transaction.h
- *		How far the current transaction of this session has come.
+ *		The phase of the current transaction of this session.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,69 +1,70 @@
 /*-------------------------------------------------------------------------
  *
  * commit_order.c
- *		Who may publish now: parallel commits, notifications in commit order.
+ *		Parallel commits, with notifications in commit order.
  *
- * PostgreSQL promises that notifications of different transactions arrive in
- * the order in which the transactions committed.  It keeps the promise by
- * letting only one notifying transaction commit at a time.  Here commits run
- * in parallel, and only the publication of what they send is ordered.
+ * PostgreSQL promises that notifications of different transactions arrive in the order
+ * in which the transactions committed.  It keeps the promise by letting only one
+ * notifying transaction commit at a time.  Here, commits run in parallel, and only the
+ * publication of their notifications is ordered.
  *
  * The order of commits is the order of commit records in the WAL.
  *
- *	prepare		before commit: take space for the batch, and write it.  From
- *				here on nothing can fail for lack of space.
+ *	prepare		before commit: reserve space for the batch, and write it.  After
+ *				this step, no step can fail for lack of space.
  *	announce	before commit, as late as possible, under PinpointOrderLock:
  *				append the batch to the in-flight list, with the current WAL
  *				insert position as its lower bound.  The commit record will be
- *				inserted behind that position.  Bounds are read under the lock
+ *				inserted after that position.  Bounds are read under the lock
  *				and positions only grow, so the list is ordered by bound.
  *	stamp		after the commit record is written: its end position is the
- *				batch's place in the commit order.  A transaction without XID
- *				writes no commit record; its place is right behind the record
- *				that was inserted last.
+ *				position of the batch in the commit order.  A transaction without
+ *				XID writes no commit record; its position is directly after the
+ *				record that was inserted last.
  *	publish		after the locks of the transaction are released: move the batch
- *				from the in-flight list into the ready heap, which is ordered
- *				by stamp; then publish from there every batch whose stamp is
- *				not above the bound of the oldest batch in flight.
- *	withdraw	the transaction aborts instead: leave the in-flight list, and
- *				publish those that waited for this one.
+ *				from the in-flight list to the ready heap, which is ordered by
+ *				stamp.  Then publish every batch of the heap whose stamp is not
+ *				above the bound of the oldest batch in flight.
+ *	withdraw	if the transaction aborts instead: remove the batch from the
+ *				in-flight list, and publish the batches that waited for it.
  *
- * Why nothing is published too early.  Let R be ready with stamp r, and X a
- * transaction whose commit record ends at x < r.  X inserted its record before
- * R did, as WAL positions are handed out in the order of insertion, and was
- * announced before that.  So when R gets to the ready heap, X is either in
- * flight, with a bound below x and hence below r, and R is held back; or it is
- * in the ready heap before R; or it is published.
+ * Why no batch is published too early.  Let R be ready with stamp r, and X a
+ * transaction whose commit record ends at x < r.  X inserted its record before R did,
+ * because WAL positions are assigned in the order of insertion, and X was announced
+ * before that.  So when R is moved to the ready heap, one of three cases applies: X is
+ * in flight, with a bound below x and hence below r, and R is held back; or X is in
+ * the ready heap before R; or X is published.
  *
- * Positions are multiples of 8, so "right behind" is one byte further: behind
- * every record that ends there, before all others.  As a stamp cannot be less
- * than that for a commit that is being announced, bounds are one byte further,
- * too.  Equal stamps then mean two transactions without a commit record that
- * ran side by side, and these are published in the order in which they became
- * ready.
+ * Positions are multiples of 8, so "directly after" is one byte further: after every
+ * record that ends there, and before all others.  A commit that is being announced
+ * cannot get a lower stamp than that, so bounds are one byte further, too.  Two equal
+ * stamps belong to two concurrent transactions without a commit record.  These are
+ * published in the order in which they became ready.
  *
- * Why nothing waits.  A session moves its batch to the ready heap and goes on,
- * whether or not the batch was published.  A batch that is held back gets
- * published by whoever resolves the commit that holds it back.  So what is in
- * list and heap is batches, not sessions: a session may have many batches held
- * back and one in flight.
+ * Why no session waits.  A session moves its batch to the ready heap and continues,
+ * whether or not the batch was published.  A batch that is held back is published by
+ * the session that completes or aborts the commit that holds it back.  So the list and
+ * the heap contain batches, not sessions: a session may have many batches held back
+ * and one in flight.
  *
- * Why a listener sees the rows.  A batch becomes ready only after its
- * transaction is visible to all new snapshots and its locks are released, and
- * is published after that, by whomever.
+ * Why a listener sees the rows.  A batch becomes ready only after its transaction is
+ * visible to all new snapshots and its locks are released.  It is published after
+ * that, by any session.
  *
  * Positions.  A batch is counted (see positions.c) when it becomes ready.  The heap
- * does not tell up to which number all that is counted is published, as it is
- * ordered by stamps: the first batch in it need not have the lowest number.  Nor is
- * it to be searched under the lock.  So batches are watched in rounds.  When a round
- * begins the counter and the number of batches in the heap are noted; when as many of
- * these have been published, all up to that counter is, and the next round begins.
- * What is known in this way is at most as old as two of the longest waits in the heap.
+ * does not show the number up to which all counted batches are published: it is
+ * ordered by stamp, so its first batch need not have the lowest number.  A search of
+ * the heap under the lock would take too long.  Therefore batches are observed in
+ * rounds.  At the start of a round, the counter and the number of batches in the heap
+ * are stored.  When as many of these have been published, all batches up to that
+ * counter are published, and the next round begins.  The resulting number is at most
+ * as old as two of the longest waits in the heap.
  *
- * The lock.  Whatever is done under PinpointOrderLock is bounded: a batch more or
- * less in the heap takes steps in proportion to the logarithm of what it holds,
- * the look-up of a batch's listeners that of MANY_CHANNELS channels (see
- * wakeup.c), and after some batches the lock is let go of.
+ * The lock.  All work under PinpointOrderLock is bounded.  Adding a batch to the heap
+ * or removing it takes a number of steps in proportion to the logarithm of the heap's
+ * size.  A look-up of the listeners of a batch covers at most
+ * PINPOINT_CHANNELS_LOOKED_UP channels (see wakeup.c).  After a number of batches, the
+ * lock is released and taken again.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * commit_order.h
- *		Who may publish now: parallel commits, notifications in commit order.
+ *		Parallel commits, with notifications in commit order.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,31 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * early_commit_work.c
- *		What PostgreSQL does in a commit before the commit record, done ahead.
+ *		Does long work of a commit before the commit is announced.
  *
- * From its announcement on a commit holds back the notifications of later ones
- * (see commit_order.c), so what lies between the announcement and the commit
- * record should be short.  XACT_EVENT_PRE_COMMIT is the last moment in which we
- * are called before the record.  This is what PostgreSQL does after that, and
- * how long it can take:
+ * After its announcement, a commit holds back the notifications of later commits (see
+ * commit_order.c), so the time between the announcement and the commit record should
+ * be short.  XACT_EVENT_PRE_COMMIT is the last callback before the record.  After it,
+ * PostgreSQL executes these steps, which can take this long:
  *
  *	AtEOXact_Parallel, AfterTriggerEndXact, AtEOXact_LargeObject
  *								short
  *	PreCommit_on_commit_actions	truncates and drops temporary tables: in
  *								proportion to their number
  *	smgrDoPendingSyncs			with wal_level = minimal, writes and syncs files
- *								of tables made in this transaction: in proportion
- *								to their size
- *	PreCommit_Notify			waits for others, if the transaction has sent
- *								something PostgreSQL's own way, too
+ *								of tables that this transaction created: in
+ *								proportion to their size
+ *	PreCommit_Notify			waits for other transactions, if this transaction
+ *								also used PostgreSQL's own queue
  *	PreCommit_CheckForSerializationFailure
  *								short
  *
- * The two in the middle we do ahead of the announcement, so that there is little
- * or nothing left for PostgreSQL to do.  It does its own work all the same, so
- * nothing depends on ours being complete.  What libraries do in pre-commit
- * callbacks that run after ours is beyond our reach: those are libraries that
- * were loaded before us.
+ * This file executes the second and the third step before the announcement, so that
+ * little or no work remains for PostgreSQL.  PostgreSQL still executes its own steps,
+ * so correctness does not depend on this file.  Libraries that were loaded before this
+ * one can execute long pre-commit callbacks after ours.  This cannot be avoided.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

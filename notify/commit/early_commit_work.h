@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * early_commit_work.h
- *		What PostgreSQL does in a commit before the commit record.
+ *		Does long work of a commit before the commit is announced.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

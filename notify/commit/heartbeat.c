@@ -1,33 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * heartbeat.c
- *		Tells listeners that their connection works, and how far they are.
+ *		Heartbeats: notifications that show that a connection works, and a position.
  *
- * Sessions that listen on PINPOINT_HEARTBEAT_CHANNEL get a notification every
+ * Sessions that listen on PINPOINT_HEARTBEAT_CHANNEL receive a notification every
  * pinpoint.heartbeat_interval.  Its payload is a position (see positions.c) and
- * "primary" or "standby".  It says: all that was counted up to this position on your
- * channels has come before this notification.  So after a while of silence a client
- * connects again, listens, and asks what has changed since the last heartbeat.
+ * "primary" or "standby".  The session has received all notifications on its channels
+ * that were counted up to this position before the heartbeat.  A client that has
+ * received no heartbeat for some time connects again, executes LISTEN, and queries
+ * which channels have changed since the last heartbeat.
  *
  * The waker sends heartbeats (see waker.c), one for each database in which a session
- * listens on that channel.  A heartbeat is an ordinary batch, and goes through the same
- * log as all others, so it comes after the batches that were published before.  It has
- * no transaction and is published at once.  Its position is taken at the moment of its
+ * listens on that channel.  A heartbeat is an ordinary batch in the same log as all
+ * other batches, so it arrives after the batches that were published before it.  It
+ * has no transaction, and is published at once.  Its position is determined at its
  * publication, under one hold of PinpointOrderLock: see
  * pinpoint_commit_order_published().
  *
- * A standby where pinpoint.replicate is off sends none, as no notifications come to it.
+ * A standby with pinpoint.replicate off sends no heartbeats, because it receives no
+ * notifications.
  *
- * A heartbeat that nobody listens for is dropped at its publication, like any
- * batch.  When there is no room in the log it is left out: the server is in trouble
- * then, and to be reminded of that does not hurt.
+ * A heartbeat without listeners is discarded at its publication, like any batch.  If
+ * the log has no space, the heartbeat is not sent: a client that then connects again
+ * loses nothing.
  *
- * What goes through PostgreSQL's own queue is counted, but is not in this log: a
- * heartbeat may come a moment before it.
+ * Notifications in PostgreSQL's own queue are counted, but are not in this log.  A
+ * heartbeat may arrive a moment before such a notification.
  *
- * Nobody else notifies on that channel, as far as it goes our way: see statement.c,
- * and replay.c for what an older primary may have let through.  Sessions cannot share
- * the channel.
+ * No session can notify that channel through pg_pinpoint: see statement.c, and
+ * replay.c for notifications of an older primary.  Sessions cannot share the channel.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * heartbeat.h
- *		Tells listeners that their connection works, and how far they are.
+ *		Heartbeats: notifications that show that a connection works, and a position.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,21 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * positions.c
- *		Positions: which channels were notified since a moment.
+ *		Positions: which channels were notified since a given time.
  *
- * A client that holds a position can ask later which of its channels were notified
- * since.  It needs no connection in between, and the server keeps nothing for it.
+ * A client that has stored a position can query later which of its channels were
+ * notified since then.  It needs no connection in between, and the server keeps no
+ * data for it.
  *
- * Shared memory has a counter, and an array of places.  A channel of a database has
- * the place that the hash of both says.  Each transaction that notifies is counted
- * once, under PinpointOrderLock, when it is visible to all new snapshots: the
- * places of its channels are set to the next value of the counter, and then the
- * counter takes that value.  A position is a value of the counter.  A channel has
- * changed since a position if its place is above it.
+ * Shared memory contains a counter, and an array of places.  The hash value of
+ * database and channel determines the place of a channel.  Each transaction that
+ * notifies is counted once, under PinpointOrderLock, when it is visible to all new
+ * snapshots: the places of its channels are set to the next value of the counter, and
+ * then the counter is set to that value.  A position is a value of the counter.  A
+ * channel has changed since a position if its place is above the position.
  *
- * The answer may say "changed" for a channel that was not notified, as channels
- * share places.  It never says "unchanged" wrongly.  Let a client get position P,
- * from either function, then take a snapshot S, and then ask for the channels that
+ * The answer may be "changed" for a channel that was not notified, because channels
+ * share places.  An answer "unchanged" is always correct.  Let a client get position
+ * P, from either function, then take a snapshot S, and then query the channels that
  * have changed since P, with the answer and the next position Q.  Let T be a
  * transaction that notifies channel c and is not visible in S, and k its number.
  *
@@ -25,66 +26,67 @@
  *	  before the counter, and is read after it, with barriers on both sides.  So
  *	  the place is at least k, and c is reported.
  *	- If k > Q, then T was not counted when Q was read, so its COMMIT had not
- *	  returned.  The next question begins at Q, and the same holds for it.
+ *	  returned.  The next query begins at Q, and the same argument holds for it.
  *
- * That S is taken after P is read is up to the client: the tables are read in a later
- * statement, not in the same one.  A transaction above READ COMMITTED has one
- * snapshot, and the functions refuse to run there.
+ * The client must take S after P is read: it reads the tables in a later statement,
+ * not in the same one.  A transaction above READ COMMITTED has only one snapshot, so
+ * the functions fail there.
  *
  * Why transactions are counted when they are ready, and not when they are published.
- * Publication can be held back by a slower commit, for as long as that takes.  The
- * COMMIT of the transaction has returned by then, and whoever asks has to be told.
+ * A slower commit can hold back the publication for as long as it takes.  The COMMIT
+ * of the transaction has already returned then, and the answer must include it.
  *
- * Why the places are set while the lock is held.  A place that is set before, to
- * the value that the counter is going to have, may be overtaken by other transactions:
- * the counter is beyond that value when T becomes visible, a client takes that as its
- * position, with a snapshot without T, and T's channel does not look changed ever
- * after.  A place that is set after the counter leaves a gap in which a client reads
- * the new counter and the old place.  So both are done in one step.  The work is
- * bounded: which places these are is found out before the commit, and there are
- * NPLACES at most, for which 0.05 ms were measured.  Nothing is looked up, allocated,
- * or read from the batch.
+ * Why the places are set while the lock is held.  If a place were set before that, to
+ * the expected next value of the counter, other transactions could overtake it: the
+ * counter would be above that value when T becomes visible, a client would get it as
+ * its position, with a snapshot without T, and T's channel would never look changed.
+ * If a place were set after the counter, a client could read the new counter and the
+ * old place.  Therefore both are set in one step.  The work is bounded: the places are
+ * determined before the commit, and there are at most NPLACES, which took 0.05 ms in a
+ * measurement.  No data is looked up, allocated, or read from the batch.
  *
- * Parts of one transaction could as well be counted one after the other, each with a
- * number of its own: the argument above is about one channel.  But heartbeats claim
- * that all that is counted is published, and that needs one number for each batch.
+ * Parts of one transaction could also be counted one after the other, each with a
+ * separate number: the argument above is about one channel.  But heartbeats state that
+ * all counted batches are published, and that needs one number for each batch.
  *
- * Positions of another server, or of this one before its shared memory was created
- * anew, mean nothing here.  The text of a position has the system identifier and the
- * incarnation, a random number that is drawn with the shared memory.  What is not
- * known has changed.  A restart, a crash and a failover to another server are
- * noticed by that, and each client looks once.
+ * Positions of another server, or of this server before its shared memory was created
+ * again, are not valid here.  The text of a position contains the system identifier
+ * and the incarnation, a random number that is chosen when the shared memory is
+ * created.  For an invalid position, all channels have changed.  So a client detects a
+ * restart, a crash and a failover to another server, and reads its data once.
  *
- * PostgreSQL's own way.  What goes through PostgreSQL's queue has no batch here, and its
- * channels are not known.  So a transaction that has used it is counted at a place that
- * belongs to its database, which is compared for each channel of the database.  It is
- * recognised by a lock that it holds (see pg_pinpoint.c), so none is left out, whatever
- * has sent it, and whether or not the extension is there.  PostgreSQL delivers it, and a
- * heartbeat may come before it.
+ * PostgreSQL's own queue.  Notifications in PostgreSQL's queue have no batch, and
+ * their channels are unknown.  Therefore a transaction that has used that queue is
+ * counted at a place of its database, which is compared for each channel of the
+ * database.  The transaction is recognized by a lock that it holds (see
+ * pg_pinpoint.c).  This covers all ways to notify, with and without the extension.
+ * PostgreSQL delivers the notification, and a heartbeat may arrive before it.
  *
- * The floor.  Where transactions may have gone by uncounted, the counter takes its next
- * value and becomes the floor: all channels have changed since positions below it.
- * That is done after the last such transaction is visible, and if it comes late it is
- * like a transaction that is counted late.  It is done
+ * The floor.  If transactions may have committed without being counted, the counter is
+ * set to its next value, which becomes the floor: all channels have changed since
+ * positions below it.  This is done after the last such transaction is visible.  If it
+ * is done late, the effect is that of a transaction that is counted late.  It is done
  *
- *	- on a standby, at the commit of a transaction that could not be told in full,
- *	  and of one that executes CREATE EXTENSION: what was notified in the database
- *	  before went PostgreSQL's own way, and so is not in the WAL;
+ *	- on a standby, at the commit of a transaction whose notifications are incomplete
+ *	  there, and of a transaction that executes CREATE EXTENSION: earlier
+ *	  notifications in the database used PostgreSQL's own queue, so they are not in
+ *	  the WAL;
  *	- on a standby, when pinpoint.replicate is switched on in its configuration;
  *	- at the end of recovery.  Positions that a standby gave are unknown on the
- *	  primary that it has become.  They would be exact if all that was committed
- *	  was replicated, but the server cannot know whether it was.
+ *	  primary that it has become.  They would be exact if all committed notifications
+ *	  had been replicated, but the server cannot know this.
  *
- * Standbys.  What is replayed is counted by the startup process, after PostgreSQL has
- * made the transaction visible.  A standby sees only what the primary has
- * replicated, and cannot know what it has not.  pinpoint.replicate in the
- * configuration of the standby is what the administrator says about that; it is read
- * by the startup process, as a session may have another value.  Where it is off all
- * channels have changed, always, and there are no heartbeats.  Heartbeats from above the
- * floor must not go to those that have listened for them before, as these may have missed
- * something: they are disconnected.  Where it is switched on while WAL is still to be
- * replayed that the primary wrote without it, the floor comes too early; so the
- * documentation says in which order to do that.
+ * Standbys.  The startup process counts a replayed transaction after PostgreSQL has
+ * made it visible.  A standby receives only the notifications that the primary has
+ * replicated, and cannot detect others.  With pinpoint.replicate in the configuration
+ * of the standby, the administrator declares that the primary replicates.  The startup
+ * process reads the setting, because a session may have another value.  If it is off,
+ * all channels have changed, always, and there are no heartbeats.  Sessions that
+ * listened for heartbeats before must not receive heartbeats from above the floor,
+ * because they may have missed notifications: they are disconnected.  If the setting
+ * is switched on while the standby still replays WAL that the primary wrote without
+ * it, the floor is set too early.  Therefore the documentation specifies the order of
+ * these steps.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

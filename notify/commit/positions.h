@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * positions.h
- *		Positions: which channels were notified since a moment.
+ *		Positions: which channels were notified since a given time.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

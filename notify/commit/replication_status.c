@@ -3,22 +3,22 @@
  * replication_status.c
  *		Tells standbys whether this server replicates notifications.
  *
- * Listeners on a standby hear nothing if its primary has pinpoint.replicate off, and
- * cannot tell this from a primary where nothing is notified.  This matters when another
- * server becomes the primary, whose configuration may be different.  So a primary writes
- * into the WAL what it does: when it starts, when it has been promoted, and when the
- * setting changes.  A standby disconnects its listeners when "off" follows on anything
- * else; see replay.c.
+ * Listeners on a standby receive nothing if the primary has pinpoint.replicate off,
+ * and cannot distinguish this from a primary without notifications.  This matters when
+ * another server becomes the primary, because its configuration may differ.  So a
+ * primary writes to the WAL whether it replicates: when it starts, when it has been
+ * promoted, and when the setting changes.  A standby disconnects its listeners when
+ * "off" follows after another state; see replay.c.
  *
- * Only the waker writes it, as it has no database and no role: what it sees of the
- * setting is the value for the server, which ALTER DATABASE, ALTER ROLE and SET may
- * override for others.  These overrides, but for SET, are in catalogs that all servers
- * of a cluster have in common, so a promotion changes nothing about them.  A server that
- * replicates for some databases or roles only says "off".
+ * Only the waker writes this message, because it has no database and no role: it sees
+ * the value of the setting for the server, which ALTER DATABASE, ALTER ROLE and SET
+ * can override for sessions.  These overrides, except SET, are in catalogs that all
+ * servers of a cluster have in common, so a promotion does not change them.  A server
+ * that replicates for some databases or roles only writes "off".
  *
- * The message is a logical message with our prefix that belongs to no transaction and no
- * database.  Logical decoding passes over messages of other databases, so no replication
- * slot hands it out; older versions of this library pass over messages that belong to no
+ * The message is a logical message with our prefix, without a transaction and without
+ * a database.  Logical decoding ignores messages of other databases, so no replication
+ * slot outputs it.  Older versions of this library ignore messages without a
  * transaction.
  *
  * Copyright (c) 2026, pg_pinpoint contributors

@@ -1,31 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * wal_messages.c
- *		Writes the notifications of a transaction into the WAL, for standbys.
+ *		Writes the notifications of a transaction to the WAL, for standbys.
  *
- * With pinpoint.replicate a transaction writes what it notifies as logical messages
+ * With pinpoint.replicate, a transaction writes its notifications as logical messages
  * with the prefix "pg_pinpoint".  They are part of the transaction: the flush of its
- * commit record carries them, and nobody sees anything of them if it rolls back.  A
- * server that replays the WAL without this library ignores them.  replay.c is the
- * other end; and logical decoding hands them to output plug-ins that ask for
- * messages.
+ * commit record includes them, and they have no effect if it rolls back.  A server
+ * that replays the WAL without this library ignores them.  On a standby, replay.c
+ * reads them.  Logical decoding passes them to output plugins that process messages.
  *
- * A message is a text in the encoding of the database, so that whoever reads it
- * from a replication slot can understand it too.  Its first line has six numbers:
+ * A message is a text in the encoding of the database, so that a program that reads it
+ * from a replication slot can also interpret it.  Its first line has six numbers:
  *
- *	version of this form
+ *	version of this format
  *	PID of the sender
  *	channels and notifications of the transaction
- *	bytes that they will take in the message log, and how many of these have come
- *	with the messages of this transaction before
+ *	bytes that they will use in the message log, and the part of these bytes that
+ *	earlier messages of this transaction contain
  *
- * Then come the channels, a line each, and the notifications: number of the channel,
- * counted from 0, tabulator, payload.  A backslash in a name or payload is doubled,
- * and a line feed is a backslash and an "n".  What is long goes in several messages,
- * each of whole lines, as a WAL record has to fit into memory, on both sides.
+ * The channels follow, one per line, and then the notifications: number of the
+ * channel, counted from 0, tab, payload.  A backslash in a name or payload is doubled,
+ * and a newline is written as a backslash and an "n".  Long data is divided into
+ * several messages, each of whole lines, because a WAL record must fit into memory on
+ * both servers.
  *
- * Writing WAL gives the transaction an ID, if it has none yet, so that it will have a
- * commit record to be replayed.  That record is marked; see mark_commit_record().
+ * Writing WAL assigns an ID to a transaction without one, so it will have a commit
+ * record that can be replayed.  That record is marked; see mark_commit_record().
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

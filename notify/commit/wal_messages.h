@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wal_messages.h
- *		A batch in the WAL: how it travels to standbys.
+ *		Writes the notifications of a transaction to the WAL, for standbys.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,63 +1,64 @@
 /*-------------------------------------------------------------------------
  *
  * delivery.c
- *		The listener: reads what was published for it, and tells its client.
+ *		Reads published notifications in a listening session, and sends them to its
+ *		client.
  *
- * PostgreSQL decides when.  After PROCSIG_NOTIFY_INTERRUPT it calls
- * ProcessNotifyInterrupt() when the session is idle, or just before
- * ReadyForQuery; that runs a small transaction to look at PostgreSQL's own
- * queue, and flushes.  The transaction is recognised here, before its commit:
+ * PostgreSQL determines the time.  After PROCSIG_NOTIFY_INTERRUPT it calls
+ * ProcessNotifyInterrupt() when the session is idle, or just before ReadyForQuery.
+ * This runs a small transaction that reads PostgreSQL's own queue, and flushes.  This
+ * file recognizes the transaction before its commit:
  *
- *	- no statement of the client has run in it, and none is being executed,
+ *	- no statement of the client has run in it, and none is being executed;
  *	- no portal is active: a procedure that commits starts new transactions, but
- *	  within the command that called it, and nothing may be sent in its midst,
- *	- there is something unread, and the interrupt for it has been consumed.
+ *	  within the command that called it, and no notification may be sent there;
+ *	- there are unread notifications, and their interrupt has been consumed.
  *
- * A transaction of the client with something unread raises the interrupt
- * again, so that no mistake about it could ever leave a session asleep.
+ * A transaction of the client raises the interrupt again if there are unread
+ * notifications, so that a wrong decision here cannot leave a session asleep.
  *
- * An idle session also runs a transaction when it has to catch up with
- * invalidation messages.  It is as good a place to deliver, but PostgreSQL does not
- * flush after it.  Where our signal or timeout is still to come, that does no harm;
- * where it may not come any more, the interrupt is raised here.
+ * An idle session also runs a transaction when it has to process invalidation
+ * messages.  Notifications can be delivered in this transaction, but PostgreSQL does
+ * not flush after it.  If our signal or timeout is still pending, the flush follows
+ * with it.  Otherwise, the interrupt is raised here.
  *
- * A session that is about to end delivers nothing, though it may run transactions,
- * for instance to drop its temporary tables.  What was given to it goes to another
- * when it has gone.
+ * A session that is about to end delivers nothing, although it may run transactions,
+ * for instance to drop its temporary tables.  Notifications that were assigned to it
+ * are reassigned when it has ended.
  *
- * What is left to be taken for it is a Parse or Describe message or a fast-path
- * call that is just over while our signal is still under way.  The client gets
- * its notifications right before ReadyForQuery then, as it would with the signal.
+ * A Parse or Describe message or a fast-path call can also be mistaken for the small
+ * transaction, if it has just ended while our signal is still pending.  The client
+ * then receives its notifications directly before ReadyForQuery, as it would with the
+ * signal.
  *
- * The small transaction may fail before it comes to us, for lack of memory for
- * instance.  It is tried again then, since nobody else would; if that fails
- * again and again, the session ends.  An error while sending, for instance a
- * payload that the client's encoding cannot represent, ends the session at
- * once, as in PostgreSQL: it cannot be told which notification it missed in any
- * other way.
+ * The small transaction may fail before it reaches this file, for instance for lack of
+ * memory.  It is repeated then, since no other process would do it.  After
+ * MAX_FAILURES in a row, the session ends.  An error while sending, for instance a
+ * payload that the client's encoding cannot represent, ends the session at once, as in
+ * PostgreSQL: there is no other way to tell the client that it missed a notification.
  *
- * pinpoint.latency_target.  A delivery that would come too soon after the last
- * one is put off: a timeout raises the interrupt again when it is due.  The slot
- * stays SIGNALLED meanwhile, so nobody signals this session again.  Nothing
- * waits for it, and no transaction is open.  PostgreSQL forgets all timeouts
- * when there is an error, and then the interrupt is raised at once; see
- * disconnect_reason.c.  Between a command and its ReadyForQuery, when the client waits,
- * nothing is put off.
+ * pinpoint.latency_target.  A delivery that would be too soon after the last one is
+ * delayed: a timeout raises the interrupt again when it is due.  The slot stays
+ * SIGNALLED meanwhile, so no sender signals this session again.  No process waits for
+ * it, and no transaction is open.  PostgreSQL cancels all timeouts when there is an
+ * error, and then the interrupt is raised at once; see disconnect_reason.c.  Between a
+ * command and its ReadyForQuery, when the client waits, no delivery is delayed.
  *
- * Where one delivery was put off, the next one probably will be, too: then the
- * session is not even signalled for it.  It sets the timeout when it has
- * delivered, and is RESTING until then.  Thus a session under a storm wakes up
- * once in each interval, and not twice.  When it finds nothing the storm is over.
+ * After a delayed delivery, the next one will probably be delayed, too.  Then the
+ * session is not signalled for it.  It sets the timeout after the delivery, and is
+ * RESTING until then.  Thus a session under constant load wakes up once in each
+ * interval, and not twice.  If it finds no notification at the timeout, the load is
+ * over.
  *
- * On a busy server with very many listeners the waker takes longer than the interval
+ * On a busy server with very many listeners, the waker takes longer than the interval
  * to signal all of them.  Sessions that rest would then wake up more often than those
- * that wait for their signal, and leave too little of the processor to senders.  So
- * after MAX_RESTS a session waits for a signal again.  It rests again if that comes
- * too soon.
+ * that wait for their signal, and leave too little processor time to senders.  So
+ * after MAX_RESTS, a session waits for a signal again.  It rests again if the signal
+ * comes too soon.
  *
- * Sending may take as long as the client does not read.  So that this holds back
- * nobody's VACUUM, nothing is sent while the transaction has a snapshot.  The slot says
- * since when the session has been sending, for those that wait for it: see
+ * Sending takes as long as the client does not read.  To avoid holding back VACUUM,
+ * nothing is sent while the transaction has a snapshot.  The slot contains the time
+ * since when the session has been sending, for processes that wait for it: see
  * standby/replay_blockers.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors

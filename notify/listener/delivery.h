@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * delivery.h
- *		The listener: reads what was published for it, and tells its client.
+ *		Reads published notifications in a listening session, and sends them to its
+ *		client.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * disconnect_reason.c
- *		Why a session that listens is ended.
+ *		Tells a client why the session of a listener was ended.
  *
- * A notification that cannot be delivered is never skipped: the session ends,
- * so that its client knows that it has to look for itself.  Here are the reasons
- * that are not an error by themselves: the session was evicted (see eviction.c), or
- * PostgreSQL cannot run the transaction in which it would read.
+ * A notification that cannot be delivered is never skipped: the session ends, so that
+ * its client knows that it must read the current state.  This file handles two reasons
+ * that are not errors of the session: the session was evicted (see eviction.c), or
+ * PostgreSQL cannot run the transaction in which the session reads notifications.
  *
- * Either way it ends as by pg_terminate_backend(): that works if the session is idle
- * in a transaction, within a query, or sending notifications to a client that does
- * not read.  While it reports an error to such a client it has to wait; see
- * eviction.c.  The reason is told in a DETAIL of the session's last
- * message.
+ * In both cases the session ends as by pg_terminate_backend().  This also works if the
+ * session is idle in a transaction, within a query, or sending notifications to a
+ * client that does not read.  A session that is reporting an error to such a client
+ * ends later; see eviction.c.  The DETAIL of the session's last message contains the
+ * reason.
  *
- * Every error also ends all timeouts of the session, and so that of
- * pinpoint.latency_target; whoever reports an error therefore lets the session
- * look again what it has to read.
+ * Every error also cancels all timeouts of the session, including that of
+ * pinpoint.latency_target.  Therefore a session that reports an error checks again for
+ * unread notifications.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

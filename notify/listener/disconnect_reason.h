@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * disconnect_reason.h
- *		Why a session that listens is ended.
+ *		Tells a client why the session of a listener was ended.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,30 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * eviction.c
- *		Ends the sessions of listeners that stand in the way of others.
+ *		Ends sessions of listeners that block others.
  *
  * To evict a listener is to mark its slot with the reason, and to send SIGTERM to its
- * session, as pg_terminate_backend() does.  Nothing is published for it any more.
- * Its last message tells its client the reason; see disconnect_reason.c.  Those who
- * evict:
+ * session, as pg_terminate_backend() does.  No further batch is published for it.  Its
+ * last message contains the reason; see disconnect_reason.c.  These processes evict:
  *
- *	senders			listeners that are further behind than
- *					pinpoint.max_listener_lag; on a standby the waker does so
- *	the startup		listeners that keep room which replay needs; all listeners
+ *	senders			listeners whose backlog exceeds pinpoint.max_listener_lag; on
+ *					a standby the waker does so
+ *	the startup		listeners that keep space which replay needs; all listeners
  *	process			of a database, if notifications for it cannot be delivered
- *	the waker		sessions that replay waits for, and whose clients do not read
+ *	the waker		sessions that block replay and whose clients do not read
  *
  * Slots are marked under PinpointOrderLock.  The signals are sent after its release.
- * A session may have ended by then, and another process may have its PID; this is as
- * unlikely here as in pg_terminate_backend().
+ * A session may have ended by then, and another process may have its PID.  This is as
+ * unlikely as with pg_terminate_backend().
  *
- * It may take long until a session obeys.  While it reports an error to a client that
- * does not read, for instance, PostgreSQL does not let it.  So its place in the queue
- * is released at once if it has not begun to read.  (It will not begin any more.)  But
- * a session that shares channels keeps its place until it has ended, as it may be
- * going through what was assigned to it at this moment.
+ * A session may end much later, for instance if it is reporting an error to a client
+ * that does not read.  Therefore its position in the queue is released at once if it
+ * has not begun to read.  (It will not begin any more.) But a session that shares
+ * channels keeps its position until it has ended, because it may be processing its
+ * assigned notifications at this moment.
  *
- * Nothing here allocates memory, or throws an error.
+ * This file allocates memory only at server start, and throws no error.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * eviction.h
- *		Ends the sessions of listeners that stand in the way of others.
+ *		Ends sessions of listeners that block others.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * fold.c
- *		Identical notifications of one delivery, told once.
+ *		Removes duplicates among the notifications of one delivery.
  *
- * PostgreSQL folds identical notifications within a transaction.  A session that
- * asks for it (pinpoint.fold) has those folded that wait for it together, of however
- * many transactions: the same channel and payload is told once, in the place of the
- * first, as if the last of its senders had sent it.
+ * PostgreSQL removes duplicates within a transaction.  With pinpoint.fold, a session
+ * also removes duplicates among all of its unread notifications, from any number of
+ * transactions: a notification with the same channel and payload is sent once, in the
+ * place of the first one, and with the PID of the last sender.
  *
- * For that they are collected before they are told, but not without bound: when
- * MAX_BYTES are collected, they are told, and what comes then is collected anew.  So
- * more than necessary may be told, but never less.
+ * For this, notifications are collected before they are sent.  When MAX_BYTES are
+ * collected, they are sent, and a new collection begins.  So a duplicate may remain,
+ * but no notification is lost.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

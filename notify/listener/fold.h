@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fold.h
- *		Identical notifications of one delivery, told once.
+ *		Removes duplicates among the notifications of one delivery.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

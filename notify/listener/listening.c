@@ -3,33 +3,33 @@
  * listening.c
  *		The channels that this session listens on.
  *
- * They are kept in a local table.  It is the filter on delivery, and the list
- * of what to take out of the channel map when the session ends, so that no one
- * ever scans the map.
+ * They are kept in a local table.  The table is the filter on delivery.  When the
+ * session ends, it also lists the entries to remove from the channel map, so that no
+ * session ever scans the map.
  *
  * LISTEN in three steps:
  *
  *	prepare		before commit, may fail: enter all new channels into the local
- *				table and the channel map.  From here on publications find this
+ *				table and the channel map.  From here on, publications find this
  *				session.  A channel that does not fit into the channel map is
  *				only in the local table, and publications of all channels in the
  *				database find this session.
  *	commit		after commit, allocates nothing: the new channels become valid,
- *				and those that were UNLISTENed leave both tables.
- *	abort		take back what prepare did.
+ *				and channels of UNLISTEN are removed from both tables.
+ *	abort		undo the prepare step.
  *
- * A LISTEN begins at its prepare: batches that are published from then on are
- * for this session, if the LISTEN commits.  It has to be that early.  As soon
- * as the transaction of the LISTEN has committed others can see its rows, and
- * get the locks that it held, and whoever notifies then must reach us; but for
- * us it takes a while from there until our own steps after commit.  What was
- * published before need not be delivered: nobody could know of our LISTEN.
+ * A LISTEN begins at its prepare step: if it commits, the session receives all batches
+ * that are published from then on.  It must begin that early.  As soon as the
+ * transaction of the LISTEN has committed, other sessions can see its rows, and get
+ * the locks that it held, and their later notifications must be delivered.  But the
+ * steps of this library after the commit follow some time later.  Batches that were
+ * published before need not be delivered: no session could know of this LISTEN.
  *
- * PostgreSQL keeps a list of its own, and the two may come to differ: when it
- * runs out of memory for its list, after the commit, or by C code that calls
- * Async_UnlistenAll() and the like.  Then its list is right.  We look at it when
- * a transaction seems to fail after its LISTEN was committed, and when the session
- * does not react to a wakeup; see wakeup.c.
+ * PostgreSQL keeps a separate list.  The two can differ if memory for PostgreSQL's
+ * list runs out after the commit, or if C code calls Async_UnlistenAll() or similar
+ * functions.  Then PostgreSQL's list is correct.  It is checked if a transaction seems
+ * to fail after its LISTEN was committed, and if the session does not react to a
+ * wakeup; see wakeup.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

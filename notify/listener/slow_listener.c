@@ -1,30 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * slow_listener.c
- *		What is done about a listener that falls far behind.
+ *		Warns about a listener that is far behind, or ends its session.
  *
- * A listener with unread notifications keeps a part of the queue, and a full
- * queue fails everybody's NOTIFY.  Long before that somebody should know, and
- * it is the senders who find out, as a backlog only grows when they send:
+ * A listener with unread notifications keeps a part of the queue, and with a full
+ * queue, every NOTIFY fails.  Senders check for this early, because a backlog grows
+ * only when they send:
  *
- *	- When half of the queue is kept there is a WARNING, as in PostgreSQL: to
- *	  the sender and to the server log, at most one in WARNING_INTERVAL, which
+ *	- If half of the queue is in use, there is a WARNING, as in PostgreSQL: to
+ *	  the sender and in the server log, at most once in WARNING_INTERVAL.  It
  *	  names the listener that is furthest behind.
- *	- When a listener is behind by more than pinpoint.max_listener_lag, there is
+ *	- If the backlog of a listener exceeds pinpoint.max_listener_lag, there is
  *	  such a warning (pinpoint.on_lag = warn), or its session ends
- *	  (pinpoint.on_lag = disconnect), so that it connects and looks again
- *	  instead of failing the senders.
+ *	  (pinpoint.on_lag = disconnect), so that its client connects again and reads
+ *	  the current state, and senders do not fail.
  *
  * See eviction.c for how a session ends.
  *
- * On a standby nobody sends: there the waker looks, once a second, and the warning goes
- * to the server log only.
+ * On a standby no session sends.  There the waker checks once a second, and the
+ * warning is only in the server log.
  *
- * A NOTIFY that finds no room fails, with PostgreSQL's own error, and a hint that
- * names whom to blame.
+ * A NOTIFY that finds no space fails with PostgreSQL's own error, and a hint that
+ * names the listener that is furthest behind.
  *
- * All of this happens before a commit: nothing here is urgent, and a sender may
- * still fail, be it only because a message does not fit into memory.
+ * All of this is done before a commit.  A sender may still fail there, for instance
+ * because a message does not fit into memory.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * slow_listener.h
- *		What is done about a listener that falls far behind.
+ *		Warns about a listener that is far behind, or ends its session.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

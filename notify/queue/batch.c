@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * batch.c
- *		A batch: all notifications of one transaction, and their form in the
+ *		A batch: all notifications of one transaction, and their format in the
  *		message log.
  *
- * Behind the PinpointBatch itself come
+ * A PinpointBatch is followed by
  *
  *	nchannels times			uint32 hash, name, 0, padding to 4 bytes
  *	nnotifications times	uint32 number of the channel, payload, 0, padding
  *							to 4 bytes
  *
- * and at its end, each MAXALIGNed, max_assignments PinpointAssignments and nlisteners
+ * and then, each MAXALIGNed, by max_assignments PinpointAssignments and nlisteners
  * slot numbers.
  *
- * A batch is laid out first, so that its size is known, and written once there
- * is room for it.  Both are done by the sender before its commit.  Nobody else
- * looks at the contents before the batch is published, and after that they do
- * not change, so no lock is needed for them.
+ * The layout of a batch is computed first, to determine its size.  The batch is
+ * written when space is reserved for it.  The sender does both before its commit.  No
+ * other process reads the contents before the batch is published, and after that they
+ * do not change.  Therefore they need no lock.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,32 +3,32 @@
  * blocks.c
  *		The space of the message log, in blocks of a fixed size.
  *
- * The range of the log (see log_storage.c) is divided into blocks.  All that has
- * to be known to reserve and to free space is in a few arrays in main shared
- * memory.  Batches are never looked at, so nothing here reads the file behind the
- * log, and to free 8 GB costs hardly more than to free 8 kB.
+ * The address range of the log (see log_storage.c) is divided into blocks.  A few
+ * arrays in main shared memory contain all data that is needed to reserve and to free
+ * space.  The functions below never read a batch, and so never the file of the log.
+ * Freeing 8 GB takes hardly longer than freeing 8 kB.
  *
- * One block is open: new batches are placed in it, one behind the other.  A batch
- * that does not fit into the rest of it is placed in the lowest free blocks that it
- * fits into.  If these are above the open block, it begins in the open block if it
- * can go on into the next ones.  The last block of the batch is the open one then.  A
- * reservation fails only if neither is possible.
+ * One block is open: new batches are placed in it, one after the other.  A batch that
+ * does not fit into the rest of the open block is placed in the lowest free blocks
+ * that it fits into.  If these are above the open block, and the batch can continue in
+ * the blocks after the open block, it begins in the open block.  The last block of the
+ * batch is then the open block.  A reservation fails only if neither is possible.
  *
- * A block is in use while a batch in it is not published yet, or is published and
- * kept.  It counts the former.  Of the latter it knows the epoch of the one that was
- * published last: epochs number the publications in groups, and message_log.c says
- * from which epoch on batches are kept.  A closed block without unpublished batches
- * is entered into the list of its epoch, as this cannot change any more.  When an
- * epoch is no longer kept, the blocks in its list are free.
+ * A block is in use while it contains a batch that is not published yet, or one that
+ * is published and kept.  The block counts the former.  For the latter it stores the
+ * epoch of the last publication.  An epoch is a group of publications; message_log.c
+ * determines from which epoch on batches are kept.  A closed block without unpublished
+ * batches is added to the list of its epoch, as this epoch cannot change any more.
+ * When an epoch is no longer kept, the blocks in its list are free.
  *
- * Batches that are withdrawn, as those that nobody listens to, give their space back
- * when no unpublished batch is left in their block.
+ * The space of withdrawn batches, and of batches without listeners, is free when their
+ * block contains no unpublished batch any more.
  *
- * The work of one call is bounded by the number of blocks (MAX_BLOCKS), and is
- * nearly always that of one or two.
+ * The work of one call is bounded by the number of blocks (MAX_BLOCKS).  Nearly
+ * always, it is the work for one or two blocks.
  *
- * PinpointOrderLock is held exclusively by the caller of all functions that have to
- * do with single blocks.
+ * The caller of a function that changes or reads single blocks holds PinpointOrderLock
+ * exclusively.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

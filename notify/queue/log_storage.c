@@ -1,24 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * log_storage.c
- *		Where the message log lives: one range of addresses, partly memory,
+ *		The storage of the message log: one address range, partly shared memory,
  *		partly a file.
  *
- * The range is mapped by the postmaster and inherited by every process, so it
- * is at the same address everywhere.  Its first part (pinpoint.queue_memory)
- * is shared memory.  The rest, up to pinpoint.queue_size, is a sparse file in
- * pg_notify/, mapped right behind it.  The message log prefers low addresses,
- * and starts again at the lowest whenever it is empty, so the file is touched
- * only while listeners are behind by more than the memory holds.
+ * The postmaster maps the range, and all processes inherit it, so it has the same
+ * address in each process.  The first part (pinpoint.queue_memory) is shared memory.
+ * The rest, up to pinpoint.queue_size, is a sparse file in pg_notify/, mapped directly
+ * after the memory.  The message log prefers low addresses, so it uses the file only
+ * while the backlog of listeners exceeds the memory.
  *
- * The file takes disk space bit by bit, and always before it is written to:
- * where the disk is full, it is the sender that learns of it, before its
- * commit, and a write to the range cannot fail.  When the log is empty the
- * space is given back.
+ * The disk space of the file is allocated in steps, each before the file is written
+ * to.  If the disk is full, the sender gets an error before its commit, and a write to
+ * the range cannot fail.  When no block of the file is in use, the space is returned.
  *
- * pg_notify/ is the right place: PostgreSQL leaves it out of base backups, and
- * what it contains means nothing after a restart.  We empty the file ourselves
- * at every start.
+ * PostgreSQL excludes the contents of pg_notify/ from base backups.  They are not
+ * needed after a restart, so this library truncates the file at each start.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * log_storage.h
- *		Where the message log lives.
+ *		The storage of the message log.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

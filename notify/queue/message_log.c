@@ -3,33 +3,33 @@
  * message_log.c
  *		Committed batches, in the order in which they are to be read.
  *
- * The log is one contiguous range of addresses, the same in every process (see
- * log_storage.c), so that batches are linked by plain pointers.  A batch is
- * reserved and written by its sender before commit; that is the only place
- * that may say "queue full".  Publishing links it at the end of the list of
- * published batches: a few stores, which cannot fail.  See blocks.c for where a
- * batch is placed.
+ * The log is one contiguous address range, identical in all processes (see
+ * log_storage.c), so plain pointers link the batches.  The sender reserves and writes
+ * a batch before its commit.  This is the only step that can report a full queue.
+ * Publication links the batch to the end of the list of published batches: a few
+ * stores, which cannot fail.  blocks.c determines the place of a batch.
  *
- * Lifetime.  Publications are grouped into epochs: a new one begins when as many
- * bytes as a block has were published in the current one.  A listener with unread
- * batches pins the epoch of the first one of them; a listener without has no
- * position in the log at all.  An epoch is kept while it or an earlier one is
- * pinned.  When no epoch is pinned, nothing that was published is kept, and a new
- * epoch begins.  A batch that nobody listens to is never published into the list.
+ * Lifetime.  Publications are grouped into epochs: a new epoch begins when the
+ * publications of the current one have as many bytes as a block.  A listener with
+ * unread batches pins the epoch of the first one.  A listener without unread batches
+ * has no position in the log.  An epoch is kept while it or an earlier one is pinned.
+ * If no epoch is pinned, no published batch is kept, and a new epoch begins.  A batch
+ * without listeners is never added to the list.
  *
- * The pins are counters in main shared memory, and so is all that is needed to free
- * the space of an epoch.  To free it touches no batch, whether it has ten of them or
- * millions.  So any session may do this for all others, with PinpointOrderLock held.
+ * The pins are counters in main shared memory, like all other data that is needed to
+ * free the space of an epoch.  Freeing an epoch reads none of its batches, whether it
+ * has ten or millions.  So any session that holds PinpointOrderLock can do it for all
+ * others.
  *
- * Readers follow the list without a lock, from a batch of an epoch that they have
- * pinned to one that was the last when they held PinpointOrderLock: nothing in
- * between can change or go away.
+ * Readers follow the list without a lock.  They begin at a batch of an epoch that they
+ * have pinned, and end at a batch that was the last one when they held
+ * PinpointOrderLock.  The batches in between do not change and are not freed.
  *
- * The pages of old batches may be on the disk only.  So a session that holds
- * PinpointOrderLock looks at no published batch but the last one.  A PinpointPosition
- * has what else needs to be known of a batch.
+ * The pages of old batches may be on disk only.  Therefore a session that holds
+ * PinpointOrderLock reads no published batch except the last one.  A PinpointPosition
+ * contains everything else that needs to be known about a batch.
  *
- * See batch.c for what a batch contains.
+ * See batch.c for the contents of a batch.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,27 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * pending.c
- *		What the current transaction will do when it commits.
+ *		Actions and notifications of the current transaction, until it commits.
  *
- * Nothing in LISTEN, UNLISTEN and NOTIFY happens before commit, so each
- * (sub)transaction keeps two lists: actions (LISTEN, UNLISTEN, UNLISTEN *) in
- * the order they were given, and notifications in the order they were sent,
- * without duplicates.  A subtransaction that commits adds its lists to its
- * parent's, one that aborts drops them.  The two lists do not interact.
+ * LISTEN, UNLISTEN and NOTIFY take effect at commit.  Until then, each
+ * (sub)transaction keeps two lists: actions (LISTEN, UNLISTEN, UNLISTEN *) in the
+ * order of execution, and notifications in the order in which they were sent, without
+ * duplicates.  A subtransaction that commits appends its lists to its parent's; one
+ * that aborts discards them.  The two lists are independent.
  *
- * UNLISTEN * makes the actions before it needless, so they are dropped: those of the
- * same (sub)transaction at once, those of its parent when it is merged.  So a
- * transaction has at most one UNLISTEN *, and that comes first.
+ * UNLISTEN * makes earlier actions superfluous, so they are removed: those of the same
+ * (sub)transaction at once, those of its parent when it is merged.  So a transaction
+ * has at most one UNLISTEN *, which is its first action.
  *
- * The rules are those of PostgreSQL: a notification is a duplicate if the
- * same (sub)transaction, or one already merged into it, has sent the same
- * channel and payload before.  A subtransaction does not look at what its
- * parent has sent, since it may be rolled back; duplicates between the two
- * are found when they are merged.
+ * The rules are those of PostgreSQL: a notification is a duplicate if the same
+ * (sub)transaction, or one already merged into it, has sent the same channel and
+ * payload before.  A subtransaction is not compared with its parent while it runs,
+ * since it may be rolled back; duplicates between the two are found when they are
+ * merged.
  *
- * Everything lives in the memory context of its (sub)transaction, which a
- * commit hands to the parent and an abort throws away.  The list headers live
- * in TopTransactionContext, as merging changes their level.
+ * All data is in the memory context of its (sub)transaction.  At commit, the parent
+ * takes over this context; at abort, it is deleted.  The list headers are in
+ * TopTransactionContext, because merging changes their level.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pending.h
- *		What the current transaction will do when it commits.
+ *		Actions and notifications of the current transaction, until it commits.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

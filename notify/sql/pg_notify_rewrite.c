@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * pg_notify_rewrite.c
- *		What replaces pg_notify() and pg_notification_queue_usage().
+ *		Replaces calls of pg_notify() and pg_notification_queue_usage().
  *
- * These two are built into PostgreSQL and are found by OID before any catalog is
- * looked at.  So it is their calls that are replaced, by calls of
+ * These two are built-in functions, which PostgreSQL finds by OID without reading a
+ * catalog.  Therefore not the functions, but their calls are replaced: with calls of
  * pinpoint.notify() and pinpoint.notification_queue_usage(), which the extension
- * creates.  A database without the extension is left alone.
+ * creates.  In a database without the extension, no call is replaced.
  *
- * The replacements must be members of the extension.  Anybody may create a schema
- * "pinpoint" in a database of his own.
+ * The replacements must be members of the extension, because any user can create a
+ * schema "pinpoint" in a database that he owns.
  *
- * The privilege to execute the original is what counts.  It is checked in
- * object_access_hook: the same moment, user and error as without us; and by
- * pinpoint.notify() itself, should it be called by another name.
+ * The privilege to execute the original function applies.  It is checked in
+ * object_access_hook, at the same time, for the same user and with the same error as
+ * without this library.  pinpoint.notify() checks it too, for direct calls.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

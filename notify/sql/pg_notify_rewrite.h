@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pg_notify_rewrite.h
- *		What replaces pg_notify() and pg_notification_queue_usage().
+ *		Replaces calls of pg_notify() and pg_notification_queue_usage().
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * planner_rewrite.c
- *		Calls of pg_notify() in queries: replaced when the query is planned.
+ *		Replaces calls of pg_notify() in queries, when the query is planned.
  *
- * Whatever is executed as a query goes through planner_hook: also sub-queries,
- * views, rules, and what functions run.  There calls of pg_notify() become calls
- * of its replacement; see pg_notify_rewrite.c.
+ * All queries are planned, including sub-queries, views, rules, and the queries of
+ * functions.  planner_hook replaces calls of pg_notify() with calls of its
+ * replacement; see pg_notify_rewrite.c.
  *
- * An SQL function that contains such a call may be inlined, so that the call gets
- * into an expression behind our back.  PostgreSQL asks needs_fmgr_hook first,
- * which may refuse.  Within the planner we let it happen, remember it, and then
- * look through the finished plan as well.  Elsewhere, where expressions are
- * prepared without a plan (defaults in COPY, CHECK constraints, arguments of CALL
- * and EXECUTE), there is no such moment, and we refuse: then the function is
- * executed, and its body is planned.
+ * PostgreSQL may inline an SQL function that contains such a call, and the call then
+ * appears in an expression that planner_hook has not seen.  PostgreSQL calls
+ * needs_fmgr_hook before it inlines, and the hook can prevent it.  Within the planner,
+ * the hook allows inlining and records it, and the finished plan is searched as well.
+ * Elsewhere, PostgreSQL prepares expressions without a plan (defaults in COPY, CHECK
+ * constraints, arguments of CALL and EXECUTE), so the hook prevents inlining: then the
+ * function is executed, and its body is planned.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

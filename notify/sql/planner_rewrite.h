@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * planner_rewrite.h
- *		Calls of pg_notify() in queries.
+ *		Replaces calls of pg_notify() in queries.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

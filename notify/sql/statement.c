@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * statement.c
- *		Where SQL enters.
+ *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
- * NOTIFY, LISTEN, UNLISTEN and DISCARD ALL come by in ProcessUtility_hook,
- * whether typed by a client or run by a rule, a function or a DO block.
- * NOTIFY is taken over.  The others are carried out by PostgreSQL first, which
- * makes all the checks and registers the session with its own queue, and are
- * recorded for the channel map after that.  So every listener can be reached
- * on both ways, and whatever does not come by here still arrives.  On a standby,
- * where PostgreSQL refuses to LISTEN, we do what it does on a primary.
+ * ProcessUtility_hook receives these statements, whether a client sends them, or a
+ * rule, a function or a DO block executes them.  This library executes NOTIFY itself.
+ * PostgreSQL executes the others first: it makes all checks, and registers the session
+ * with its own queue.  Then they are recorded for the channel map.  So every listener
+ * can be reached through both queues, and notifications that this library does not
+ * intercept still arrive.  On a standby, PostgreSQL refuses LISTEN, and this library
+ * does what PostgreSQL does on a primary.
  *
- * pg_notify() comes as pinpoint.notify(), since its calls are replaced; see
+ * pg_notify() arrives as pinpoint.notify(), because its calls are replaced; see
  * pg_notify_rewrite.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors

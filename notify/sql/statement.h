@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * statement.h
- *		Where SQL enters.
+ *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

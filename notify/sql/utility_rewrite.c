@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * utility_rewrite.c
- *		Calls of pg_notify() in utility statements, replaced before they run.
+ *		Replaces calls of pg_notify() in utility statements, before they run.
  *
- * No planner sees the arguments of CALL and EXECUTE, nor the WHERE of COPY FROM.
- * Those of CALL are analysed when the statement is, and are replaced as in a
- * query.  The others are analysed only while the statement runs, so what we have
- * is raw: a name, which may mean another function, or none.  So they are
- * analysed here as PostgreSQL will do it, which also raises its errors, and the
- * calls that are found to mean pg_notify() get the name of its replacement.
- * That name will be looked up again, so the arguments get casts to the very types
- * of the replacement: then no other function of that name can be meant, whoever may
- * have put one into the schema.
+ * The planner does not see the arguments of CALL and EXECUTE, or the WHERE clause of
+ * COPY FROM.  The arguments of CALL are analyzed together with the statement, and
+ * calls in them are replaced as in a query.  The others are analyzed only while the
+ * statement runs.  Before that, there is only a raw parse tree: a name, which may mean
+ * another function, or none.  Therefore they are analyzed here as PostgreSQL will do
+ * it, which also raises PostgreSQL's errors.  Calls that mean pg_notify() get the name
+ * of its replacement.  PostgreSQL will look up this name again, so the arguments get
+ * casts to the exact types of the replacement.  Then the name cannot mean another
+ * function, even if a user has created one in the schema.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * utility_rewrite.h
- *		Calls of pg_notify() in utility statements.
+ *		Replaces calls of pg_notify() in utility statements.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

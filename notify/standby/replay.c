@@ -1,52 +1,56 @@
 /*-------------------------------------------------------------------------
  *
  * replay.c
- *		Takes notifications out of the WAL, on a standby.
+ *		Reads notifications from the WAL on a standby.
  *
- * The other end of wal_messages.c.  The startup process, which replays the WAL, calls
- * us for the records of three resource managers, after PostgreSQL has replayed them:
+ * wal_messages.c writes them.  The startup process, which replays the WAL, calls this
+ * file for these records, all but the last one after PostgreSQL has replayed them:
  *
- *	logical message		of ours: put the piece into the batch of its transaction,
- *						for which room is reserved in the message log with the
- *						first piece.
- *	commit				of a transaction with a batch: publish it.  PostgreSQL has
- *						made the transaction visible and released its locks before,
- *						so a listener that is told sees its rows.  Commits are
- *						replayed in the order of their records, which is the order
- *						of publication.
- *	abort				give the room back.
+ *	logical message		with our prefix: add it to the batch of its transaction,
+ *						whose space in the message log is reserved at the first
+ *						message.
+ *	commit				of a transaction with a batch: publish the batch.  PostgreSQL
+ *						has made the transaction visible and released its locks
+ *						before, so a listener that is notified sees its rows.
+ *						Commits are replayed in the order of their records, which is
+ *						the order of publication.
+ *	abort				free the space.
  *	running transactions	a transaction that is older than all of these has ended,
- *						though its end is not in the WAL, as the primary has
- *						crashed: likewise.
+ *						although its end is not in the WAL, because the primary has
+ *						crashed: free the space.
+ *	drop database		store its OID for replay_blockers.c while PostgreSQL replays
+ *						the record.
  *
- * With the end of recovery all that is left has ended, too.
+ * At the end of recovery, all remaining transactions have ended, too.
  *
- * An error here would end the standby, and waiting would keep all its readers behind.
- * So nothing is allocated, but in the log.  If the log is full, the listeners that are
- * furthest behind are disconnected, with the reason: all that keep anything of the
- * oldest quarter, and, if this is not enough, of the oldest half, then all.  Most let go
- * of their place at once; for those that cannot, see eviction.c, replay waits for some
- * seconds at most, once for each session, but never for a client.
+ * An error in the startup process would end the standby, and waiting would delay all
+ * sessions on it.  So memory is allocated only in the log.  If the log is full, the
+ * listeners that are furthest behind are disconnected, with the reason: first all
+ * listeners that keep space in the oldest quarter, then, if this is not enough, in the
+ * oldest half, then all.  Most of them release their position at once.  For those that
+ * cannot (see eviction.c), replay waits once for each session, for at most five
+ * seconds in total, and never for a client.
  *
- * What cannot be delivered is never left out in silence.  If the notifications of a
- * transaction may be incomplete here, all that listen in its database are disconnected
- * when it commits: why_incomplete() decides it.  One case needs an argument.  A standby
- * begins to replay at the redo point of a checkpoint.  If a transaction has written its
- * messages before that point, and its commit record behind it, then only the commit is
- * replayed.  Such a transaction had its XID before it wrote a message, and so before the
- * redo point was determined, and the checkpoint notes the next XID after that: so its
- * XID is lower than the one with which replay begins (first_redo_xid).  And its commit
- * record is marked; see wal_messages.c.  No commit with both properties is passed over,
- * but if all its messages were replayed.  Other transactions have both if they began
- * before the checkpoint, and have locked a table exclusively: they disconnect listeners
- * without need.  When no transaction is left that began before that, as the records of
- * running transactions tell, all of this is over.  Listeners that come after the commit
- * is replayed cannot miss anything.
+ * A notification that cannot be delivered is never skipped silently.  If the
+ * notifications of a transaction may be incomplete here, all listeners of its database
+ * are disconnected at its commit: why_incomplete() determines this.  One case needs an
+ * argument.  A standby begins to replay at the redo point of a checkpoint.  If a
+ * transaction has written its messages before that point, and its commit record after
+ * it, then only the commit is replayed.  Such a transaction had its XID before it
+ * wrote a message, and so before the redo point was determined.  The checkpoint stores
+ * the next XID after that, so the XID of the transaction is lower than the XID at the
+ * start of replay (first_redo_xid).  Its commit record is also marked; see
+ * wal_messages.c.  A commit with both properties always disconnects listeners, unless
+ * all its messages were replayed.  Other transactions have both properties if they
+ * began before the checkpoint and have locked a table exclusively: they disconnect
+ * listeners without need.  This ends when no transaction is left that began before the
+ * checkpoint, as the records of running transactions show.  A listener that begins
+ * after the commit is replayed cannot miss anything.
  *
- * A primary also tells whether it replicates at all; see replication_status.c.  When
- * it does not do so any more, all listeners are disconnected.
+ * A primary also reports whether it replicates; see replication_status.c.  When it
+ * stops, all listeners are disconnected.
  *
- * All this is done where hot standby is on.  A server that recovers from a crash has
+ * This file is active only with hot standby.  A server that recovers from a crash has
  * no sessions that could listen.
  *
  * Copyright (c) 2026, pg_pinpoint contributors

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * replay.h
- *		Takes notifications out of the WAL, on a standby.
+ *		Reads notifications from the WAL on a standby.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,35 +1,37 @@
 /*-------------------------------------------------------------------------
  *
  * replay_blockers.c
- *		Ends sessions that replay waits for while their clients do not read.
+ *		Ends sessions that block replay because their clients do not read.
  *
  * To replay DROP DATABASE, CREATE DATABASE with the strategy FILE_COPY, or DROP
  * TABLESPACE, the startup process asks all processes to close their files (a
  * ProcSignalBarrier), and waits until all have done so.  A session that waits for its
- * client to read does not come to do it.  PostgreSQL waits for it without end, and with
- * it replay, and a promotion.  Without notifications this needs a client that asks for
- * something and does not read the answer.  A listener is sent something unasked, so a
- * client that is merely stuck is enough.
+ * client to read does not respond.  PostgreSQL waits for it without limit, and so do
+ * replay and a promotion.  Without notifications, this needs a client that sends a
+ * query and does not read the result.  A listener receives data without having sent a
+ * query, so it happens with any client that is stuck.
  *
- * The startup process itself cannot do anything meanwhile, so the waker does.  While
- * replay waits in this way, it evicts those sessions that have been sending notifications
+ * The startup process itself only waits meanwhile, so the waker acts.  While replay
+ * waits in this way, the waker evicts sessions that have been sending notifications
  * for longer than a limit:
  *
- *	max_standby_streaming_delay		the time for which replay may be held up by sessions.
- *									If it is -1, replay is to wait for them, and does.
- *	MIN_LIMIT						at least, so that a client that reads is not hit by
- *									chance; and when a promotion is requested, whatever
- *									the setting: a failover does not wait.
+ *	max_standby_streaming_delay		the time for which sessions may delay replay.
+ *									With -1, replay waits without limit.
+ *	MIN_LIMIT						the minimum, so that a client that reads is not
+ *									disconnected by chance; and the limit during a
+ *									promotion, whatever the setting is: a failover
+ *									does not wait.
  *
- * DROP DATABASE also ends all sessions of the database, whatever the settings.  From
- * PostgreSQL 16 on a session that waits for its client to read does not notice, and
- * PostgreSQL waits for it without end and without a wait event.  So the startup process
- * says which database it drops, and the waker evicts such sessions there after MIN_LIMIT.
+ * DROP DATABASE also ends all sessions of the database, whatever the settings are.
+ * From PostgreSQL 16 on, a session that waits for its client to read does not notice
+ * this, and PostgreSQL waits for it without limit and without a wait event.  So the
+ * startup process stores which database it drops, and the waker evicts such sessions
+ * there after MIN_LIMIT.
  *
- * Sessions whose clients do not read the result of a query are PostgreSQL's affair.
+ * This file does not end sessions whose clients do not read the result of a query.
  *
- * On a primary the session that drops the database waits in the same way, with the
- * library and without it.  There it harms nobody else, and can be cancelled.
+ * On a primary, the session that drops the database waits in the same way, with and
+ * without the library.  This blocks no other session, and can be cancelled.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

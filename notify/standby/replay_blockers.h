@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * replay_blockers.h
- *		Ends sessions that replay waits for while their clients do not read.
+ *		Ends sessions that block replay because their clients do not read.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

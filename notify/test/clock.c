@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *		A clock that a test sets: preloaded into a server.
+ *		A clock that a test sets, for a server that preloads this library.
  *
- * gettimeofday(), by which PostgreSQL knows the time, is off by as many seconds as
- * the file CLOCK_OFFSET, eight bytes, says at the moment.
+ * gettimeofday(), with which PostgreSQL reads the time, returns a time that differs by
+ * a number of seconds.  The environment variable CLOCK_OFFSET contains the path of a
+ * file with this number (eight bytes).
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

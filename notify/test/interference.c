@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * interference.c
- *		A library that gets in the way of transactions, for the tests.
+ *		A library that disturbs transactions, for the tests.
  *
- * It is loaded by LOAD, so in a commit its callbacks run before those of
- * pg_pinpoint, or preloaded before pg_pinpoint, and then they run after them.
+ * If it is loaded by LOAD, its callbacks run in a commit before those of pg_pinpoint.
+ * If it is preloaded before pg_pinpoint, they run after them.
  *
  *	interference.pause			where transactions of this session pause: in
  *								"pre_commit", after the "commit" record, or when
- *								they "drop" something
- *	interference.gate			they do so while this file exists
- *	interference.fail_idle		so many transactions without a statement fail in
- *								pre-commit: those that PostgreSQL runs for an
+ *								they "drop" an object
+ *	interference.gate			they pause while this file exists
+ *	interference.fail_idle		number of transactions without a statement that fail
+ *								in pre-commit: those that PostgreSQL runs for an
  *								interrupt
- *	interference.lose_interrupts	so many of them have no effect
+ *	interference.lose_interrupts	number of such transactions that have no effect
  *
  * A session that pauses waits for an event of type Extension.
  *

@@ -1,6 +1,6 @@
 /*
- * Prints for each version that is given as an argument, in the form of
- * server_version_num, what pinpoint_queue_fault_fixed_in() returns.
+ * Prints the result of pinpoint_queue_fault_fixed_in() for each argument, a version in
+ * the format of server_version_num.
  */
 #include <stdio.h>
 #include <stdlib.h>

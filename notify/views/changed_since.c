@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * changed_since.c
- *		The functions pinpoint.position() and pinpoint.changed_since(), which
- *		tell a client what it has missed; see positions.c.
+ *		The functions pinpoint.position() and pinpoint.changed_since(); see
+ *		positions.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

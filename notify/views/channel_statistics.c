@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * channel_statistics.c
- *		What the SQL views show of the channels: how many listen, and who.
+ *		The functions behind the views of channels.
  *
- * Names of other databases may be in another encoding, and are shown as NULL.
+ * Channel names of other databases may be in another encoding, so they are shown as
+ * NULL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

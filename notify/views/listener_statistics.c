@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * listener_statistics.c
- *		What the SQL views show of the sessions that listen.
+ *		The functions behind the view of listening sessions.
  *
- * As in pg_stat_activity, that a session is there is no secret; what it does is, but
- * from itself, members of its role, and those who may read all statistics.
+ * As in pg_stat_activity, every role can see that a session exists.  Only its own
+ * role, members of that role, and members of pg_read_all_stats can see the details.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * statistics.c
- *		What the SQL views show of the queue, and of what has happened.
+ *		The functions behind the views of the queue and of the counters.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,39 +1,39 @@
 /*-------------------------------------------------------------------------
  *
  * channel_map.c
- *		Who listens: (database, channel) to session slots.
+ *		The listeners of channels: (database, channel) to session slots.
  *
- * The map is a hash table.  An entry holds the listeners on a channel.  Only
- * the owner of a slot adds or removes its number: before the commit of a
- * LISTEN, and after that of an UNLISTEN; see listening.c.  The sender of a
- * notification reads the map to learn whom to wake.
+ * The map is a hash table.  An entry contains the listeners of a channel.  Only the
+ * owner of a slot adds or removes its number: before the commit of a LISTEN, and after
+ * that of an UNLISTEN; see listening.c.  The sender of a notification reads the map to
+ * find the sessions to wake.
  *
- * All of it lives in one piece of main shared memory of fixed size
+ * The map is in one piece of main shared memory of fixed size
  * (pinpoint.channel_memory): an array of buckets, and items of ITEM_SIZE bytes.  An
- * entry is an item.  It has room for two listeners.  If there are more, they are in
- * the leaves of a tree of further items, ten in each; a node has 32 children.  So
- * adding a listener takes a few items at most, and removing one takes none.
+ * entry is an item, with space for two listeners.  Further listeners are in the leaves
+ * of a tree of further items, ten in each; a node has 32 children.  So adding a
+ * listener takes at most a few items, and removing one takes none.
  *
- * This is not dshash in a DSA area for two reasons.  dshash doubles its table with
- * the locks of all partitions held, and senders would wait for that.  And an area of
- * limited size loses a bit of memory with each allocation that fails, so a user could
- * use up all of it for good.
+ * dshash in a DSA area is not suitable, for two reasons.  dshash doubles its table
+ * while it holds the locks of all partitions, and senders would wait for that.  And an
+ * area of limited size loses some memory with each allocation that fails, so a user
+ * could use up all of it permanently.
  *
- * Any user can fill the memory.  So a LISTEN does not fail when its channel
- * does not fit: its session is woken for everything in its database instead, see
+ * Any user can fill the memory.  Therefore LISTEN does not fail if its channel does
+ * not fit: all notifications of the database wake its session instead, see
  * pinpoint_slot_set_wakes_for_all().  A channel does not fit if
  *
  *	- there is no item left;
- *	- its role would have more memory than is free then.  So one role gets about half
- *	  of the memory at most, the next one about half of what is left, and so on;
+ *	- its role would have more memory than is then free.  So one role gets at most
+ *	  about half of the memory, the next one about half of the rest, and so on;
  *	- too many channels have similar hash values.  That does not happen by chance,
- *	  but it bounds the time of a look-up, whatever the names are.
+ *	  but this rule limits the time of a look-up for any names.
  *
- * Hash values depend on a random seed (see pinpoint_channel_hash()), so nobody can
+ * Hash values depend on a random seed (see pinpoint_channel_hash()), so a user cannot
  * choose names with similar ones.
  *
- * In front of the map is an array that counts its entries by hash, so that a
- * sender does not look for channels that nobody listens on.
+ * An array counts the entries by hash value, so that a sender does not look up
+ * channels without listeners.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

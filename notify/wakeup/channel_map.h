@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * channel_map.h
- *		Who listens: (database, channel) to session slots.
+ *		The listeners of channels: (database, channel) to session slots.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

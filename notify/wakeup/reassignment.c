@@ -1,34 +1,36 @@
 /*-------------------------------------------------------------------------
  *
  * reassignment.c
- *		What was assigned to a session that leaves goes to another one.
+ *		Reassigns notifications of a session that stops sharing a channel.
  *
- * A session that shares a channel, and leaves it by UNLISTEN or by its end, may
- * have been assigned notifications that it has not delivered yet.  It goes through all
- * that it has not read, and reassigns each of them to another session that shares
- * the channel; see sharing.c.  It has left the channel map before, so nothing
- * more is assigned to it on that channel.
+ * A session stops sharing a channel by UNLISTEN or at its end.  Notifications may have
+ * been assigned to it that it has not delivered yet.  It reads all its unread batches,
+ * and reassigns each of these notifications to another session that shares the
+ * channel; see sharing.c.  It has left the channel map before, so no further
+ * notification on that channel is assigned to it.
  *
- * All that it goes through is pinned by its slot, and does not change but for the
- * receivers of what was assigned to it.  So it needs no lock to look, however much that
- * is, and takes PinpointOrderLock for each notification that it reassigns.
+ * Its slot pins all batches that it reads, and only the assigned receivers in them can
+ * change.  So it needs no lock to read them, whatever their number is.  It takes
+ * PinpointOrderLock for each notification that it reassigns.
  *
- * The slot of the other session has a position for this, the first batch with
- * something that was reassigned to it:
+ * The slot of the other session has a position for this, the first batch with a
+ * notification that was reassigned to it:
  *
  *	IDLE, RESTING	the session is signalled.
- *	SIGNALLED		it will see the position when it begins to read.
- *	READING			it has more to read when it is done.
+ *	SIGNALLED		it will use the position when it begins to read.
+ *	READING			it will read again when it is done.
  *
- * Sessions that end do this one by one.  When all clients of a job queue leave at once,
- * a hundred of them would take the processors from everybody else.  It also lets those
- * that wait leave the channel map first, so that nothing is reassigned to a session that
- * ends, too.  A session that executes UNLISTEN does not wait for them.
+ * Sessions that end do this one after the other.  When all clients of a job queue
+ * disconnect at once, a hundred sessions would take the processor time of others.
+ * Also, the sessions that wait can leave the channel map first, so that no
+ * notification is reassigned to a session that ends, too.  A session that executes
+ * UNLISTEN does not wait for them.
  *
- * A session that ends while it delivers may have sent some of it already.  It reassigns
- * all that it was about to deliver: rather twice than never.
+ * A session that ends during a delivery may have sent a part of it already.  It
+ * reassigns all notifications of this delivery: repeating one is better than losing
+ * one.
  *
- * None of this fails, as it is done after commit, and at exit.
+ * This file must not fail, because it runs after commit and at exit.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * reassignment.h
- *		What was given to a session that leaves goes to another.
+ *		Reassigns notifications of a session that stops sharing a channel.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

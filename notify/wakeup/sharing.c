@@ -1,32 +1,33 @@
 /*-------------------------------------------------------------------------
  *
  * sharing.c
- *		Who of those who share a channel gets a notification.
+ *		Selects the sessions that receive a notification on a shared channel.
  *
- * Where many sessions wait for work on one channel, one notification wakes all of
- * them for what one can do.  Sessions may therefore say that they share a channel
- * (pinpoint.shared_channels).  A notification goes to everybody who listens on
- * its channel without sharing it, and to a few of those who share it: to those
- * first who have nothing to do, and in turn.
+ * If many sessions wait for work on one channel, a notification wakes all of them,
+ * although one can do the work.  Therefore sessions can share a channel
+ * (pinpoint.shared_channels).  A notification is sent to all sessions that listen on
+ * its channel without sharing it, and to a few of those that share it: in turn, idle
+ * sessions first.
  *
- * Sessions share a channel with sessions of the same role only: these are a group.
- * Each group gets every notification as if there were no other, so no role can
- * take what another one waits for.  How many members get it is the share_limit of
- * the member that joined the group last.
+ * Sessions share a channel only with sessions of the same role, which form a group.
+ * Each group receives every notification, independently of other groups, so no role
+ * can take the notifications of another one.  The number of members that receive it is
+ * the share_limit of the member that joined the group last.
  *
- * They are chosen when the batch is published.  The batch remembers them, as
- * PinpointAssignments, since a session may read past it for another reason and must
- * know that it is not for it.  The room for that is reserved with the batch, by
- * looking up how many there will be at most, and for one session on each other
- * channel.  If there is not enough after all, because a channel has come to be shared
- * by several between, or because the batch has more channels than are looked up one
- * by one, all of them get what it has on that channel and on those behind it.  At
- * least one gets every notification, and more do no harm; but this is not handed on.
+ * They are selected when the batch is published.  The batch stores them, as
+ * PinpointAssignments, since a session may read the batch for another reason and must
+ * know that the notification is not assigned to it.  The space for assignments is
+ * reserved with the batch.  Its size is their maximum number according to a look-up,
+ * and one for each other channel.  This can be too small, if several sessions have
+ * begun to share a channel since then, or if the batch has more channels than are
+ * looked up one by one.  Then all sharing sessions receive the notifications on that
+ * channel and on those after it in the batch.  Every notification is received at least
+ * once, and repetition is allowed; but these notifications are not reassigned.
  *
- * If a session leaves before it has read what was assigned to it, that is reassigned
- * to another session; see reassignment.c.  It is marked then.  That session may have
- * read past the batch already: then it goes back, and what it gets is not in commit
- * order with what else it got.
+ * If a session stops sharing before it has read its assigned notifications, they are
+ * reassigned to another session, and marked; see reassignment.c.  If that session has
+ * already read past the batch, it goes back, and receives these notifications out of
+ * commit order.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

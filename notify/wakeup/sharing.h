@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sharing.h
- *		Who of those who share a channel gets a notification.
+ *		Selects the sessions that receive a notification on a shared channel.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

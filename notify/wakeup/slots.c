@@ -1,44 +1,43 @@
 /*-------------------------------------------------------------------------
  *
  * slots.c
- *		One slot for each session that listens: what it has to read.
+ *		One slot per listening session: its state, and its position in the log.
  *
  * A slot is in one of five states:
  *
- *	IDLE			nothing unread.  The slot has no position in the log.
- *	RESTING			likewise, but the session is going to look by itself
- *					before long, due to pinpoint.latency_target.
+ *	IDLE			no unread batch.  The slot has no position in the log.
+ *	RESTING			likewise, but the session will check by itself soon, because of
+ *					pinpoint.latency_target.
  *	SIGNALLED		a batch for this session was published; its epoch is
- *					pinned, and a signal is pending, or the session looks by
+ *					pinned, and a signal is pending, or the session will check by
  *					itself.
- *	READING			the session reads from that batch on, up to the one that
- *					was the last when it began.
- *	READING_AGAIN	more has been published for it since then.
+ *	READING			the session reads from that batch to the one that was the last
+ *					when it began.
+ *	READING_AGAIN	more batches have been published for it since then.
  *
- * To reassign a batch to a session counts as publishing it for the session, though
- * the slot has a position of its own for that; see reassignment.c.
+ * Reassigning a batch to a session counts as publishing it for the session, although
+ * the slot has a separate position for that; see reassignment.c.
  *
- * A session that is evicted (see listener/eviction.c) is in any of these until it has
- * ended.  If it was SIGNALLED it may not have a position any more.
+ * A session that is evicted (see listener/eviction.c) is in any of these states until
+ * it has ended.  If it was SIGNALLED, it may not have a position any more.
  *
  *					publish			session
  *	IDLE			SIGNALLED		-
- *	RESTING			SIGNALLED		IDLE when it looks, and there is nothing
+ *	RESTING			SIGNALLED		IDLE when it finds no batch
  *	SIGNALLED		SIGNALLED		READING when it begins to read
  *	READING			READING_AGAIN	IDLE or RESTING when it is done
  *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
  *
- * Only the step from IDLE to SIGNALLED sends a signal, so at most one is ever
- * pending for a session, however many batches are published.  What is published
- * after the pinned epoch stays as long as the pin does, so the other steps need no
- * pin of their own.
+ * Only the step from IDLE to SIGNALLED sends a signal, so at most one is pending for a
+ * session, however many batches are published.  Batches that are published after the
+ * pinned epoch are kept as long as the pin, so the other steps need no separate pin.
  *
- * The session's own steps change nothing but its own slot, and the pins of
- * epochs, which are atomic.  So PinpointOrderLock is taken in shared mode for
- * them, which keeps publishers out, but lets listeners of one notification begin
- * and end side by side, and sessions LISTEN and UNLISTEN side by side.  Only the one
- * that removes the last pin from the oldest epoch takes it exclusively, to give back
- * what is no longer kept.
+ * The session's own steps change only its own slot, and the pins of epochs, which are
+ * atomic.  So they take PinpointOrderLock in shared mode.  This excludes publishers,
+ * but allows listeners of one notification to begin and end concurrently, and sessions
+ * to LISTEN and UNLISTEN concurrently.  Only the session that removes the last pin
+ * from the oldest epoch takes the lock exclusively, to free batches that are no longer
+ * kept.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * slots.h
- *		One slot for each session that listens.
+ *		One slot per listening session: its state, and its position in the log.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,57 +1,56 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.c
- *		Whom to wake, and how.
+ *		Finds the listeners of a batch, and wakes them.
  *
- * When a batch is published, the slots of all who listen on any of its channels
- * are found, and those that are IDLE or RESTING become SIGNALLED; see slots.c.
- * Who was IDLE needs a signal.  Signals are collected under PinpointOrderLock and
- * sent after it is released.  They are PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT:
+ * When a batch is published, the slots of all sessions that listen on any of its
+ * channels are found.  Those that are IDLE or RESTING become SIGNALLED; see slots.c.
+ * Those that were IDLE need a signal.  Signals are collected under PinpointOrderLock
+ * and sent after it is released.  They are PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT:
  * PostgreSQL then runs a small transaction as soon as the session is idle, and
- * delivery.c does its work in there.
+ * delivery.c delivers in this transaction.
  *
- * The waker.  A sender that signals very many sessions spends its time with it, and
- * those that it has woken take the processor from it.  If there are more than
- * MAX_SIGNALS, it hands them over to a background worker, the waker, by putting the
- * slots into a list; see waker.c.  A slot is in the list once at most, so the list is
- * made of the slots themselves and is never full.  When the waker gets to a slot
- * that is not SIGNALLED any more, it passes over it.  While it works through the
- * list more may be published, and needs no signal of its own.  If there is no waker,
- * senders send all signals, and also those that they find in the list.
+ * The waker.  A sender that signals very many sessions takes a long time, and the
+ * sessions that it has woken compete with it for the processor.  If there are more
+ * than MAX_SIGNALS, it adds the other slots to a list of a background worker, the
+ * waker; see waker.c.  A slot is in the list at most once, so the list is made of the
+ * slots themselves and is never full.  The waker skips a slot that is not SIGNALLED
+ * any more.  Batches that are published while it processes the list need no further
+ * signal for these slots.  If there is no waker, senders send all signals, including
+ * those of the list.
  *
- * Reminders.  A signal can be spent for nothing: PostgreSQL may run out of
- * memory before its small transaction has begun, or may know of no channel that
- * the session listens on.  Nobody would signal the session again, and what it
- * pins would stay.  So while anything is pinned, senders look once a second for
- * slots that have been SIGNALLED for long, and signal those again, at intervals
- * that grow.  A reminder comes with PROCSIG_CATCHUP_INTERRUPT, too, for which
- * PostgreSQL runs a transaction in an idle session whatever else it thinks of
- * it; see delivery.c for what the session does then.
+ * Reminders.  A signal can have no effect: PostgreSQL may run out of memory before its
+ * small transaction has begun, or may have no channel of the session in its list.  No
+ * other signal would follow, and the batches that the session pins would be kept
+ * forever.  So while anything is pinned, senders check once a second for slots that
+ * have been SIGNALLED for long, and signal those again, at increasing intervals.  A
+ * reminder also sends PROCSIG_CATCHUP_INTERRUPT, for which PostgreSQL always runs a
+ * transaction in an idle session; see delivery.c for what the session does in it.
  *
- * Many channels.  To look up the listeners of one channel after the other takes
- * too long to do under a lock that all commits need, if there are very many.  A
- * sender with many channels looks before its commit, without the lock, and its
- * batch carries the slots that it found.  Listeners that came later are those
- * whose last LISTEN has a higher number than the last one at that time:
+ * Many channels.  Looking up the listeners of very many channels, one after the other,
+ * takes too long under a lock that all commits need.  Therefore a sender with many
+ * channels looks them up before its commit, without the lock, and its batch contains
+ * the slots that it found.  Listeners that came later are those whose last LISTEN has
+ * a higher number than the last one at that time:
  *
  *	LISTEN		enter the channels into the map, then take a number, then store it
  *				in the slot, then commit
- *	sender		note the last number, then look into the map, then commit, then
+ *	sender		store the last number, then read the map, then commit, then
  *				publish
  *
- * There is no need to look up further channels when all slots are found that listen in
- * the database.  Whoever begins to listen later takes a higher number than the one that
- * was noted.  (To compare numbers of slots is not enough: some may have left.)
+ * The look-up can end early, when all slots that listen in the database are found.  A
+ * session that begins to listen later takes a higher number than the stored one.
+ * (Comparing the number of slots is not sufficient: some sessions may have ended.)
  *
  * These numbers are atomic, and there is a full barrier between each two steps: both
- * take a lock of the channel map, or there is a barrier of its own.  If the sender's
- * look into the map came before the listener's entry, the number that it noted is lower
- * than the one that the listener has taken.  And if the listener's commit came before
- * the sender's, its number was in its slot before the sender took PinpointOrderLock to
- * publish.  So at publication it is enough to look at the slots, and nobody need do so
- * if the last number is still the one that was noted.  A slot
- * may be found that is another session's by then, or that does not listen any
- * more; then a session is woken in vain.  On a standby the startup process looks right
+ * take a lock of the channel map, or execute an explicit barrier.  If the sender read
+ * the map before the listener's entry was made, the number that it stored is lower
+ * than the one that the listener has taken.  And if the listener committed before the
+ * sender, its number was in its slot before the sender took PinpointOrderLock to
+ * publish.  So at publication it is sufficient to check the slots, and not even this
+ * is needed if the last number is still the stored one.  A slot that was found may
+ * belong to another session by then, or may not listen any more.  Then a session is
+ * woken unnecessarily.  On a standby, the startup process does the look-up directly
  * before it publishes, for the same reason and in the same order.
  *
  * Copyright (c) 2026, pg_pinpoint contributors

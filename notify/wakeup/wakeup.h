@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.h
- *		Whom to wake, and how.
+ *		Finds the listeners of a batch, and wakes them.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,23 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * message_log_fuzz.c
- *		The message log against a naive model of it.
+ *		Compares the message log with a simple model of it.
  *
- * The input is a list of choices: what to do next, with which batch, how large.
- * Each batch is written from random notifications, and must read back as these
- * until it is given back, whatever happens to the others.  The model knows
- * which batches are alive and in which order they were published, and after
- * each step the log must agree with it:
+ * The input is a list of choices: the next action, the batch, and its size.  Each
+ * batch is written from random notifications, and must be read back unchanged until
+ * its space is freed.  The model contains the batches that are in use, and the order
+ * of their publication.  After each step, the log must agree with the model:
  *
- *	- no two live batches overlap, and none is outside of what is usable,
+ *	- no two batches overlap, and none is outside of the usable range,
  *	- the published list is that of the model,
- *	- what is full is full, and when all is given back nothing is left.
+ *	- the log is full only if the model is, and empty when all batches are freed.
  *
- * What is not usable is poisoned, so that AddressSanitizer reports whoever
- * touches it; what was in a batch that is gone is overwritten.
+ * The unusable range is poisoned, so AddressSanitizer reports an access to it.  The
+ * space of a freed batch is overwritten.
  *
- * The locks are looked at, too: which is held when the log grows or shrinks, and
- * when there is no room.
+ * The locks are checked, too: which lock is held when the log grows or shrinks, and
+ * when there is no space.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

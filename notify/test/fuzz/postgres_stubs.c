@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * postgres_stubs.c
- *		As much of PostgreSQL as batch.c and message_log.c need to run outside a server.
+ *		The part of PostgreSQL that batch.c and message_log.c need outside of a server.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
