@@ -18,6 +18,9 @@ const LOOK_AGAIN = 60_000
 const CONNECT_TIMEOUT = 10
 const RECONNECT_AFTER = 200
 
+// Milliseconds until the first queries of a connection are given up: the library waits for ever.
+const QUERY_TIMEOUT = 10_000
+
 // The copy of the settings, and the position up to which it is right.
 const cache = { rows: new Map(), position: null }
 
@@ -38,7 +41,7 @@ async function keepCache() {
 
 // Keeps the copy right until there is a "stop", or no heartbeat any more.
 async function follow(sql) {
-  let silence
+  let silence = QUERY_TIMEOUT
   let timer
   await new Promise((resolve, reject) => {
     // One thing after the other, and none after one that failed. The library LISTENs
@@ -64,6 +67,7 @@ async function follow(sql) {
       silence = 3 * await catchUp(sql)
       alive()
     })
+    alive()
     sql.listen('setting_changed', changed, listening).catch(reject)
     sql.listen('pinpoint_heartbeat', heartbeat).catch(reject)
   }).finally(() => clearTimeout(timer))
