@@ -635,8 +635,8 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 	}
 
 	/*
-	 * A primary of an older version lets anybody notify on the channel of the
-	 * heartbeat.  Here it becomes another channel, as good as any.
+	 * NOTIFY refuses the channel of the heartbeat.  If a primary should let
+	 * it pass, it must not reach the listeners of heartbeats here.
 	 */
 	if (!pinpoint_batch_has_channels(writer))
 	{
