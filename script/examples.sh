@@ -183,13 +183,14 @@ check_missed() {
 smoke_queues() {
 	local name tool log
 
-	cp -R "$ROOT/bench/queues" "$WORK/queues"
+	mkdir "$WORK/bench"
+	cp -R "$ROOT/bench/measurement.py" "$ROOT/bench/queues" "$WORK/bench"
 	for name in river graphile-worker; do
 		tool=npm
 		[ "$name" != river ] || tool=go
 		log=$WORK/queue-$name.log
 		have_tools "bench/queues, $name" "$tool" || continue
-		if run_quietly "$log" python3 "$WORK/queues/run" --pg-config "$PG_CONFIG" \
+		if run_quietly "$log" python3 "$WORK/bench/queues/run" --pg-config "$PG_CONFIG" \
 			--queue "$name" --workers 1 --pairs 1 --seconds 1; then
 			count 1 0 0
 			echo "$name: jobs are done on both servers"
