@@ -4,8 +4,8 @@
 # what it should on both, with the same outcome, and when it misses nothing while
 # connections are lost, the server restarts and a standby is promoted. Then the job
 # queues of bench/queues, so briefly that it is no measurement: jobs are done, and
-# through pg_pinpoint. The same for bench/scaling. And the bridge to NATS, with the
-# page that shows what it publishes.
+# through pg_pinpoint. The same for bench/scaling and bench/costs. And the bridge to NATS,
+# with the page that shows what it publishes.
 
 # What an example is built with: TOOL, and BUILD, a command for its folder. What it needs
 # comes from the package registries, in the versions that its lock file names. EXAMPLE is
@@ -88,6 +88,7 @@ stage_examples() {
 	done
 	smoke_queues
 	smoke_scaling
+	smoke_costs
 	test_nats
 }
 
@@ -221,6 +222,21 @@ smoke_scaling() {
 		count 1 0 0
 	else
 		count 0 1 1 "the tables of docs/scaling.md: run script/figures" "$log" '^[<>]|^failed'
+		print_log "$log"
+	fi
+}
+
+# The measurement of bench/costs, with small backlogs.
+smoke_costs() {
+	local log=$WORK/costs.log
+
+	if [ ! -e "$TESTTOOLS/perl/PostgreSQL/Test/Cluster.pm" ]; then
+		not_run bench/costs "the server was built without --enable-tap-tests"
+	elif run_quietly "$log" "$ROOT/bench/costs/run" --runs 1 --capacity small --json "$WORK/costs.json"; then
+		count 1 0 0
+		echo "bench/costs: measured"
+	else
+		count 0 1 1 bench/costs "$log" '^failed'
 		print_log "$log"
 	fi
 }
