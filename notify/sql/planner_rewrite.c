@@ -113,8 +113,8 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
  *
  * Outside of the planner, inlining of functions that return void is not
  * prevented either.  Inlined, such a function returns the result of
- * pg_notify(), which is not null.  Executed, it returns null.  The inlined call
- * is not replaced, and uses PostgreSQL's own queue.
+ * pg_notify(), which is not null.  Executed, it returns null.  The inlined
+ * call is not replaced, and uses PostgreSQL's own queue.
  */
 static bool
 needs_fmgr(Oid funcid)
