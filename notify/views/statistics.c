@@ -95,7 +95,9 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 }
 
 /*
- * pinpoint.stat_get_notify(): one row per database in which anything was counted.
+ * pinpoint.stat_get_notify(): one row per database in which anything was
+ * counted, and one with a NULL database for those without counters of their
+ * own.
  */
 Datum
 pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
