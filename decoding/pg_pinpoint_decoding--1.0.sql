@@ -21,7 +21,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_decoding_stat_get_server'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint_decoding.stat_get_server() IS
-'the relation-file maps of the whole server; see the view pinpoint_decoding.stat_server';
+'used by the view pinpoint_decoding.stat_server';
 
 CREATE FUNCTION pinpoint_decoding.stat_get_standby_snapshots()
 RETURNS bigint
@@ -29,14 +29,14 @@ AS 'MODULE_PATHNAME', 'pinpoint_decoding_stat_get_standby_snapshots'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint_decoding.stat_get_standby_snapshots() IS
-'snapshots of the running transactions that were written to the WAL; see the view pinpoint_decoding.stat_server';
+'used by the view pinpoint_decoding.stat_server';
 
 CREATE VIEW pinpoint_decoding.stat_server AS
 SELECT s.*, pinpoint_decoding.stat_get_standby_snapshots() AS standby_snapshots
 FROM pinpoint_decoding.stat_get_server() AS s;
 
 COMMENT ON VIEW pinpoint_decoding.stat_server IS
-'one row: is the library active, and if not, why; what the relation-file maps of all sessions did since the server started, and the entries they have now; the snapshots of running transactions that the library has written to the WAL';
+'one row: whether the library is active, the reason if not, counters of the relation-file maps since the server started, their current entries, and snapshots of running transactions written to the WAL';
 
 CREATE FUNCTION pinpoint_decoding.stat_get_sessions(
 	OUT pid integer,
@@ -51,13 +51,13 @@ AS 'MODULE_PATHNAME', 'pinpoint_decoding_stat_get_sessions'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint_decoding.stat_get_sessions() IS
-'the relation-file maps of each session; see the view pinpoint_decoding.stat_sessions';
+'used by the view pinpoint_decoding.stat_sessions';
 
 CREATE VIEW pinpoint_decoding.stat_sessions AS
 SELECT s.* FROM pinpoint_decoding.stat_get_sessions() AS s;
 
 COMMENT ON VIEW pinpoint_decoding.stat_sessions IS
-'one row per session that has looked up a relation by its file number';
+'one row per session that has looked up a relation by its file number: counters and current entries of its relation-file map';
 
 -- For everybody, whatever default privileges say.
 GRANT EXECUTE ON FUNCTION

@@ -18,7 +18,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_notify'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.notify(text, text) IS
-'send a notification event; what pg_notify(text, text) becomes when it is planned';
+'send a notification event; replaces pg_notify(text, text) when a query is planned';
 
 CREATE FUNCTION pinpoint.notification_queue_usage()
 RETURNS double precision
@@ -26,7 +26,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_notification_queue_usage'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION pinpoint.notification_queue_usage() IS
-'get the fraction of the notification queue in use, the fuller one of pg_pinpoint''s and PostgreSQL''s own';
+'get the used fraction of the notification queue of pg_pinpoint or PostgreSQL, whichever is fuller';
 
 CREATE FUNCTION pinpoint.stat_get_listeners(
 	OUT pid integer,
@@ -81,7 +81,7 @@ SELECT l.pid, l.datid, d.datname, l.channel, l.shared,
   LEFT JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) l.sharing_group;
 
 COMMENT ON VIEW pinpoint.listening IS
-'one row per listening session and channel, with the role with whose sessions it shares the channel';
+'one row per listening session and channel, and the role whose sessions share the channel';
 
 CREATE FUNCTION pinpoint.stat_get_notify(
 	OUT datid oid,

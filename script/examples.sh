@@ -4,7 +4,7 @@
 # and identical on both servers, and if it misses nothing while connections are lost, the
 # server restarts and a standby is promoted. Then the stage runs the job queues of
 # bench/queues for a second, and checks that jobs are done and that the notifications use
-# pg_pinpoint. It also runs bench/scaling, and the bridge to NATS with its page.
+# pg_pinpoint. It also runs bench/scaling and bench/costs, and the bridge to NATS with its page.
 
 # What an example is built with: TOOL, and BUILD, a command for its folder. What it needs
 # comes from the package registries, in the versions that its lock file names. EXAMPLE is
@@ -87,6 +87,7 @@ stage_examples() {
 	done
 	smoke_queues
 	smoke_scaling
+	smoke_costs
 	test_nats
 }
 
@@ -182,13 +183,14 @@ check_missed() {
 smoke_queues() {
 	local name tool log
 
-	cp -R "$ROOT/bench/queues" "$WORK/queues"
+	mkdir "$WORK/bench"
+	cp -R "$ROOT/bench/measurement.py" "$ROOT/bench/queues" "$WORK/bench"
 	for name in river graphile-worker; do
 		tool=npm
 		[ "$name" != river ] || tool=go
 		log=$WORK/queue-$name.log
 		have_tools "bench/queues, $name" "$tool" || continue
-		if run_quietly "$log" python3 "$WORK/queues/run" --pg-config "$PG_CONFIG" \
+		if run_quietly "$log" python3 "$WORK/bench/queues/run" --pg-config "$PG_CONFIG" \
 			--queue "$name" --workers 1 --pairs 1 --seconds 1; then
 			count 1 0 0
 			echo "$name: jobs are done on both servers"
@@ -219,6 +221,21 @@ smoke_scaling() {
 		count 1 0 0
 	else
 		count 0 1 1 "the tables of docs/scaling.md: run script/figures" "$log" '^[<>]|^failed'
+		print_log "$log"
+	fi
+}
+
+# The measurement of bench/costs, with small backlogs.
+smoke_costs() {
+	local log=$WORK/costs.log
+
+	if [ ! -e "$TESTTOOLS/perl/PostgreSQL/Test/Cluster.pm" ]; then
+		not_run bench/costs "the server was built without --enable-tap-tests"
+	elif run_quietly "$log" "$ROOT/bench/costs/run" --runs 1 --capacity small --json "$WORK/costs.json"; then
+		count 1 0 0
+		echo "bench/costs: measured"
+	else
+		count 0 1 1 bench/costs "$log" '^failed'
 		print_log "$log"
 	fi
 }

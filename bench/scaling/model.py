@@ -13,7 +13,7 @@ import json
 import os
 import re
 
-from servers import Failure
+from measurement import Failure
 
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "results")
 

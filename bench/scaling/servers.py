@@ -2,18 +2,14 @@
 
 import os
 import re
-import signal
 import socket
 import struct
-import subprocess
 import time
+
+from measurement import Failure, as_server_user
 
 DEADLINE = 120
 TICK = os.sysconf("SC_CLK_TCK")
-
-
-class Failure(Exception):
-    """Something does not work; the text says what."""
 
 
 def wait_until(condition, what):
@@ -22,21 +18,6 @@ def wait_until(condition, what):
         if time.monotonic() > end:
             raise Failure(f"not within {DEADLINE} seconds: {what}")
         time.sleep(0.002)
-
-
-def environment():
-    return {k: v for k, v in os.environ.items() if not k.startswith("PG")}
-
-
-def as_server_user(*command):
-    """Run a command to its end. PostgreSQL does not run as root."""
-    options = {}
-    if os.geteuid() == 0:
-        options = {"user": "postgres", "group": "postgres", "extra_groups": []}
-    result = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, cwd="/", env=environment(), **options)
-    if result.returncode != 0:
-        raise Failure(f"{' '.join(command)}:\n{result.stdout.strip()[-2000:]}")
 
 
 class Session:
@@ -192,10 +173,3 @@ class Server:
 
 def wait_for_end(pids):
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "sessions have ended")
-
-
-def on_signal(number, _):
-    # a second one does not keep the servers from being stopped
-    for each in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
-        signal.signal(each, signal.SIG_IGN)
-    raise SystemExit(128 + number)

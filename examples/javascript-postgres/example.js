@@ -18,6 +18,9 @@ const LOOK_AGAIN = 60_000
 const CONNECT_TIMEOUT = 10
 const RECONNECT_AFTER = 200
 
+// Milliseconds until LISTEN or a query is given up.
+const TIMEOUT = 10_000
+
 // The copy of the settings, and the position up to which it is right.
 const cache = { rows: new Map(), position: null }
 
@@ -36,9 +39,18 @@ async function keepCache() {
   }
 }
 
+// Rejects if the promise is not settled in time. The library itself has no time-out for queries.
+function inTime(promise) {
+  let timer
+  const limit = new Promise((resolve, reject) => {
+    timer = setTimeout(() => reject({ code: 'CONNECTION_SILENT' }), TIMEOUT)
+  })
+  return Promise.race([promise, limit]).finally(() => clearTimeout(timer))
+}
+
 // Keeps the copy right until there is a "stop", or no heartbeat any more.
 async function follow(sql) {
-  let silence
+  let silence = TIMEOUT
   let timer
   await new Promise((resolve, reject) => {
     // One thing after the other, and none after one that failed. The library LISTENs
@@ -46,7 +58,7 @@ async function follow(sql) {
     // notifications may have come: hence setImmediate.
     let last = Promise.resolve()
     const inOrder = (action) => setImmediate(() => {
-      last = last.then(action).then(() => { if (cache.rows.has('stop')) resolve() })
+      last = last.then(() => inTime(action())).then(() => { if (cache.rows.has('stop')) resolve() })
       last.catch(reject)
     })
     const alive = () => {
@@ -64,6 +76,7 @@ async function follow(sql) {
       silence = 3 * await catchUp(sql)
       alive()
     })
+    alive()
     sql.listen('setting_changed', changed, listening).catch(reject)
     sql.listen('pinpoint_heartbeat', heartbeat).catch(reject)
   }).finally(() => clearTimeout(timer))

@@ -194,7 +194,7 @@ pinpoint_settings_define(void)
 
 	DefineCustomBoolVariable("pinpoint.waker",
 							 "Starts a background worker that signals listeners if there are many.",
-							 "If off, senders signal all listeners.",
+							 "If off, senders signal all listeners, and no heartbeats are sent.",
 							 &pinpoint_waker,
 							 true,
 							 PGC_POSTMASTER,

@@ -49,7 +49,7 @@ static const char *const eviction_details[] = {
 	[PINPOINT_EVICTED_BEFORE_REDO] =
 	gettext_noop("A transaction may have sent notifications just before the position in the WAL at which the standby began to replay."),
 	[PINPOINT_EVICTED_REPLICATE_OFF] =
-	gettext_noop("The primary no longer sends notifications to standbys, because \"pinpoint.replicate\" is off there."),
+	gettext_noop("The primary no longer sends notifications to standbys, because \"pinpoint.replicate\" or \"pinpoint.enabled\" is off there."),
 	[PINPOINT_EVICTED_UNREPLICATED] =
 	gettext_noop("This listener may have missed notifications while \"pinpoint.replicate\" was off, and the next heartbeat would cover them."),
 	[PINPOINT_EVICTED_REPLAY_WAITS] =

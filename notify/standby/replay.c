@@ -305,9 +305,10 @@ set_status(const char *status, Size size)
 		if (n > 0)
 			ereport(LOG,
 					(errmsg("the primary no longer replicates notifications"),
-					 errdetail("The %d sessions that listen on this server are disconnected.",
-							   n),
-					 errhint("Set \"pinpoint.replicate\" on every server that may become the primary.")));
+					 errdetail_plural("The %d session that listens on this server is disconnected.",
+									  "The %d sessions that listen on this server are disconnected.",
+									  n, n),
+					 errhint("Set \"pinpoint.replicate\" and \"pinpoint.enabled\" to \"on\" on every server that may become the primary.")));
 	}
 }
 
@@ -345,8 +346,9 @@ disconnect_heartbeat_listeners(void)
 	if (n > 0)
 		ereport(LOG,
 				(errmsg("notifications may have been missed while \"pinpoint.replicate\" was off"),
-				 errdetail("The %d sessions that listen for heartbeats are disconnected.",
-						   n)));
+				 errdetail_plural("The %d session that listens for heartbeats is disconnected.",
+								  "The %d sessions that listen for heartbeats are disconnected.",
+								  n, n)));
 }
 
 /*
@@ -651,8 +653,8 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 	}
 
 	/*
-	 * A primary with an older version allows NOTIFY on the channel of the
-	 * heartbeat.  Rename the channel here.
+	 * NOTIFY refuses the channel of the heartbeat.  If the WAL contains such a
+	 * notification nevertheless, it must not reach listeners of heartbeats.
 	 */
 	if (!pinpoint_batch_has_channels(writer))
 	{
@@ -788,8 +790,9 @@ disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 		return;
 	ereport(LOG,
 			(nnotifications > 0 ?
-			 errmsg("cannot deliver the %u notifications of a transaction",
-					nnotifications) :
+			 errmsg_plural("cannot deliver the %u notification of a transaction",
+						   "cannot deliver the %u notifications of a transaction",
+						   nnotifications, nnotifications) :
 			 errmsg("cannot deliver the notifications of a transaction"),
 			 errdetail("%s %s", _(incomplete_details[reason]),
 					   OidIsValid(dboid) ?

@@ -120,7 +120,7 @@ check_isolation(const char *function)
 						XactIsoLevel == XACT_SERIALIZABLE ? "SERIALIZABLE" :
 						"REPEATABLE READ"),
 				 errdetail("The snapshot of this transaction is older than the position."),
-				 errhint("Use a READ COMMITTED transaction, or set \"default_transaction_isolation\".")));
+				 errhint("Use a READ COMMITTED transaction, or set \"default_transaction_isolation\" to \"read committed\".")));
 }
 
 /*

@@ -257,7 +257,7 @@ foreach my $damaged ("2 7 new", "1 1 1 1 16 8\na\n0\tx\n", "1 1 1 2 24 0\na\n0\t
 		[ @{ $error->{fields} }{qw(C D)} ],
 		[ '57P01', ($reason{$damaged} // $incomplete) . '.' ],
 		'when something is missing those who listen are disconnected, with the reason');
-	ok(wait_until(sub { $standby->log_contains('cannot deliver the (\d+ )?notifications of a transaction', $log) }),
+	ok(wait_until(sub { $standby->log_contains('cannot deliver the (1 notification|(\d+ )?notifications) of a transaction', $log) }),
 		'the log says so');
 	$log = -s $standby->logfile;
 	$listener = connect_to($standby);

@@ -2,7 +2,8 @@
 # notifications of other sessions arrive meanwhile, all of them and in order.
 #
 # With PINPOINT_TEST_CAPACITY=full the backlogs are large, and how long a notification of
-# others took is shown, with pg_pinpoint and on a server without it.
+# others took is shown, with pg_pinpoint and on a server without it.  bench/costs/run makes a
+# record of this.
 
 use strict;
 use warnings;
@@ -47,12 +48,29 @@ sub probe_while
 	return sort { $a <=> $b } @times;
 }
 
+# Show what an event of this size cost: the times of others, and more figures.
 sub report
 {
-	my ($what, @times) = @_;
-	note(sprintf '%s%s, %s: others: p50 %.2f ms, p99 %.2f ms, max %.1f ms',
-		$full ? 'measured: ' : '', $name, $what, $times[ @times / 2 ], $times[ 0.99 * @times ], $times[-1]);
+	my ($event, $size, $times, %more) = @_;
+	my %figures = (
+		p50_msec => $times->[ @$times / 2 ],
+		p99_msec => $times->[ 0.99 * @$times ],
+		max_msec => $times->[-1],
+		%more);
+	note(sprintf '%s{"target": "%s", "event": "%s", "size": %d%s}', $full ? 'measured: ' : '', $name, $event, $size,
+		join '', map { sprintf ', "%s": %.3f', $_, $figures{$_} } sort keys %figures);
 	return;
+}
+
+# What a record says of a server, as JSON.
+sub describe
+{
+	return $observer->value("SELECT json_build_object('target', '$name', 'server_version', version(),"
+		  . " 'extensions', (SELECT coalesce(json_object_agg(extname, extversion), '{}')"
+		  . " FROM pg_extension WHERE extname <> 'plpgsql'),"
+		  . " 'settings', (SELECT json_object_agg(name, current_setting(name)) FROM pg_settings"
+		  . " WHERE name LIKE 'pinpoint.%' AND source = 'configuration file' OR name IN ('autovacuum', 'fsync',"
+		  . " 'full_page_writes', 'max_connections', 'max_wal_size', 'shared_buffers', 'synchronous_commit', 'wal_level')))");
 }
 
 # A session that listens and has this backlog, in a transaction.
@@ -72,7 +90,7 @@ sub usage_is_zero { return wait_until(\&usage_is_zero_now); }
 
 foreach my $engine (0, 1)
 {
-	$name   = $engine ? 'pg_pinpoint' : 'stock';
+	$name   = $engine ? 'pinpoint' : 'stock';
 	$probes = 0;
 	my $node = new_node($name,
 		preload         => $engine ? 'pg_pinpoint' : '',
@@ -80,6 +98,7 @@ foreach my $engine (0, 1)
 		conf            => $engine ? 'pinpoint.queue_memory = 1MB' : '');
 	($observer, $sender, $listener) = connect_many($node, 3);
 	$listener->run('LISTEN probe');
+	note(describe());
 
 	# One that leaves with a large backlog, and says so.
 	my $session = connect_to($node);
@@ -89,7 +108,7 @@ foreach my $engine (0, 1)
 	$session->send_query("UNLISTEN *; NOTIFY probe, 'bye'; COMMIT");
 	my ($bye) = $listener->wait_for(1);
 	is($bye->{payload}, 'bye', "$name: what a session says when it leaves arrives");
-	report('a session UNLISTENs with a large backlog', probe_while(\&usage_is_zero_now, 500));
+	report('unlisten_backlog', $megabytes, [ probe_while(\&usage_is_zero_now, 500) ]);
 	is($session->result->error, undef, "$name: it succeeds");
 	$session->close;
 
@@ -100,9 +119,8 @@ foreach my $engine (0, 1)
 	my $started = time;
 	($bye) = $listener->wait_for(1);
 	is($bye->{payload}, 'bye', "$name: and when it leaves many channels");
-	note(sprintf '%s%s, a session UNLISTENs %d channels: its own notification arrives after %.1f ms',
-		$full ? 'measured: ' : '', $name, $channels, 1000 * (time - $started));
-	report("a session UNLISTENs $channels channels", probe_while(sub { 1 }, 500));
+	my $own = 1000 * (time - $started);
+	report('unlisten_channels', $channels, [ probe_while(sub { 1 }, 500) ], own_msec => $own);
 	$session->close;
 
 	# One that is terminated with a large backlog.
@@ -110,8 +128,7 @@ foreach my $engine (0, 1)
 	$session->run('LISTEN backlog');
 	make_backlog($batches, 10, $session);
 	$observer->run('SELECT pg_terminate_backend(' . $session->pid . ')');
-	report('a session with many small batches is terminated',
-		probe_while(\&usage_is_zero_now, 500));
+	report('terminate_backlog', $batches, [ probe_while(\&usage_is_zero_now, 500) ]);
 	next if !$engine;
 
 	# Many that share a channel are terminated with a backlog; one stays.
@@ -121,8 +138,8 @@ foreach my $engine (0, 1)
 	make_backlog($batches, 10, @sharers, $stays);
 	my $are_sharers = 'FROM pg_stat_activity WHERE pid IN (' . join(',', map { $_->pid } @sharers) . ')';
 	$observer->run("SELECT pg_terminate_backend(pid) $are_sharers");
-	report("$sharers sharing sessions are terminated",
-		probe_while(sub { $observer->value("SELECT count(*) $are_sharers") == 0 }, 500));
+	report('terminate_sharing', $sharers,
+		[ probe_while(sub { $observer->value("SELECT count(*) $are_sharers") == 0 }, 500) ]);
 	$stays->run('COMMIT');
 	my %told;
 	while (keys %told < $batches)
@@ -142,7 +159,7 @@ foreach my $engine (0, 1)
 	  "ALTER SYSTEM SET pinpoint.max_listener_lag = '1MB'", 'SELECT pg_reload_conf()';
 	my @times = probe_while(
 		sub { $observer->value('SELECT sum(disconnected) FROM pinpoint.stat_notify') > $disconnected }, 500);
-	report('a listener is disconnected', @times);
+	report('disconnect_backlog', $megabytes, \@times);
 	is($session->result->error->{C}, '57P01', 'the listener learns of it');
 	ok(usage_is_zero(), 'its backlog is gone');
 	$node->stop;

@@ -52,7 +52,7 @@ sub is_disconnected
 		[ @{$error}{qw(C D)} ],
 		[
 			'57P01',
-			'The primary no longer sends notifications to standbys, because "pinpoint.replicate" is off there.'
+			'The primary no longer sends notifications to standbys, because "pinpoint.replicate" or "pinpoint.enabled" is off there.'
 		],
 		$name);
 	ok(wait_until(sub { $standby->log_contains('the primary no longer replicates notifications', $log) }), 'the log says so');

@@ -1,0 +1,121 @@
+"""What the measurements in Python share: the user of the servers, signals, and the report."""
+
+import contextlib
+import json
+import os
+import platform
+import pwd
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Failure(Exception):
+    """Something does not work; the text says what."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- Processes ----------------------------------------------------------------
+
+
+def environment():
+    """The environment without the settings of libpq."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+
+
+def server_user():
+    """Options for subprocess: PostgreSQL does not run as root."""
+    return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def call(*command, **options):
+    """Run a command to its end, and return what it prints."""
+    result = subprocess.run(command, text=True, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    if result.returncode != 0:
+        raise Failure(f"{' '.join(command)}:\n{(result.stdout + result.stderr).strip()[-2000:]}")
+    return result.stdout
+
+
+def as_server_user(*command):
+    return call(*command, cwd="/", env=environment(), **server_user())
+
+
+def new_folder():
+    """A temporary folder of the servers' user. The path of a socket may have 107 bytes."""
+    parent = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="pinpoint.", dir=parent if len(parent) < 60 else "/tmp")
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("postgres")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    return folder
+
+
+def exit_on_signals(handler=None):
+    """A signal raises SystemExit. A second one does not keep the servers from being stopped."""
+    def on_signal(number, _):
+        exit_on_signals(signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    for each in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+        signal.signal(each, handler or on_signal)
+
+
+# ---- The report, which docs/results.md describes --------------------------------
+
+
+def summary(values):
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def series(target, runs, baseline=()):
+    """The runs of a target at one point, each with figures by their names, and their ratios to
+    the runs of the baseline."""
+    one = {"target": target, "summary": {}, "ratio": {}, "runs": runs}
+    for figure in {name: None for run in runs for name in run}:
+        one["summary"][figure] = summary([run[figure] for run in runs if figure in run])
+        pairs = [(run[figure], base[figure]) for run, base in zip(runs, baseline)
+                 if figure in run and figure in base]
+        if pairs and min(base for _, base in pairs) > 0:
+            one["ratio"][figure] = {**summary([value / base for value, base in pairs]), "pairs": len(pairs)}
+    return one
+
+
+def report(program, started, complete, *, benchmark, question, method, **fields):
+    """A report of this program, with the fields that describe the measurement."""
+    with open(os.path.join(ROOT, "VERSION")) as file:
+        version = file.read().strip()
+    return {
+        "schema_version": 2, "benchmark": benchmark, "question": question, "method": method,
+        "program_version": version, "command_line": [program, *sys.argv[1:]],
+        "date": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "machine": {"cpu_model": cpu_model(), "cpu_count": os.cpu_count(), "os": system_name(),
+                    "kernel": platform.release()},
+        **fields, "complete": complete, "warnings": [],
+    }
+
+
+def system_name():
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return platform.system()
+
+
+def cpu_model():
+    with open("/proc/cpuinfo") as file:
+        return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "unknown")
+
+
+def write(path, what):
+    """To this file, or to standard output."""
+    with open(path, "w") if path else contextlib.nullcontext(sys.stdout) as file:
+        json.dump(what, file, indent=2)
+        file.write("\n")
