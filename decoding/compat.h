@@ -16,7 +16,7 @@
 #error "pg_pinpoint_decoding supports PostgreSQL 15 to 19"
 #endif
 
-/* Until 18 other headers bring it along. */
+/* Before 18, other headers include these. */
 #include "access/htup_details.h"
 #include "utils/relmapper.h"
 #include "utils/tuplestore.h"
@@ -35,8 +35,8 @@
 #endif
 
 /*
- * A file number of a relation: 16 gave it a type, and a name that is also in
- * the error for a duplicate.
+ * A file number of a relation.  PostgreSQL 16 gave it a type, and the name
+ * that is also in the error for a duplicate.
  */
 #if PG_VERSION_NUM >= 160000
 #define PINPOINT_SERVER_FUNCTION	"RelidByRelfilenumber"
@@ -50,9 +50,9 @@ typedef Oid RelFileNumber;
 #endif
 
 /*
- * In the library our function stands beside the server's, so it needs a name
- * of its own.  The minor release is that of the server we were loaded into,
- * not that of the headers.
+ * In the library, our function must not have the name of the server's
+ * function.  The minor release is that of the running server, not that of the
+ * headers.
  */
 #ifdef PINPOINT_LIVE
 #undef RelidByRelfilenumber
@@ -66,9 +66,9 @@ extern int	pinpoint_server_version;
 #endif
 
 /*
- * Does a server of this version pass over temporary relations?  Before these
- * minor releases they were found like others, and one that had the number of
- * a permanent relation was a "duplicate".
+ * Does a server of this version ignore temporary relations?  Before these
+ * minor releases, it found them like others, and a temporary relation with the
+ * number of a permanent one was a "duplicate".
  */
 static inline bool
 pinpoint_ignores_temporary(int version)
@@ -86,7 +86,7 @@ pinpoint_ignores_temporary(int version)
 	}
 }
 
-/* What the library's background worker waits for, in pg_stat_activity */
+/* Wait event of the library's background worker, for pg_stat_activity */
 static inline uint32
 pinpoint_wait_event(void)
 {
@@ -101,14 +101,14 @@ pinpoint_wait_event(void)
 #endif
 }
 
-/* A session's place in an array of MaxBackends elements; -1 if it has none */
+/* Index of this session in arrays of MaxBackends elements; -1 if none */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_MY_SLOT_NUMBER		((int) MyProcNumber)
 #else
 #define PINPOINT_MY_SLOT_NUMBER		(MyBackendId == InvalidBackendId ? -1 : MyBackendId - 1)
 #endif
 
-/* What pg_get_loaded_modules() tells of the library. */
+/* The library's name and version, for pg_get_loaded_modules(). */
 #if PG_VERSION_NUM >= 180000
 #define PINPOINT_MODULE_MAGIC(module) \
 	PG_MODULE_MAGIC_EXT(.name = (module), .version = PINPOINT_VERSION)

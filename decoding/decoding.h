@@ -15,8 +15,8 @@
 /* ---- statistics.c ---- */
 
 /*
- * What a session counts.  The two numbers of entries are what the session has
- * now, the others go up only.
+ * The counters of a session.  The two numbers of entries are current values.
+ * The others only grow.
  */
 typedef enum PinpointCounter
 {
@@ -30,9 +30,9 @@ typedef enum PinpointCounter
 } PinpointCounter;
 
 /*
- * The counters of this session, in shared memory.  Only the session itself
- * writes them, so an addition need not be atomic; a reader must not see half
- * of a number.
+ * The counters of this session, in shared memory if it has a slot.  Only the
+ * session writes them, so an increment need not be atomic.  Reads and writes
+ * are atomic, so that a reader does not see a half-written number.
  */
 extern pg_atomic_uint64 *pinpoint_counters;
 
@@ -55,7 +55,7 @@ extern uint64 pinpoint_standby_snapshots(void);
 
 /* ---- pg_pinpoint_decoding.c ---- */
 
-/* Why the server runs as if we were not there; NULL if it does not */
+/* Why the library is not active; NULL if it is */
 extern const char *pinpoint_refused_because;
 
 #endif							/* PINPOINT_DECODING_H */

@@ -25,7 +25,7 @@ PINPOINT_MODULE_MAGIC("pg_pinpoint_decoding");
 
 void		_PG_init(void);
 
-/* As PG_VERSION_NUM, but of the server that runs */
+/* Version of the running server, in the format of PG_VERSION_NUM */
 int			pinpoint_server_version;
 
 const char *pinpoint_refused_because = "not preloaded";
@@ -33,7 +33,7 @@ const char *pinpoint_refused_because = "not preloaded";
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-/* Server processes must be forked, to have what the postmaster has changed. */
+/* Only forked processes inherit the change that the postmaster has made. */
 #ifdef EXEC_BACKEND
 static const bool processes_are_executed = true;
 #else
@@ -54,7 +54,7 @@ _PG_init(void)
 {
 	void	  **preloaded = find_rendezvous_variable("pg_pinpoint_decoding");
 
-	/* It would have variables of its own, which know of nothing. */
+	/* A second copy would have separate, uninitialized variables. */
 	if (*preloaded != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -63,8 +63,8 @@ _PG_init(void)
 
 	/*
 	 * A session loads the library to create the extension, or to show its
-	 * views.  That must work on a server that does not use the library: a
-	 * database with the extension is restored there, or upgraded.
+	 * views.  This must work on a server that does not use the library,
+	 * because a database with the extension may be restored or upgraded there.
 	 */
 	if (!process_shared_preload_libraries_in_progress)
 		return;
@@ -97,14 +97,17 @@ _PG_init(void)
 }
 
 /*
- * Returns NULL, or why the server was left as it is.
+ * Redirect the server's function.  Returns NULL, or the reason why nothing was
+ * changed.
+ *
+ * Errors: FATAL if the redirection has failed after the change.
  */
 static const char *
 activate(void)
 {
 	/*
-	 * The calls in PostgreSQL itself, 15 to 19: logical decoding, and the
-	 * function pg_filenode_relation().
+	 * Callers in PostgreSQL 15 to 19: logical decoding, and the function
+	 * pg_filenode_relation().
 	 */
 	static const PinpointRedirection redirection = {
 		.function = PINPOINT_SERVER_FUNCTION,
@@ -118,8 +121,8 @@ activate(void)
 		return "the server starts its processes with EXEC_BACKEND";
 
 	/*
-	 * Only the minor release can differ from PG_VERSION_NUM: PostgreSQL itself
-	 * refuses a library that was built for another major one.
+	 * Only the minor release can differ from PG_VERSION_NUM: PostgreSQL does
+	 * not load a library that was built for another major version.
 	 */
 	pinpoint_server_version = atoi(GetConfigOption("server_version_num", false, false));
 
@@ -139,7 +142,7 @@ activate(void)
 }
 
 /*
- * This is where a call of the server's function arrives.
+ * The replacement: calls of the server's function arrive here.
  */
 static Oid
 look_up_relation(Oid reltablespace, RelFileNumber relfilenumber)

@@ -93,25 +93,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Longest jump: a landing pad, the jump, and the address */
+/* Bytes of the longest jump: a landing pad, the jump, and the address */
 #define MAX_JUMP_LENGTH		20
 
-/* The file that the program was started from, mapped to memory */
+/* The program's executable file, mapped to memory */
 typedef struct File
 {
 	const unsigned char *bytes;
 	size_t		size;
 } File;
 
-/* The function, and the segment of the program's code that it lies in */
+/* The function, and the segment of the program's code that contains it */
 typedef struct Function
 {
 	unsigned char *start;
-	size_t		size;			/* by its symbol */
-	uintptr_t	symbol_value;	/* its address, as the program's file has it */
+	size_t		size;			/* in the symbol table */
+	uintptr_t	symbol_value;	/* address in the symbol table */
 	const unsigned char *code;
 	size_t		code_size;
-	size_t		code_offset;	/* of the segment, in the file */
+	size_t		code_offset;	/* offset of the segment in the file */
 } Function;
 
 static char reason_text[256];
@@ -136,7 +136,7 @@ static bool is_mapped(void *pages, size_t length);
 /*
  * Redirect a function.
  *
- * reason: if not PINPOINT_REDIRECTED, set to a message why.
+ * reason: set to NULL if the result is PINPOINT_REDIRECTED, else to a message.
  */
 PinpointRedirectResult
 pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)
@@ -223,7 +223,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 		return PINPOINT_REFUSED;
 	}
 
-	/* Put them in place. */
+	/* Replace the original pages. */
 	if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, pages) == MAP_FAILED)
 	{
 		refuse("could not replace the memory of the function %s: %s",
@@ -242,7 +242,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 	return PINPOINT_REDIRECTED;
 }
 
-/* Keep the reason.  Always returns false. */
+/* Store the reason.  Always returns false. */
 static bool
 refuse(const char *format,...)
 {
@@ -255,8 +255,9 @@ refuse(const char *format,...)
 }
 
 /*
- * In English, whatever the program's locale.  The reason is shown in places
- * whose encoding is another, and not every character exists in every one.
+ * Returns the text of an error in English, whatever the program's locale is:
+ * the reason is also shown where the encoding is another one, and may not
+ * contain all characters.
  */
 static const char *
 error_text(int error)
@@ -265,10 +266,10 @@ error_text(int error)
 }
 
 /*
- * Map the file that the program was started from, to be read.
+ * Map the program's executable file for reading.  Returns false if this fails.
  *
- * The mapping is shared, as the kernel writes the breakpoints of uprobes into
- * private ones, even those that cannot be executed.
+ * The mapping is shared, because the kernel writes the breakpoints of uprobes
+ * into private mappings, even into those that are not executable.
  */
 static bool
 map_file(File *file)
@@ -292,7 +293,7 @@ map_file(File *file)
 	return true;
 }
 
-/* Returns NULL if the file does not have so much. */
+/* Returns the address of a part of the file, NULL if the file is shorter. */
 static const void *
 part_of_file(const File *file, size_t offset, size_t size)
 {
@@ -302,10 +303,11 @@ part_of_file(const File *file, size_t offset, size_t size)
 }
 
 /*
- * Find a name among the symbols that the program exports, or imports.
+ * Find a name among the symbols that the program exports or imports.  Returns
+ * NULL if it is not there.
  *
- * Only the file tells the size of a function everywhere: glibc has dladdr1()
- * for it, musl has nothing.
+ * Only the file contains the size of a function on every system: glibc has
+ * dladdr1() for it, musl has no such function.
  */
 static const ElfW(Sym) *
 find_symbol(const File *file, const char *name)
@@ -344,8 +346,9 @@ find_symbol(const File *file, const char *name)
 }
 
 /*
- * Find the function, and the segment of the program's code it lies in.  A
- * library that exports the same name is not what we are looking for.
+ * Find the function, and the segment of the program's code that contains it.
+ * Returns false if the program has none, for instance if only a library
+ * exports the name.
  */
 static bool
 find_function(const File *file, const char *name, Function *function)
@@ -371,7 +374,7 @@ find_function(const File *file, const char *name, Function *function)
 }
 
 /*
- * Callback for dl_iterate_phdr(), which begins with the program itself.
+ * Callback for dl_iterate_phdr(), which calls it for the program itself first.
  */
 static int
 find_code(struct dl_phdr_info *info, size_t size, void *arg)
@@ -396,7 +399,7 @@ find_code(struct dl_phdr_info *info, size_t size, void *arg)
 			function->code_offset = segment->p_offset;
 		}
 	}
-	return 1;					/* the libraries do not matter */
+	return 1;					/* do not visit the libraries */
 }
 
 static bool
@@ -422,9 +425,9 @@ is_single_threaded(void)
 }
 
 /*
- * Is the copy of these pages what the file has?  Pages are mapped as a whole,
- * also where the segment of the code begins or ends on them.  Of one at the
- * end of the file there is less to compare.
+ * Is the copy of these pages equal to the file?  Pages are mapped as a whole,
+ * also if the segment of the code begins or ends within them.  If the file
+ * ends within the last page, only the part before its end is compared.
  */
 static bool
 is_from_file(const File *file, const Function *function,
@@ -440,7 +443,7 @@ is_from_file(const File *file, const Function *function,
 }
 
 /*
- * A mincore() of what is not mapped fails with ENOMEM.
+ * Are all these pages mapped?  mincore() fails with ENOMEM if not.
  */
 static bool
 is_mapped(void *pages, size_t length)
@@ -453,11 +456,12 @@ is_mapped(void *pages, size_t length)
 #if defined(__x86_64__)
 
 /*
- * Write a jump to any address, and return its length.
+ * Write a jump to any address.  Returns its length in bytes.
  *
- * A relative jump reaches 2 GB, and libraries are farther away.  If the
- * function begins with a landing pad (ENDBR64, of -fcf-protection), that must
- * stay: with indirect branch tracking, calls through a pointer end there.
+ * A relative jump reaches only 2 GB, and libraries are farther away.  If the
+ * function begins with a landing pad (ENDBR64, from -fcf-protection), the
+ * landing pad remains: with indirect branch tracking, a call through a pointer
+ * must arrive at one.
  */
 static size_t
 write_jump(unsigned char *at, const unsigned char *original, void *target)
@@ -478,8 +482,8 @@ write_jump(unsigned char *at, const unsigned char *original, void *target)
 }
 
 /*
- * Count the calls and jumps to the function: an opcode, and a distance of four
- * bytes from the end of the instruction.
+ * Count the calls and jumps to the function.  They consist of an opcode and a
+ * distance of four bytes, relative to the end of the instruction.
  */
 static int
 count_calls(const Function *function)
@@ -504,12 +508,12 @@ count_calls(const Function *function)
 #elif defined(__aarch64__)
 
 /*
- * Write a jump to any address, and return its length.
+ * Write a jump to any address.  Returns its length in bytes.
  *
- * x16 is the register that the linker's own jumps may use.  If the function
- * begins with a landing pad for calls, that must stay.  PACIASP and PACIBSP
- * are landing pads, too; they become a plain one, as the replacement signs
- * its return address itself.
+ * The jump uses x16, because the linker's own jumps may use it, too.  If the
+ * function begins with a landing pad for calls, a landing pad remains.
+ * PACIASP and PACIBSP are landing pads, too.  They are replaced with a plain
+ * one, because the replacement signs its return address itself.
  */
 static size_t
 write_jump(unsigned char *at, const unsigned char *original, void *target)
@@ -538,8 +542,8 @@ write_jump(unsigned char *at, const unsigned char *original, void *target)
 }
 
 /*
- * Count the calls and jumps to the function: BL or B, and in the low 26 bits
- * the distance in instructions.
+ * Count the calls and jumps to the function.  They are BL and B, with the
+ * distance in instructions in the low 26 bits.
  */
 static int
 count_calls(const Function *function)
@@ -566,7 +570,7 @@ count_calls(const Function *function)
 
 #endif
 
-#else							/* neither Linux on x86-64 nor on aarch64 */
+#else							/* not Linux on x86-64 or aarch64 */
 
 PinpointRedirectResult
 pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)

@@ -14,19 +14,20 @@
 
 typedef enum PinpointRedirectResult
 {
-	PINPOINT_REDIRECTED,		/* every call now goes to the replacement */
+	PINPOINT_REDIRECTED,		/* calls of the function execute the
+								 * replacement */
 	PINPOINT_REFUSED,			/* nothing was changed */
-	PINPOINT_BROKEN				/* neither: the program must end */
+	PINPOINT_BROKEN				/* neither is certain: the program must end */
 } PinpointRedirectResult;
 
 /*
- * What to redirect
+ * A function to redirect.
  *
  *	function	name of a function that the program exports
- *	callers		how many direct calls of it there are in the program's source
- *	replacement	the function to call instead, of the same type
- *	probe		calls the function that it is given, and tells if that was the
- *				replacement
+ *	callers		number of direct calls of it in the program's source
+ *	replacement	the function to execute instead, of the same type
+ *	probe		calls the given function, and returns true if this has
+ *				executed the replacement
  */
 typedef struct PinpointRedirection
 {

@@ -68,23 +68,26 @@
 #ifdef PINPOINT_LIVE
 #include "decoding.h"
 #else
-/* PostgreSQL itself counts nothing here. */
+/* There are no counters in PostgreSQL itself. */
 #define COUNT(counter)				((void) 0)
 #define SET_GAUGE(counter, value)	((void) 0)
 #endif
 
-/* Look-ups in a row until one reads ahead, and how far one may be from the last */
+/*
+ * Consecutive look-ups until one reads ahead, and the maximum distance of
+ * their file numbers
+ */
 #define READ_AHEAD_AFTER	4
 #define READ_AHEAD_DISTANCE	64
 
-/* What is read ahead: rows of pg_class, of the file numbers that follow */
+/* Maximum number of rows of pg_class to read ahead, and of file numbers */
 #define READ_AHEAD_ROWS		64
 #define READ_AHEAD_RANGE	256
 
-/* Reading ahead is worth it for more neighbors than that, else it rests */
+/* With at most this many tables found, the next searches do not read ahead */
 #define READ_AHEAD_FEW		8
 
-/* Look-ups that do not read ahead while it rests */
+/* Number of the next searches that do not read ahead then */
 #define READ_AHEAD_REST		256
 
 typedef struct RelfilenumberMapKey
@@ -97,7 +100,7 @@ typedef struct RelfilenumberMapEntry
 {
 	RelfilenumberMapKey key;	/* must be first */
 	Oid			relid;			/* InvalidOid: a negative entry */
-	slist_node	link;			/* in the relation's list, or in that of the
+	slist_node	link;			/* in the list of the relation, or of the
 								 * negative entries */
 } RelfilenumberMapEntry;
 
@@ -106,33 +109,33 @@ typedef struct RelfilenumberMapRelation
 	Oid			relid;			/* must be first */
 
 	/*
-	 * May be empty: that is what is left behind if memory ran out when the
-	 * relation's first entry was being made.
+	 * Can be empty, if memory ran out while the first entry of the relation
+	 * was being created.
 	 */
 	slist_head	entries;
 } RelfilenumberMapRelation;
 
 /*
- * Both or neither exist, but for an error while they are being created.
+ * Both exist or none, except after an error while they were being created.
  *
- * simplehash would be smaller and faster for the second, but is left unusable
- * if memory runs out while it grows.
+ * simplehash would be smaller and faster for the second one, but it becomes
+ * unusable if memory runs out while it grows.
  */
 static HTAB *relfilenumber_map = NULL;
 static HTAB *relfilenumber_map_relations = NULL;
 static slist_head relfilenumber_map_negatives = SLIST_STATIC_INIT(relfilenumber_map_negatives);
 
 /*
- * The end of the last search in pg_class, and how many before it were in a
- * row with it
+ * The last file number that was looked up in pg_class or read ahead, and the
+ * number of consecutive look-ups before it
  */
 static RelfilenumberMapKey relfilenumber_map_last = {InvalidOid, 0};
 static int	relfilenumber_map_in_a_row = 0;
 
-/* Searches to come that do not read ahead */
+/* Number of the next searches that do not read ahead */
 static int	relfilenumber_map_rest = 0;
 
-/* Invalidations so far: has one come in meanwhile? */
+/* Invalidations so far: used to detect an invalidation during a search */
 static uint64 relfilenumber_map_invalidations = 0;
 
 /* Has this session registered its callback? */
@@ -151,17 +154,18 @@ static void remember_neighbors(const RelfilenumberMapEntry *neighbors, int count
 static void remember(const RelfilenumberMapKey *key, Oid relid);
 
 /*
- * Find the relation that a file belongs to.
+ * Find the relation to which a file belongs.
  *
- * reltablespace: the file's tablespace; for the database's default tablespace
- * its OID or 0.  GLOBALTABLESPACE_OID means a shared relation.
+ * reltablespace: the file's tablespace.  For the database's default
+ * tablespace, its OID or 0.  GLOBALTABLESPACE_OID means a shared relation.
  *
- * Returns InvalidOid if there is no such relation.  Temporary relations do not
- * count (see pinpoint_ignores_temporary() for minor releases where they did):
- * other sessions' temporary files may have the same number, and who owns a
- * file cannot be told from the arguments.
+ * Returns InvalidOid if there is no such relation.  Temporary relations are
+ * ignored (see pinpoint_ignores_temporary() for minor releases in which they
+ * are not): temporary files of several sessions may have the same number, and
+ * the arguments do not contain the session.
  *
- * An error is raised if several relations claim the file: pg_class is corrupt.
+ * Errors: several relations with this file in pg_class, which is corrupt then;
+ * out of memory; those of reading a catalog.
  */
 Oid
 RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
@@ -175,7 +179,7 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 	if (relfilenumber_map == NULL)
 		CreateRelfilenumberMap();
 
-	/* pg_class has 0 for the default tablespace of the database */
+	/* pg_class contains 0 for the default tablespace of the database */
 	key.reltablespace = reltablespace == MyDatabaseTableSpace ? InvalidOid : reltablespace;
 	key.relfilenumber = relfilenumber;
 
@@ -189,8 +193,7 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 
 	/*
 	 * The look-up opens pg_class, and so may process invalidations, which
-	 * would not know of an entry that is yet to be filled.  Make it when the
-	 * answer is there.
+	 * would not remove an incomplete entry.  So create the entry after it.
 	 */
 	relid = look_up(&key);
 	remember(&key, relid);
@@ -198,8 +201,8 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 }
 
 /*
- * Once in a session.  An error leaves nothing behind that would matter to the
- * next try; nothing can fail after the callback is registered.
+ * Called once in a session.  After an error, the next call can repeat all
+ * steps: no step fails after the callback is registered.
  */
 static void
 InitializeRelfilenumberMap(void)
@@ -247,7 +250,7 @@ RelfilenumberMapInvalidateCallback(Datum arg, Oid relid)
 	if (!OidIsValid(relid))
 		COUNT(PINPOINT_RESETS);
 	if (relfilenumber_map == NULL)
-		return;					/* nothing is remembered since the last reset */
+		return;					/* the map is empty since the last reset */
 
 	if (OidIsValid(relid))
 	{
@@ -288,8 +291,9 @@ forget_list(slist_head *entries)
 }
 
 /*
- * A hash table never shrinks, so a session that has once seen many relations
- * would keep their memory.  A reset is the moment to give it back.
+ * Remove all entries.  A hash table never shrinks, so a session that has once
+ * looked up many relations would keep the memory.  So both tables are
+ * destroyed.
  */
 static void
 forget_all(void)
@@ -304,7 +308,8 @@ forget_all(void)
 }
 
 /*
- * Ask PostgreSQL.  Any invalidation may come in meanwhile, also a reset.
+ * Look up the relation in PostgreSQL's catalogs.  Any invalidation may be
+ * processed meanwhile, including a reset.
  */
 static Oid
 look_up(const RelfilenumberMapKey *key)
@@ -312,8 +317,8 @@ look_up(const RelfilenumberMapKey *key)
 	Oid			relid;
 
 	/*
-	 * The files of shared relations are known to the relation mapper only, as
-	 * are those of a few catalogs in each database, such as pg_class.
+	 * Only the relation mapper contains the files of shared relations, and
+	 * those of a few catalogs in each database, such as pg_class.
 	 */
 	if (key->reltablespace == GLOBALTABLESPACE_OID)
 		return RelationMapFilenumberToOid(key->relfilenumber, true);
@@ -370,7 +375,7 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 			continue;
 		}
 
-		/* Nobody decodes indexes. */
+		/* Decoding does not look up indexes. */
 		rows_ahead++;
 		if (RELKIND_HAS_TABLE_AM(form->relkind))
 		{
@@ -391,8 +396,8 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 }
 
 /*
- * Is this one in a row of look-ups that is long enough to read ahead?  Only
- * the index has the rows in order.
+ * Does this look-up read ahead?  This needs enough consecutive look-ups before
+ * it, and a scan of the index, because only that returns rows in order.
  */
 static bool
 is_in_a_row(const RelfilenumberMapKey *key)
@@ -417,9 +422,9 @@ is_in_a_row(const RelfilenumberMapKey *key)
 }
 
 /*
- * Enter what was read ahead.  If two relations claim a file, that is an error
- * for whoever asks for the file; so neither is entered, nor is the last one, as
- * the one that follows is not known.
+ * Enter the relations that were read ahead.  If two relations have the same
+ * file, neither is entered, because a look-up of this file must raise an
+ * error.  The last one is not entered, because the row after it is not known.
  */
 static void
 remember_neighbors(const RelfilenumberMapEntry *neighbors, int count)
@@ -439,10 +444,10 @@ remember_neighbors(const RelfilenumberMapEntry *neighbors, int count)
 }
 
 /*
- * Enter a new entry in the map and in its list.
+ * Enter a new entry into the map and into its list.
  *
- * Memory may run out at either of the two hash_search().  Nothing is in the
- * map then, and at worst a relation without entries in the other.
+ * Errors: out of memory in one of the two hash_search().  The map does not
+ * contain the entry then; a relation without entries may be left.
  */
 static void
 remember(const RelfilenumberMapKey *key, Oid relid)
@@ -451,7 +456,7 @@ remember(const RelfilenumberMapKey *key, Oid relid)
 	slist_head *list = &relfilenumber_map_negatives;
 	bool		found;
 
-	/* The look-up may have come across a reset. */
+	/* The look-up may have processed a reset. */
 	if (relfilenumber_map == NULL)
 		CreateRelfilenumberMap();
 

@@ -46,22 +46,22 @@
 #include "compat.h"
 #include "decoding.h"
 
-/* Seconds until a worker that has failed is started again */
+/* Seconds after which a worker that has failed is restarted */
 #define RESTART_INTERVAL	5
 
 typedef struct SharedStandbySnapshot
 {
-	/* Transactions and subtransactions that have changed a catalog */
+	/* Transactions that have changed a catalog, and their subtransactions */
 	pg_atomic_uint64 changes;
 
-	/* Snapshots that were written.  Only the worker writes here. */
+	/* Snapshots that were written.  Only the worker writes this. */
 	pg_atomic_uint64 snapshots;
 
 	slock_t		mutex;			/* protects the latch */
-	Latch	   *worker_latch;	/* NULL: there is no worker now */
+	Latch	   *worker_latch;	/* NULL if there is no worker */
 } SharedStandbySnapshot;
 
-/* A setting: so many transactions until a snapshot is written; 0: never */
+/* Setting: number of transactions until a snapshot is written; 0: never */
 static int	standby_snapshot_interval = 0;
 
 /* NULL if the library is not active */
@@ -90,7 +90,8 @@ pinpoint_standby_snapshot_define_setting(void)
 }
 
 /*
- * To be called when the library is active, after the setting was read.
+ * Register the worker.  Called if the library is active, after the setting was
+ * read.
  */
 void
 pinpoint_standby_snapshot_init(void)
@@ -121,9 +122,12 @@ pinpoint_standby_snapshot_init(void)
 }
 
 /*
- * By which name the worker finds this library: the file that it was loaded from, as a
- * server may be told to preload one by its path.  Before PostgreSQL 17 that may be too
- * long.  Then the short name will do if it means the same file; if not, NULL.
+ * Returns the name by which the worker loads this library: the path of its
+ * file, because the server may preload a library by path.  Before PostgreSQL
+ * 17, the path may be too long.  Then returns the short name if it means the
+ * same file, else NULL.
+ *
+ * size: of bgw_library_name, in bytes.
  */
 static const char *
 library_name(Size size)
@@ -161,7 +165,7 @@ pinpoint_standby_snapshot_shmem_init(void)
 	standby_snapshot->worker_latch = NULL;
 }
 
-/* How many snapshots the worker has written since the server started */
+/* Number of snapshots that the worker has written since the server started */
 uint64
 pinpoint_standby_snapshots(void)
 {
@@ -169,10 +173,13 @@ pinpoint_standby_snapshots(void)
 }
 
 /*
- * Callback for the end of transactions.
+ * Callback before the end of a transaction: count it if it changes a catalog.
  *
- * The transaction may still fail, or its other half, COMMIT PREPARED, may come
- * much later.  That does no harm, whereas after the commit nothing may fail.
+ * The transaction may still fail, or may be prepared and committed much later.
+ * This does no harm.  After the commit, no step may fail, so it is counted
+ * here.
+ *
+ * Errors: out of memory.
  */
 static void
 count_changes(XactEvent event, void *arg)
@@ -186,7 +193,7 @@ count_changes(XactEvent event, void *arg)
 	if (!changes_catalog())
 		return;
 
-	/* Decoding keeps the IDs of subtransactions as well. */
+	/* Decoding also keeps the IDs of subtransactions. */
 	now = 1 + (uint64) xactGetCommittedChildren(&children);
 	before = pg_atomic_fetch_add_u64(&standby_snapshot->changes, now);
 	now += before;
@@ -195,8 +202,11 @@ count_changes(XactEvent event, void *arg)
 }
 
 /*
- * Has the transaction changed a catalog?  That is, has it invalidations to
- * send.  It is what PostgreSQL asks next to write the commit record.
+ * Has the transaction changed a catalog?  This is so if it has invalidation
+ * messages to send.  PostgreSQL calls the same function when it writes the
+ * commit record.
+ *
+ * Errors: out of memory.
  */
 static bool
 changes_catalog(void)
@@ -221,14 +231,14 @@ wake_worker(void)
 	latch = standby_snapshot->worker_latch;
 	SpinLockRelease(&standby_snapshot->mutex);
 
-	/* It may be another process's by now, which does not mind. */
+	/* Another process may own the latch by now, and ignores the wakeup. */
 	if (latch != NULL)
 		SetLatch(latch);
 }
 
 /*
- * The worker.  All transactions together wake it once in each interval; while
- * it is busy they go on.
+ * Main function of the worker.  All transactions together wake it once in each
+ * interval.  Transactions do not wait for it.
  */
 void
 pinpoint_standby_snapshot_main(Datum arg)
@@ -238,7 +248,10 @@ pinpoint_standby_snapshot_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* To no database: but pg_stat_activity shows the worker. */
+	/*
+	 * It connects to no database, because pg_stat_activity does not show a
+	 * background worker that is not connected.
+	 */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	before_shmem_exit(forget_worker, (Datum) 0);
@@ -279,8 +292,8 @@ forget_worker(int code, Datum arg)
 }
 
 /*
- * Is there anyone to decode?  A standby may have logical slots of its own, so
- * that any slot counts.
+ * Can a snapshot be useful for decoding?  A standby may have logical slots, so
+ * any replication slot counts.
  */
 static bool
 is_wanted(void)

@@ -31,8 +31,8 @@ PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_sessions);
 PG_FUNCTION_INFO_V1(pinpoint_decoding_stat_get_standby_snapshots);
 
 /*
- * A WAL sender writes to its slot with each change that it decodes.  So no two
- * slots are on the same cache line.
+ * A WAL sender writes to its slot for each change that it decodes.  Therefore
+ * no two slots are on the same cache line.
  */
 typedef struct pg_attribute_aligned(PG_CACHE_LINE_SIZE) Slot
 {
@@ -41,8 +41,7 @@ typedef struct pg_attribute_aligned(PG_CACHE_LINE_SIZE) Slot
 } Slot;
 
 /*
- * The lock protects who owns a slot, and the totals.  It is not needed to
- * count.
+ * The lock protects the pids and the totals.  Counting needs no lock.
  */
 typedef struct SharedStatistics
 {
@@ -55,7 +54,7 @@ typedef struct SharedStatistics
 /* NULL if the library is not active */
 static SharedStatistics *shared = NULL;
 
-/* A session that has no slot counts here, and nobody looks. */
+/* Counters of a session without a slot.  No function reads them. */
 static pg_atomic_uint64 no_counters[PINPOINT_COUNTERS];
 pg_atomic_uint64 *pinpoint_counters = no_counters;
 
@@ -91,8 +90,8 @@ pinpoint_statistics_shmem_init(void)
 }
 
 /*
- * Give this session a slot.  To be called once in a session, before anything
- * is counted.
+ * Give this session a slot.  Called once in a session, before anything is
+ * counted.
  */
 void
 pinpoint_statistics_attach(void)
@@ -112,7 +111,7 @@ pinpoint_statistics_attach(void)
 }
 
 /*
- * The session ends, and with it its entries.
+ * The session ends: add its counters to the totals, and free its slot.
  */
 static void
 detach(int code, Datum arg)

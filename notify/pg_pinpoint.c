@@ -69,7 +69,7 @@ void		_PG_init(void);
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-/* While trace_notify is turned off: it was on. */
+/* Was trace_notify on, before this library turned it off for a commit? */
 static bool traces = false;
 
 static void request_shmem(void);
@@ -87,12 +87,14 @@ static void end_transaction(void);
 static void at_exit(int code, Datum arg);
 
 /*
- * A server that does not preload the library can still have it loaded, for
- * instance by pg_upgrade, or where a dump is restored.  Then nothing is done, and
- * the functions that need shared memory say so when they are called.
+ * Called when the library is loaded.
  *
- * A second copy of the library, from another file, would have variables of its own,
- * and so take a server for one without the library.
+ * A server that does not preload the library can still load it, for instance
+ * during pg_upgrade or when a dump is restored.  Then it installs no hooks,
+ * and functions that need shared memory raise an error when they are called.
+ *
+ * Errors: the library was preloaded from another file.  The second copy would
+ * have separate variables, and would act as if the library were not preloaded.
  */
 void
 _PG_init(void)
@@ -182,8 +184,8 @@ startup_shmem(void)
 }
 
 /*
- * Warn about a minor release that should be updated.  The server can be another one
- * than that of the headers.
+ * Warn about a minor release that should be updated.  The release of the
+ * server can differ from that of the headers.
  */
 static void
 check_minor_release(void)
@@ -256,7 +258,7 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
 		case XACT_EVENT_PARALLEL_ABORT:
-			/* workers neither listen nor notify */
+			/* parallel workers execute no LISTEN or NOTIFY */
 			break;
 	}
 }
@@ -272,9 +274,9 @@ at_subtransaction_event(SubXactEvent event, SubTransactionId my_subid,
 }
 
 /*
- * The transaction has committed: has it put anything into PostgreSQL's own queue?  For
- * that it has got an XID and a lock on "database 0", which nothing else locks, and keeps
- * it a while longer: see PreCommit_Notify().
+ * Has the transaction, which has committed, used PostgreSQL's own queue?  If
+ * so, it has an XID and a lock on "database 0", which it still holds, and
+ * which is used for nothing else: see PreCommit_Notify().
  */
 static bool
 has_used_own_queue(void)
@@ -288,7 +290,11 @@ has_used_own_queue(void)
 }
 
 /*
- * The last moment at which a LISTEN or NOTIFY may fail.
+ * Execute all steps of LISTEN, UNLISTEN and NOTIFY that can fail.
+ *
+ * Errors: those of pinpoint_listening_prepare(),
+ * pinpoint_commit_order_prepare() and pinpoint_commit_order_announce(), and of
+ * early commit work.  The transaction then aborts.
  */
 static void
 pre_commit(void)
@@ -317,13 +323,17 @@ pre_commit(void)
 		else
 			pinpoint_wakeup_give_back();
 
-		/* First what may take long, then what takes space in the log. */
+		/*
+		 * First the steps that may take long, then those that take space in
+		 * the log.
+		 */
 		pinpoint_early_commit_work();
 		pinpoint_commit_order_prepare(notifications);
 
 		/*
-		 * From here on others wait for this commit.  PostgreSQL would tell
-		 * the client that it comes to its own queue next, and wait for that.
+		 * From here on, this commit can delay others.  With trace_notify,
+		 * PostgreSQL would send a message to the client when it comes to its
+		 * own queue, and might wait for the client.
 		 */
 		traces = Trace_notify;
 		Trace_notify = false;
@@ -334,7 +344,8 @@ pre_commit(void)
 
 /*
  * Called for every resource owner of the transaction, children first, and in
- * three phases.  Act once: when the locks of the transaction are gone.
+ * three phases.  Only one of these calls is used: that for the transaction's
+ * own resource owner, after its locks are released.
  */
 static void
 at_resource_release(ResourceReleasePhase phase, bool is_commit,
@@ -345,7 +356,10 @@ at_resource_release(ResourceReleasePhase phase, bool is_commit,
 		CurrentResourceOwner != TopTransactionResourceOwner)
 		return;
 
-	/* Others may wait for this, and no one for an UNLISTEN. */
+	/*
+	 * Other batches may wait for this one, but no process waits for an
+	 * UNLISTEN.
+	 */
 	pinpoint_commit_order_publish();
 	if (pinpoint_pending_actions() != NIL)
 		pinpoint_listening_commit(pinpoint_pending_actions());
@@ -366,8 +380,8 @@ end_transaction(void)
 }
 
 /*
- * The session ends, possibly within a transaction, and possibly by an error that
- * was raised while a lock was held.
+ * The session ends, possibly within a transaction, or by an error that was
+ * raised while a lock was held.
  */
 static void
 at_exit(int code, Datum arg)

@@ -49,19 +49,21 @@
 #include "wakeup/wakeup.h"
 
 /*
- * How many are signalled before the list is looked at again: those who have
- * begun to read meanwhile need no signal any more.
+ * Sessions that are signalled before the list is read again.  Sessions that
+ * have begun to read meanwhile need no signal any more.
  */
 #define SIGNALS_PER_ROUND	16
 
-/* Milliseconds to sleep, while somebody has something to read, and if not. */
+/* Milliseconds to sleep, while the log keeps batches, and if not. */
 #define SLEEP_WHILE_KEPT	1000
 #define SLEEP_WHILE_EMPTY	10000
 
-/* Likewise during recovery, as nobody else comes by, and as it may end. */
+/*
+ * The same during recovery: no sender does these checks, and recovery may end.
+ */
 #define SLEEP_IN_RECOVERY	1000
 
-/* Seconds after which the postmaster starts it again. */
+/* Seconds after which the postmaster restarts the waker. */
 #define RESTART_INTERVAL	1
 
 static const char *library_name(Size size);
@@ -70,7 +72,7 @@ static int	signal_listed(void);
 static void check_slow_listeners(void);
 
 /*
- * When the library is loaded: have the worker started with the server.
+ * When the library is loaded: register the waker with the postmaster.
  */
 void
 pinpoint_waker_register(void)
@@ -102,9 +104,12 @@ pinpoint_waker_register(void)
 }
 
 /*
- * By which name the worker finds this library: the file that it was loaded from, as a
- * server may be told to preload one by its path.  Before PostgreSQL 17 that may be too
- * long.  Then the short name will do if it means the same file; if not, NULL.
+ * Returns the name by which the worker loads this library: the path of its
+ * file, because the server may preload a library by path.  Before PostgreSQL
+ * 17, the path may be too long.  Then returns the short name if it means the
+ * same file, else NULL.
+ *
+ * size: of bgw_library_name, in bytes.
  */
 static const char *
 library_name(Size size)
@@ -121,7 +126,7 @@ library_name(Size size)
 }
 
 /*
- * The worker.
+ * Main function of the worker.
  */
 void
 pinpoint_waker_main(Datum arg)
@@ -148,7 +153,7 @@ pinpoint_waker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		/* This comes first, as under load the list may never be empty. */
+		/* This comes first, because under load the list may never be empty. */
 		next_heartbeat = pinpoint_heartbeat_send();
 		if (signal_listed() >= 0)
 			continue;
@@ -177,13 +182,13 @@ pinpoint_waker_main(Datum arg)
 		ResetLatch(MyLatch);
 	}
 
-	/* Not 0, which would mean that it is not to be started again. */
+	/* With exit status 0, the postmaster would not restart the worker. */
 	proc_exit(1);
 }
 
 /*
- * Signal some of those that were handed over.  Returns how many, or -1 if there is
- * none in the list.
+ * Signal the first sessions in the list.  Returns the number of signals, or -1
+ * if the list was empty.
  */
 static int
 signal_listed(void)
@@ -197,7 +202,8 @@ signal_listed(void)
 }
 
 /*
- * As senders do on a primary.  What a warning tells of a session is in catalogs.
+ * Check for slow listeners, as senders do on a primary.  This needs a
+ * transaction, because a warning contains names from catalogs.
  */
 static void
 check_slow_listeners(void)
@@ -209,8 +215,8 @@ check_slow_listeners(void)
 }
 
 /*
- * From here on senders do it themselves.  What they have handed over until now is
- * still to be done.
+ * The worker ends: from here on, senders send all signals.  Send those that
+ * are still in the list.
  */
 static void
 at_exit(int code, Datum arg)

@@ -12,7 +12,7 @@
 
 extern void pinpoint_waker_register(void);
 
-/* Called by the postmaster's child, by this name. */
+/* Called by name in the background worker. */
 extern PGDLLEXPORT void pinpoint_waker_main(Datum arg);
 
 #endif							/* PINPOINT_WAKER_H */

@@ -90,59 +90,67 @@
 #include "wakeup/wakeup.h"
 
 /*
- * After so many bytes of the log a reader lets go of what it has read.
+ * A session that reads a long backlog advances its position each time it has
+ * read this many bytes of the log.
  */
 #define ADVANCE_INTERVAL	(256 * 1024)
 
 /*
- * Likewise, where identical notifications are folded: what is let go of has been
- * told, so nothing is folded across.
+ * The same with pinpoint.fold.  All collected notifications are sent before
+ * the position advances, so duplicates beyond this limit are not found.
  */
 #define FOLD_ADVANCE_INTERVAL	(4 * 1024 * 1024)
 
 /*
- * So often in a row a session rests under a storm.
+ * A session rests at most this many times in a row.
  */
 #define MAX_RESTS			16
 
 /*
- * So often in a row PostgreSQL's small transaction may fail before the session
- * ends.
+ * The session ends when PostgreSQL's small transaction has failed this many
+ * times in a row.
  */
 #define MAX_FAILURES		3
 
 /*
- * So often in a row a delivery is put off because PostgreSQL has taken a
- * snapshot to read its own queue.
+ * A delivery can be delayed because PostgreSQL has taken a snapshot to read
+ * its own queue.  At this attempt in a row, it is executed in spite of the
+ * snapshot.
  */
 #define MAX_SNAPSHOTS		100
 
 /*
- * The transaction in which a statement of the client has run last.  (Local IDs
- * are not reused within a session, and between transactions there is none, so
- * nobody has to reset this.)
+ * The last transaction in which a statement of the client was executed.  It
+ * need not be reset: a session does not reuse local transaction IDs, and has
+ * none between transactions.
  */
 static LocalTransactionId statement_lxid = InvalidLocalTransactionId;
 
-/* When this session was delivered to last. */
+/* Time of the last delivery with pinpoint.latency_target; 0 if none. */
 static TimestampTz last_delivery = 0;
 
-/* When a delivery that was put off is due, or this session has rested. */
+/* Timeout at the end of a delay or a rest; MAX_TIMEOUTS if not registered. */
 static TimeoutId due_timeout = MAX_TIMEOUTS;
 
 /*
- * How often this session may still rest.  None if no delivery was put off, or if there
- * was nothing to deliver since then.
+ * How many times this session may still rest.  0 if no delivery was delayed,
+ * or if a rest has ended without a notification since then.
  */
 static int	rests_left = 0;
 
-/* Transactions that have failed in a row, with no statement in between. */
+/*
+ * Transactions that have failed in a row while there was something to read,
+ * with no statement of the client and no successful transaction in between.
+ */
 static int	failures = 0;
 
-/* Deliveries put off in a row because of a snapshot. */
+/* Deliveries delayed in a row because of a snapshot. */
 static int	snapshots = 0;
 
-/* Was anything given to this session that has not gone to the client yet? */
+/*
+ * Has this session read a notification that was assigned to it on a shared
+ * channel, and that may not have left the send buffer yet?
+ */
 static bool assigned_to_me = false;
 
 static bool is_small_transaction(void);
@@ -160,9 +168,10 @@ static bool is_for_me(PinpointBatch *batch, uint32 number,
 					  const char *channel, bool unread, bool *reassigned);
 
 /*
- * A statement is about to run.  What a client sends runs in a portal.  What
- * other libraries run in their transaction callbacks does not, and does not
- * count.
+ * A statement is about to be executed.  It is a statement of the client if a
+ * portal is active: other libraries can execute statements in their
+ * transaction callbacks, without a portal.  In both cases the session is not
+ * sending notifications any more.
  */
 void
 pinpoint_delivery_at_statement(void)
@@ -186,8 +195,7 @@ is_small_transaction(void)
 }
 
 /*
- * Is this session about to end?  Its client is told nothing any more, or may not
- * be.
+ * Is this session about to end?  Then nothing may be sent to its client.
  */
 static bool
 is_ending(void)
@@ -197,8 +205,10 @@ is_ending(void)
 }
 
 /*
- * Before the commit of a transaction that neither listens nor notifies: if it
- * is the one that PostgreSQL runs for an interrupt, deliver.
+ * Before the commit of a transaction without LISTEN, UNLISTEN and NOTIFY:
+ * deliver, if it is the one that PostgreSQL runs for an interrupt.
+ *
+ * Errors: out of memory.  During the delivery, any error ends the session.
  */
 void
 pinpoint_delivery_at_pre_commit(void)
@@ -208,8 +218,9 @@ pinpoint_delivery_at_pre_commit(void)
 		return;
 
 	/*
-	 * It has rested; or the timeout is lost; or the client did something,
-	 * which may have been to change the interval.
+	 * The rest is over, or an error has cancelled the timeout, or this is a
+	 * transaction of the client, which may have changed
+	 * pinpoint.latency_target.
 	 */
 	if (pinpoint_slot_resting() &&
 		(!get_timeout_active(due_timeout) || !is_small_transaction()))
@@ -218,8 +229,8 @@ pinpoint_delivery_at_pre_commit(void)
 		return;
 
 	/*
-	 * PostgreSQL runs no transaction for our signals if the session listens
-	 * on nothing by its own books.
+	 * A reminder means that a signal may have had no effect.  PostgreSQL
+	 * ignores signals if its own list of channels is empty.
 	 */
 	if (pinpoint_slot_reminded())
 		pinpoint_listening_reconcile();
@@ -229,8 +240,8 @@ pinpoint_delivery_at_pre_commit(void)
 	if (!is_small_transaction())
 	{
 		/*
-		 * A transaction of the client, and our signal is still under way.
-		 * There is no need to wait for it.
+		 * This is a transaction of the client, and our signal is still
+		 * pending.  There is no need to wait for it.
 		 */
 		notifyInterruptPending = true;
 		return;
@@ -241,9 +252,10 @@ pinpoint_delivery_at_pre_commit(void)
 }
 
 /*
- * Before the commit of a transaction that listens or notifies, or before PREPARE
- * TRANSACTION: it is the client's, so what is unread is not put off any longer, and
- * the interval may be another one now.
+ * Before the commit of a transaction with LISTEN, UNLISTEN or NOTIFY, or
+ * before PREPARE TRANSACTION: deliver unread notifications after it.  It is a
+ * transaction of the client, which may have changed pinpoint.latency_target,
+ * so a rest ends.
  */
 void
 pinpoint_delivery_look_afterwards(void)
@@ -255,7 +267,7 @@ pinpoint_delivery_look_afterwards(void)
 }
 
 /*
- * The rest is over, and if there is nothing the storm is, too.
+ * End a rest.  If there is nothing to read, the load is over, too.
  */
 static void
 stop_resting(void)
@@ -266,7 +278,8 @@ stop_resting(void)
 }
 
 /*
- * Is it too early to deliver?  Then it is seen to that this is asked again.
+ * Is the delivery to be delayed, because it is too early or because of a
+ * snapshot?  If so, a timeout or the interrupt will cause the next attempt.
  */
 static bool
 put_off(void)
@@ -275,7 +288,7 @@ put_off(void)
 	{
 		TimestampTz now = GetCurrentTimestamp();
 
-		/* A clock that was set back must not keep anything. */
+		/* If the clock was set back, do not wait for it. */
 		if (now < next_due() && now >= last_delivery)
 		{
 			set_due();
@@ -285,9 +298,10 @@ put_off(void)
 	}
 
 	/*
-	 * With a default isolation level above READ COMMITTED the snapshot that
-	 * PostgreSQL has taken to read its own queue lasts as long as the
-	 * transaction.  The next one needs none, once that queue is read.
+	 * With a default isolation level above READ COMMITTED, the snapshot that
+	 * PostgreSQL has taken to read its own queue lasts until the transaction
+	 * ends.  The next transaction takes none, because the session has read
+	 * that queue.
 	 */
 	InvalidateCatalogSnapshot();
 	if (TransactionIdIsValid(MyProc->xmin) && ++snapshots < MAX_SNAPSHOTS)
@@ -300,7 +314,7 @@ put_off(void)
 }
 
 /*
- * When the next delivery is not too early.
+ * Returns the earliest time of the next delivery.
  */
 static TimestampTz
 next_due(void)
@@ -309,7 +323,7 @@ next_due(void)
 }
 
 /*
- * Look again then.
+ * Set the timeout to the earliest time of the next delivery.
  */
 static void
 set_due(void)
@@ -328,7 +342,10 @@ deliver(void)
 		get_timeout_active(due_timeout);
 	PinpointReading reading;
 
-	/* As PostgreSQL does it where it sends; it need not be put back then. */
+	/*
+	 * As in PostgreSQL, an error while sending ends the session.  Therefore
+	 * this need not be reset after an error.
+	 */
 	ExitOnAnyError = true;
 
 	if (pinpoint_slot_begin_reading(&reading))
@@ -336,16 +353,17 @@ deliver(void)
 		uint64		delivered;
 
 		/*
-		 * PostgreSQL flushes when this transaction is over, and may wait for the
-		 * client there, too.  So this is taken back by the next statement.
+		 * PostgreSQL flushes after this transaction, and may wait for the
+		 * client there, too.  So this is reset by the next statement, and not
+		 * at the end of the delivery.
 		 */
 		pinpoint_slot_set_sending(GetCurrentTimestamp());
 		delivered = deliver_range(&reading);
 
 		/*
-		 * This may be a transaction after which PostgreSQL does not flush.
-		 * The waker passes over a session that has read, and a timeout may be
-		 * set anew below.
+		 * PostgreSQL may not flush after this transaction.  The pending signal
+		 * may not arrive, because the waker skips a session that has read.
+		 * The pending timeout may be set to a later time below.
 		 */
 		if (reading.queued_for_waker || is_timed)
 			notifyInterruptPending = true;
@@ -354,8 +372,8 @@ deliver(void)
 			last_delivery = GetCurrentTimestamp();
 
 		/*
-		 * Under a storm there is always more.  Let PostgreSQL flush first,
-		 * and then begin anew.
+		 * More batches were published meanwhile, which is always so under high
+		 * load.  Let PostgreSQL flush before they are read.
 		 */
 		if (pinpoint_slot_end_reading(delivered, last_delivery,
 									  rest ? next_due() : 0))
@@ -372,9 +390,10 @@ deliver(void)
 }
 
 /*
- * A transaction has aborted.  The interrupt for what is unread may have been
- * consumed, and if it was the small transaction that failed nobody would raise
- * it again.
+ * A transaction has aborted.  The interrupt for unread notifications may have
+ * been consumed.  If it was the small transaction that failed, no other
+ * process would raise the interrupt again.  After MAX_FAILURES in a row, end
+ * the session.
  */
 void
 pinpoint_delivery_at_abort(void)
@@ -382,7 +401,7 @@ pinpoint_delivery_at_abort(void)
 	if (!pinpoint_slot_to_look())
 		return;
 
-	/* A procedure may roll back as often as it likes. */
+	/* A procedure can roll back any number of times. */
 	if (ActivePortal == NULL && ++failures >= MAX_FAILURES)
 		pinpoint_disconnect_reason_unread();
 	else
@@ -390,9 +409,10 @@ pinpoint_delivery_at_abort(void)
 }
 
 /*
- * Deliver what there is for this session in some batches.  It has read those before the
- * first unread one already, and gets only what was reassigned to it since then.  Returns
- * the number of notifications.
+ * Deliver the notifications for this session in a range of batches.  The
+ * session has read the batches before reading->first already.  Of these, it
+ * delivers only the notifications that were reassigned to it since then.
+ * Returns the number of notifications.
  */
 static uint64
 deliver_range(const PinpointReading *reading)
@@ -423,16 +443,19 @@ deliver_range(const PinpointReading *reading)
 		if (since_advance >=
 			(pinpoint_fold ? FOLD_ADVANCE_INTERVAL : ADVANCE_INTERVAL))
 		{
-			/* What we leave behind is lost to others: it must have been told. */
+			/*
+			 * Notifications before the new position are not reassigned if this
+			 * session ends, so they must have been sent.
+			 */
 			tell_all();
 			pinpoint_slot_advance(batch);
 			since_advance = 0;
 		}
 
 		/*
-		 * A backlog can be long.  Obey an order to terminate, but no request
-		 * to cancel a query: there is none, and an error would end the
-		 * session.
+		 * A backlog can be long.  Process a request to terminate the session,
+		 * but none to cancel a query: there is no query, and the error would
+		 * end the session.
 		 */
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
@@ -443,9 +466,11 @@ deliver_range(const PinpointReading *reading)
 }
 
 /*
- * Another process may wait for all sessions, for instance to drop a database, and the
- * client may read slowly.  It need not wait until all is sent.  (PostgreSQL absorbs
- * barriers with all other interrupts, which must not be processed here.)
+ * Process a barrier (see ProcSignalBarrier).  Another process, for instance
+ * one that drops a database, may wait for all sessions, and this client may
+ * read slowly.  As the session has responded, the time since when it has been
+ * sending starts again.  (PostgreSQL processes barriers together with all
+ * other interrupts, which must not be processed here.)
  */
 static void
 absorb_barrier(void)
@@ -457,9 +482,9 @@ absorb_barrier(void)
 }
 
 /*
- * Tell the client what has been collected.  If any of it was given to this session
- * alone, it has to leave PostgreSQL's buffer, too: that would be lost with the
- * session.
+ * Send the collected notifications to the client.  If any notification was
+ * assigned to this session, flush PostgreSQL's send buffer, too: its contents
+ * would be lost with the session.
  */
 static void
 tell_all(void)
@@ -468,18 +493,22 @@ tell_all(void)
 	if (!assigned_to_me)
 		return;
 
-	/* What did not fit into the buffer may have failed before. */
+	/* An earlier flush may have failed, when the buffer was full. */
 	if (whereToSendOutput == DestRemote &&
 		(PqCommMethods->flush() != 0 || ClientConnectionLost))
 	{
-		/* The client has gone.  This ends the session, which hands it on. */
+		/*
+		 * The client has disconnected.  This ends the session, which reassigns
+		 * its notifications.
+		 */
 		CHECK_FOR_INTERRUPTS();
 	}
 	assigned_to_me = false;
 }
 
 /*
- * Send those notifications of a batch that are for this session.
+ * Send the notifications of a batch that are for this session, or collect them
+ * for pinpoint.fold.  Returns their number.
  *
  * unread: has the session not read the batch before?
  */
@@ -488,8 +517,8 @@ deliver_batch(PinpointBatch *batch, bool unread)
 {
 	const char *channel;
 	const char *payload;
-	const char *only;			/* the channel, if there is just one */
-	const char **channels = &only;	/* NULL where not for us */
+	const char *only;			/* for channels, if there is only one */
+	const char **channels = &only;	/* NULL if not for this session */
 	bool		any = false;
 	bool		any_reassigned = false;
 	PinpointBatchReader reader;
@@ -534,8 +563,8 @@ deliver_batch(PinpointBatch *batch, bool unread)
 	}
 
 	/*
-	 * This session may go through the batch once more, for something else
-	 * that is reassigned to it.
+	 * This session may read the batch again, for another notification that is
+	 * reassigned to it.
 	 */
 	if (any_reassigned)
 	{
@@ -553,9 +582,14 @@ deliver_batch(PinpointBatch *batch, bool unread)
 }
 
 /*
- * Is what a batch has on a channel, the one with this number, for this session?
+ * Are the notifications of a batch on a channel for this session?
  *
- * unread: as above.  Sets *reassigned if it was reassigned to the session.
+ * number: of the channel in the batch.
+ *
+ * unread: see deliver_batch().
+ *
+ * Sets *reassigned to true if they were reassigned to the session; otherwise
+ * leaves it unchanged.
  */
 static bool
 is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
@@ -568,7 +602,7 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 							   &since, &shared))
 		return false;
 
-	/* What is assigned to us may be older than our LISTEN. */
+	/* Assigned notifications may be older than the LISTEN of this session. */
 	if (shared)
 	{
 		switch (pinpoint_sharing_share(batch, number))

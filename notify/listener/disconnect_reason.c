@@ -34,7 +34,7 @@
 
 static bool cannot_read = false;
 
-/* Indexed by PinpointEviction; the session's reason is the DETAIL of its last message. */
+/* Indexed by PinpointEviction: the DETAIL of the session's last message. */
 static const char *const eviction_details[] = {
 	[PINPOINT_EVICTED_LAGGING] =
 	gettext_noop("The backlog of this listener exceeded \"pinpoint.max_listener_lag\"."),
@@ -59,10 +59,12 @@ static const char *const eviction_details[] = {
 static void at_report(void *arg);
 
 /*
- * A session that listens: be ready to say why it is ended.
+ * Called at the end of each transaction of a session that listens: install the
+ * callback that reports why the session is ended.
  *
- * The error context callback has to be the outermost one, and after an error
- * there is none at all, so this is called again at the end of transactions.
+ * It must be the outermost error context callback.  PostgreSQL removes all
+ * callbacks when it reports an error to the client, so it is installed again
+ * at the end of transactions.
  */
 void
 pinpoint_disconnect_reason_prepare(void)
@@ -74,8 +76,9 @@ pinpoint_disconnect_reason_prepare(void)
 }
 
 /*
- * End this session, as it cannot read what was published for it.  PostgreSQL
- * comes to look for the order to terminate only when it stops to try.
+ * End this session, because it cannot read its notifications.  PostgreSQL
+ * would process the SIGTERM only when it stops repeating the small
+ * transaction, so the interrupt is reset.
  */
 void
 pinpoint_disconnect_reason_unread(void)
@@ -87,8 +90,9 @@ pinpoint_disconnect_reason_unread(void)
 }
 
 /*
- * Something is being reported, which may be an error.  If it is the message by
- * which a session is ended, say why.
+ * Error context callback: a message is being reported.  If it is an error, let
+ * the session check again for unread notifications.  If it is the message that
+ * ends the session, add the reason.
  */
 static void
 at_report(void *arg)
@@ -115,7 +119,7 @@ at_report(void *arg)
 	else
 		return;
 
-	/* PostgreSQL 19 has a detail of its own for the log. */
+	/* PostgreSQL 19 sets a separate detail for the log. */
 	errdetail("%s", reason);
 	errdetail_log("%s", reason);
 	errhint("Connect and LISTEN again, then read the current state of the data.");

@@ -45,13 +45,13 @@
 #include "listener/eviction.h"
 #include "queue/message_log.h"
 
-/* Milliseconds between two looks whether sessions have ended. */
+/* Milliseconds between two checks of whether evicted sessions keep a batch. */
 #define WAIT_INTERVAL			2
 
-/* Milliseconds for which replay waits for their end, at most. */
+/* Milliseconds for which replay waits for them, at most. */
 #define MAX_WAIT				5000
 
-/* A session that is to be signalled. */
+/* A session to be signalled. */
 typedef struct EvictedSession
 {
 	int			slotno;
@@ -59,13 +59,16 @@ typedef struct EvictedSession
 } EvictedSession;
 
 /*
- * The sessions that this process has evicted in its last pass.  Room for MaxBackends
- * elements, made by the postmaster and inherited.
+ * The sessions to be signalled in the last pass of this process: room for
+ * MaxBackends elements, allocated by the postmaster and inherited.
  */
 static EvictedSession *evicted = NULL;
 static int	nevicted = 0;
 
-/* Was something unpinned in this pass that may have kept the oldest epoch? */
+/*
+ * Has this pass removed a pin that may have been the last one of the oldest
+ * epoch?
+ */
 static bool trim_needed = false;
 
 static uint64 kept_by(int slotno);
@@ -76,7 +79,7 @@ static void signal_all(void);
 static bool any_keeps(void);
 
 /*
- * In the postmaster, at start and at restart after a crash.
+ * Allocate memory in the postmaster, at start and at restart after a crash.
  */
 void
 pinpoint_eviction_init(void)
@@ -87,10 +90,12 @@ pinpoint_eviction_init(void)
 }
 
 /*
- * PID of the listener that is furthest behind, 0 if there is none; *dboid is set to
- * its database if dboid is not NULL, and *lag to how far
- * behind it is, in bytes.  The
- * caller holds PinpointOrderLock.
+ * Find the listener that is furthest behind.
+ *
+ * Returns its PID, or 0 if no listener keeps a batch.  Sets *lag to the number
+ * of bytes by which it is behind, and *dboid to its database if there is one;
+ * both can be NULL.  The caller holds PinpointOrderLock, in shared mode at
+ * least.
  */
 int
 pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
@@ -122,8 +127,9 @@ pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
 }
 
 /*
- * Number of the first publication that the owner of a slot keeps, 0 if it keeps none or
- * the slot has no owner.
+ * Returns the number of the first publication that the owner of a slot keeps,
+ * 0 if it keeps none or the slot has no owner.  The caller holds
+ * PinpointOrderLock, in shared mode at least.
  */
 static uint64
 kept_by(int slotno)
@@ -134,8 +140,8 @@ kept_by(int slotno)
 }
 
 /*
- * Evict all listeners that have more than limit bytes to read.  Returns how many there
- * are; each is found once only.
+ * Evict all listeners that are more than limit bytes behind.  Returns the
+ * number of sessions, without those that were evicted before.
  */
 int
 pinpoint_evict_lagging(Size limit)
@@ -152,11 +158,13 @@ pinpoint_evict_lagging(Size limit)
 }
 
 /*
- * Evict all listeners that keep a batch of the oldest part of the publications that
- * are kept: 1/divisor of them.  What was assigned to these sessions on shared channels
- * is not reassigned: others would keep it then.
+ * Evict all listeners that keep a batch in the oldest part of the kept
+ * publications: 1/divisor of them.  Notifications that were assigned to these
+ * sessions on shared channels are not reassigned, because other sessions would
+ * keep them then.
  *
- * Returns how many there are; each is found once only.
+ * Returns the number of sessions, without those that were evicted for this
+ * reason before.
  */
 int
 pinpoint_evict_oldest(int divisor)
@@ -184,11 +192,12 @@ pinpoint_evict_oldest(int divisor)
 }
 
 /*
- * The startup process waits for the sessions that it has evicted last.  Returns false
- * if none of them keeps a batch any more, or if it has waited for MAX_WAIT
- * milliseconds; otherwise true, after a short sleep.
+ * Called by the startup process, to wait for the sessions that it has evicted
+ * in its last pass.  Returns false if none of them keeps a batch any more, or
+ * if it has waited for MAX_WAIT milliseconds.  Otherwise returns true, after a
+ * short sleep.
  *
- * waited: milliseconds for which it has waited before; increased.
+ * waited: milliseconds that it has waited so far; increased.
  */
 bool
 pinpoint_eviction_wait(int *waited)
@@ -201,18 +210,20 @@ pinpoint_eviction_wait(int *waited)
 	*waited += WAIT_INTERVAL;
 
 	/*
-	 * One signal may not be enough: a session obeys the first one by telling its
-	 * client, and may wait for that.
+	 * One signal may not be sufficient: after the first one, a session sends
+	 * its last message, and may wait for its client to read it.
 	 */
 	signal_all();
 	return true;
 }
 
 /*
- * Evict all that listen in a database, or in any database if dboid is InvalidOid.
- * Returns how many there are.
+ * Evict all listeners of a database, or of all databases if dboid is
+ * InvalidOid.  Returns the number of sessions, without those that were evicted
+ * before.
  *
- * with_lock: NULL, or what is to be done in the same hold of PinpointOrderLock.
+ * with_lock: NULL, or a function to call in the same hold of
+ * PinpointOrderLock.
  */
 int
 pinpoint_evict_database(Oid dboid, PinpointEviction reason,
@@ -232,10 +243,10 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 }
 
 /*
- * Evict all that listen on the channel of the heartbeat, in any database.  Returns how
- * many there are.
+ * Evict all listeners on the channel of the heartbeat, in all databases.
+ * Returns the number of sessions, without those that were evicted before.
  *
- * with_lock: what is to be done in the same hold of PinpointOrderLock.
+ * with_lock: a function to call in the same hold of PinpointOrderLock.
  */
 int
 pinpoint_evict_heartbeat_listeners(PinpointEviction reason,
@@ -254,10 +265,11 @@ pinpoint_evict_heartbeat_listeners(PinpointEviction reason,
 }
 
 /*
- * Evict all in a database, or in any database if dboid is InvalidOid, that have begun to
- * send notifications before this time, and wait for their
- * clients to read.  A session that was evicted earlier may wait with its last message:
- * it is signalled again.  Returns how many there are, without those.
+ * Evict all listeners of a database, or of all databases if dboid is
+ * InvalidOid, that wait for their clients to read, and have been sending
+ * notifications since before a given time.  A session that was evicted earlier
+ * is signalled again if it waits for its client, for instance with its last
+ * message.  Returns the number of sessions, without those.
  */
 int
 pinpoint_evict_senders(Oid dboid, TimestampTz before)
@@ -288,7 +300,8 @@ pinpoint_evict_senders(Oid dboid, TimestampTz before)
 }
 
 /*
- * Begin a pass: between begin() and end() evict() is called.
+ * Begin a pass: acquire PinpointOrderLock exclusively.  evict() can be called
+ * until end() is.
  */
 static void
 begin(void)
@@ -299,7 +312,8 @@ begin(void)
 }
 
 /*
- * Mark a slot, and let go of its place in the queue if nobody uses it any more.
+ * Mark a slot as evicted, if it is not yet.  Release its position in the queue
+ * if its session is not reading, and cannot reassign notifications.
  */
 static void
 evict(int slotno, PinpointEviction reason)
@@ -312,13 +326,13 @@ evict(int slotno, PinpointEviction reason)
 		(reason == PINPOINT_EVICTED_QUEUE_FULL &&
 		 slot->evicted != PINPOINT_EVICTED_QUEUE_FULL))
 	{
-		/* This reason also means that it is not to reassign anything. */
+		/* With this reason, the session does not reassign notifications. */
 		slot->evicted = reason;
 		evicted[nevicted].slotno = slotno;
 		evicted[nevicted++].pid = slot->pid;
 	}
 
-	/* A session that was reading when it was evicted may be done by now. */
+	/* A session that was reading when evicted may have finished since. */
 	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
 	{
 		trim_needed |= pinpoint_slot_set_position(&slot->unread, NULL);
@@ -327,7 +341,8 @@ evict(int slotno, PinpointEviction reason)
 }
 
 /*
- * End a pass: release the lock, and signal the sessions.  Returns how many there are.
+ * End a pass: release the lock, and signal the sessions.  Returns their
+ * number.
  */
 static int
 end(void)
@@ -347,8 +362,8 @@ signal_all(void)
 }
 
 /*
- * Does a session that was evicted last keep a batch?  Forgets those that keep none:
- * they may have ended, and another process may get their PID.
+ * Does a session of the last pass keep a batch?  Removes those that keep none
+ * from the array: they may have ended, and another process may get their PID.
  */
 static bool
 any_keeps(void)

@@ -27,16 +27,16 @@
 #include "base/counters.h"
 #include "listener/fold.h"
 
-/* Bytes of names and payloads that are collected at most, about. */
+/* Send the collected notifications when they take about this many bytes. */
 #define MAX_BYTES		(1024 * 1024)
 
-/* A notification to be told. */
+/* A collected notification. */
 typedef struct FoldedNotification
 {
-	slist_node	link;			/* in the order in which they came first */
+	slist_node	link;			/* in the order of the first ones */
 	const char *channel;		/* zero-terminated */
 	const char *payload;		/* likewise */
-	int32		sender_pid;		/* of the last one */
+	int32		sender_pid;		/* of the last duplicate */
 } FoldedNotification;
 
 typedef struct FoldEntry
@@ -63,7 +63,7 @@ static bool same_notification(const FoldedNotification *a,
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* What is collected; NULL if nothing is. */
+/* The collected notifications; folded is NULL if there are none. */
 static MemoryContext fold_context = NULL;
 static fold_hash * folded = NULL;
 
@@ -71,7 +71,7 @@ static slist_head first_folded;
 static slist_node *last_folded = NULL;
 static Size folded_bytes = 0;
 
-/* What came last, and how many were there already when they came. */
+/* The last notification that was added, and the number of duplicates. */
 static FoldedNotification *latest = NULL;
 static uint64 nfolded = 0;
 
@@ -91,10 +91,10 @@ same_notification(const FoldedNotification *a, const FoldedNotification *b)
 }
 
 /*
- * Collect a notification for the client.
+ * Collect a notification for the client, unless it is a duplicate.  When
+ * MAX_BYTES are collected, send them.
  *
- * Errors: out of memory; and those of NotifyMyFrontEnd(), as what has been
- * collected so far may be told.
+ * Errors: out of memory; those of NotifyMyFrontEnd().
  */
 void
 pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
@@ -117,7 +117,7 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
 		folded_bytes = 0;
 	}
 
-	/* Mostly, a storm is of one and the same. */
+	/* Under high load, most notifications equal the last one. */
 	if (latest == NULL || !same_notification(latest, &given))
 	{
 		entry = fold_lookup(folded, &given);
@@ -148,7 +148,7 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
 }
 
 /*
- * Tell the client what has been collected.
+ * Send the collected notifications to the client.
  *
  * Errors: those of NotifyMyFrontEnd().
  */

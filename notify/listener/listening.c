@@ -61,13 +61,14 @@ typedef struct LocalChannel
 	char		channel[NAMEDATALEN];	/* hash key, must be first */
 	uint32		hash;			/* pinpoint_channel_hash() of it */
 	bool		listening;		/* as of the last commit */
-	bool		wanted;			/* as the current transaction will have it;
-								 * the same as listening between two */
+	bool		wanted;			/* as the current transaction will commit it;
+								 * equal to listening between transactions */
 	bool		mapped;			/* in the channel map */
-	bool		unmapped;		/* does not fit there */
-	bool		shared;			/* with other sessions; see sharing.c.  False if
-								 * unmapped, as nothing can be assigned to this
-								 * session then: it gets everything. */
+	bool		unmapped;		/* does not fit into the channel map */
+	bool		shared;			/* with other sessions; see sharing.c.  False
+								 * if unmapped: nothing can be assigned to this
+								 * session then, and it receives all
+								 * notifications on the channel */
 	uint64		since;			/* deliver batches with a higher sequence */
 } LocalChannel;
 
@@ -80,10 +81,10 @@ static uint32 nshared = 0;
 /* Local channels that do not fit into the channel map */
 static uint32 nunmapped = 0;
 
-/* Does the current transaction change on what the session listens? */
+/* Does the current transaction change the channels of this session? */
 static bool changes = false;
 
-/* Was a channel left that this session shared? */
+/* Has this session left a channel that it shared? */
 static bool left_shared_channel = false;
 
 static void make_local_channels(void);
@@ -111,10 +112,8 @@ make_local_channels(void)
 }
 
 /*
- * Find a channel in the local table, or do something else; see hash_search().  The
+ * Find, enter or remove a channel in the local table; see hash_search().  The
  * table uses the hash values that batches contain.
- *
- * hash: pinpoint_channel_hash() of the channel.
  */
 static LocalChannel *
 local_channel(const char *channel, uint32 hash, HASHACTION action, bool *found)
@@ -124,14 +123,16 @@ local_channel(const char *channel, uint32 hash, HASHACTION action, bool *found)
 }
 
 /*
- * Before commit: enter the channels that the actions add.
+ * Before commit: enter new channels into the local table and the channel map.
  *
- * actions: PinpointAction structs, in the order in which they were given; at most
- * one of them is UNLISTEN *, or the time that this takes grows with their number.
- * position: number of the last publication, read before.
+ * actions: PinpointAction structs in the order of execution.  At most one of
+ * them is UNLISTEN *, which limits the time: each one visits all local
+ * channels.
  *
- * Errors: out of local memory; or the statement is canceled.  The transaction then
- * aborts and pinpoint_listening_abort() cleans up.
+ * position: number of the last publication, read before the call.
+ *
+ * Errors: out of local memory; the statement is cancelled.  The transaction
+ * then aborts, and pinpoint_listening_abort() cleans up.
  */
 void
 pinpoint_listening_prepare(List *actions, uint64 position)
@@ -143,13 +144,16 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 		make_local_channels();
 	PinpointMyTransaction.entered_channels = true;
 
-	/* First the net effect, ... */
+	/* First determine the net effect, ... */
 	changes = false;
 	want(actions);
 	if (!changes)
 		return;
 
-	/* ... then the map, so that LISTEN and UNLISTEN of one channel is free */
+	/*
+	 * ... then change the map, so that LISTEN and UNLISTEN of one channel cost
+	 * nothing there
+	 */
 	foreach(lc, actions)
 	{
 		PinpointAction *action = lfirst(lc);
@@ -174,8 +178,8 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 }
 
 /*
- * Enter a new channel into the channel map, or let this session be woken for all
- * channels.
+ * Enter a new channel into the channel map.  If it does not fit, let
+ * publications of all channels in the database find this session.
  *
  * share_limit: see PinpointAction.
  */
@@ -210,7 +214,8 @@ enter(LocalChannel *local, int share_limit)
 }
 
 /*
- * Before the commit of any transaction.
+ * Before the commit of any transaction: compare the channels with PostgreSQL's
+ * own list if they may differ.
  *
  * Errors: out of memory.
  */
@@ -274,7 +279,10 @@ pinpoint_listening_reconcile(void)
 }
 
 /*
- * Note in the local table on what the session will listen.
+ * Enter the effect of the actions into the local table.  Sets changes to true
+ * if there may be one.
+ *
+ * Errors: out of local memory; the statement is cancelled.
  */
 static void
 want(List *actions)
@@ -364,7 +372,8 @@ pinpoint_listening_commit(List *actions)
 }
 
 /*
- * The slot is ours while we listen on anything.
+ * Release the slot if this session does not listen any more.  Otherwise store
+ * the number of its channels.
  */
 static void
 update_slot(void)
@@ -376,14 +385,14 @@ update_slot(void)
 }
 
 /*
- * Abort: take back what was prepared, if anything was.  Does not fail.
+ * Abort: undo the prepare step, if there was one.  Does not fail.
  */
 void
 pinpoint_listening_abort(List *actions)
 {
 	ListCell   *lc;
 
-	/* It may be a transaction that has failed after its commit. */
+	/* The transaction may have failed after its commit. */
 	if (PinpointMyTransaction.changed_channels)
 		PinpointMyTransaction.channels_in_doubt = true;
 	PinpointMyTransaction.changed_channels = false;
@@ -419,7 +428,7 @@ pinpoint_listening_abort(List *actions)
 }
 
 /*
- * Listen on nothing any more: the session ends.  Does not fail.
+ * The session ends: stop listening on all channels.  Does not fail.
  */
 void
 pinpoint_listening_stop(void)
@@ -436,13 +445,13 @@ pinpoint_listening_stop(void)
 		after_leaving();
 	}
 
-	/* From here on nobody keeps or wakes anything for this session. */
+	/* From here on, nothing is kept for this session, and it is not woken. */
 	pinpoint_slot_unregister();
 }
 
 /*
- * Has this session ever prepared a LISTEN?  (If not, it cannot have anything
- * to UNLISTEN.)
+ * Was pinpoint_listening_prepare() ever called in this session?  (If not, it
+ * cannot have a channel to UNLISTEN.)
  */
 bool
 pinpoint_listening_used(void)
@@ -451,8 +460,9 @@ pinpoint_listening_used(void)
 }
 
 /*
- * Does this session listen on a channel?  If so, which batches are for it: those
- * with a higher number than *since; and does it share the channel?
+ * Does this session listen on a channel?  If so, sets *since: the batches with
+ * a higher number are for this session; and *shared: does it share the
+ * channel?
  *
  * hash: pinpoint_channel_hash() of the channel.
  */
@@ -474,8 +484,8 @@ pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
 }
 
 /*
- * Stop listening on a channel, in both tables.  When all are left that are to be,
- * after_leaving() follows.
+ * Stop listening on a channel: remove it from both tables.  The caller calls
+ * after_leaving() when it has done this for all channels.
  */
 static void
 forget_channel(LocalChannel *local)
@@ -518,8 +528,8 @@ forget_unwanted(void)
 }
 
 /*
- * All channels are left that are to be.  If this session shared any of them, somebody
- * else is to get what was given to it.
+ * Called after channels were left.  If this session shared any of them, its
+ * assigned notifications are reassigned to other sessions.
  */
 static void
 after_leaving(void)
@@ -528,7 +538,10 @@ after_leaving(void)
 		pinpoint_reassign(still_shares);
 	left_shared_channel = false;
 
-	/* Not before: what we go through for that has to stay. */
+	/*
+	 * Not earlier: while this is set, an eviction does not release the
+	 * position from which pinpoint_reassign() reads.
+	 */
 	if (nshared == 0)
 		pinpoint_slot_set_shares(false);
 	if (nunmapped == 0)

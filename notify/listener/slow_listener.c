@@ -50,8 +50,8 @@
 #define WARNING_INTERVAL		5000
 
 /*
- * Milliseconds between two looks at all slots, while a session that was told
- * to end still keeps the queue.
+ * Milliseconds between two passes over all slots, while a session that was
+ * told to end still keeps batches.
  */
 #define DISCONNECT_INTERVAL		100
 
@@ -87,8 +87,8 @@ pinpoint_slow_listener_shmem_init(void)
 }
 
 /*
- * Before a commit that sends, or in a transaction of the waker: see whether a listener
- * is too far behind.
+ * Before a commit that notifies, or in a transaction of the waker: check
+ * whether a listener is too far behind, and warn about it or end its session.
  *
  * Errors: out of memory.
  */
@@ -107,7 +107,7 @@ pinpoint_slow_listener_check(void)
 	if (likely(kept <= limit))
 		return;
 
-	/* One sender is enough for each, so find out who it is. */
+	/* One sender is sufficient for each action.  Is it this one? */
 	want_disconnect = pinpoint_on_lag == PINPOINT_ON_LAG_DISCONNECT &&
 		pinpoint_max_listener_lag >= 0 &&
 		kept > (Size) pinpoint_max_listener_lag * 1024;
@@ -128,12 +128,13 @@ pinpoint_slow_listener_check(void)
 }
 
 /*
- * Has the interval (in milliseconds) passed?  If so it begins anew.
+ * Has the interval (in milliseconds) passed since *last?  If so, sets *last to
+ * now.  The caller holds PinpointOrderLock exclusively.
  */
 static bool
 is_time(TimestampTz *last, TimestampTz now, int interval)
 {
-	/* A clock that was set back must not silence us. */
+	/* If the clock was set back, do not wait for it. */
 	if (*last <= now && !TimestampDifferenceExceeds(*last, now, interval))
 		return false;
 	*last = now;
@@ -141,8 +142,11 @@ is_time(TimestampTz *last, TimestampTz now, int interval)
 }
 
 /*
- * Tell who is furthest behind.  The server log gets more than the client, who
- * may not be allowed to know what another session is about.
+ * Warn about the listener that is furthest behind.  The server log contains
+ * more details than the message to the client, which may not have the
+ * privilege to see those of another session.
+ *
+ * limit: bytes that a listener may be behind.
  */
 static void
 warn(Size limit)
@@ -159,11 +163,11 @@ warn(Size limit)
 	kept = pinpoint_message_log_kept();
 	LWLockRelease(PinpointOrderLock);
 
-	/* It may have caught up meanwhile, or keep a bit more than it has to read. */
+	/* It may have caught up, or keep more bytes than it is behind. */
 	if (pid == 0 || (kept < size / 2 && lag <= limit))
 		return;
 
-	/* The waker has no database. */
+	/* The waker is not connected to a database. */
 	pinpoint_count(OidIsValid(MyDatabaseId) ? MyDatabaseId : dboid,
 				   PINPOINT_COUNT_WARNED, 1);
 	initStringInfo(&description);
@@ -183,7 +187,7 @@ warn(Size limit)
 }
 
 /*
- * Append to a description what is known of a session.
+ * Append user, application and time in transaction of a session.
  */
 static void
 describe(int pid, StringInfo description)
@@ -224,13 +228,14 @@ describe(int pid, StringInfo description)
 }
 
 /*
- * There is no room for a batch of size bytes.  Say what is to blame: the
- * transaction, a listener, or a slow commit.
+ * Report that there is no space for a batch of size bytes.  The hint names the
+ * cause: the transaction itself, a listener, or a slow commit.
  *
- * sender: PID of the session whose commit has been under way for longest, 0 if
- * there is none.
+ * sender: PID of the session whose commit has been in progress for longest, 0
+ * if there is none.
  *
- * Errors: ERRCODE_PROGRAM_LIMIT_EXCEEDED, as when PostgreSQL's own queue is full.
+ * Errors: ERRCODE_PROGRAM_LIMIT_EXCEEDED, as when PostgreSQL's own queue is
+ * full.
  */
 void
 pinpoint_report_queue_full(Size size, int sender)
@@ -262,12 +267,12 @@ pinpoint_report_queue_full(Size size, int sender)
 }
 
 /*
- * The file behind the queue cannot grow.  Say what failed, and who keeps what is
- * on the disk already.
+ * Report that the file of the queue cannot grow.  The hint names the listener
+ * that is furthest behind.
  *
  * error: as in errno.
  *
- * Errors: what the file system says, as of any file.
+ * Errors: always, with the code of the file system's error.
  */
 void
 pinpoint_report_no_disk_space(int error)

@@ -49,7 +49,7 @@ static bool same_notification(const PinpointNotification *a,
 typedef struct DuplicateEntry
 {
 	PinpointNotification *notification;
-	uint32		hash;			/* so that it need not be looked at */
+	uint32		hash;			/* copy of notification->hash */
 	char		status;
 } DuplicateEntry;
 
@@ -72,12 +72,14 @@ typedef struct PendingLevel
 	int			nesting_level;
 	List	   *actions;		/* of PinpointAction */
 	List	   *notifications;	/* of PinpointNotification */
-	duplicates_hash *duplicates;	/* NULL below the threshold */
+	duplicates_hash *duplicates;	/* NULL if there is none, for instance
+									 * below the threshold */
 	struct PendingLevel *upper; /* of an enclosing (sub)transaction */
 
 	/*
-	 * While it is merged into its parent: how long the parent's list of
-	 * notifications was.
+	 * merging is set while this level is merged into its parent.
+	 * upper_notifications is the length of the parent's list of notifications
+	 * before that.
 	 */
 	bool		merging;
 	int			upper_notifications;
@@ -92,7 +94,10 @@ static bool begins_with_unlisten_all(List *actions);
 static void take_back(PendingLevel *child);
 
 /*
- * The lists of the current (sub)transaction, made if it has none yet.
+ * Returns the lists of the current (sub)transaction.  Creates them if there
+ * are none yet.
+ *
+ * Errors: out of memory.
  */
 static PendingLevel *
 current_level(void)
@@ -112,10 +117,12 @@ current_level(void)
 }
 
 /*
- * Remember a notification to send at commit.
+ * Record a notification, to be sent at commit, unless it is a duplicate.
  *
  * channel: name, 1 to NAMEDATALEN - 1 bytes.  payload: text of at most
  * pinpoint_max_payload_size bytes, "" for none.  The caller has checked both.
+ *
+ * Errors: out of memory.
  */
 void
 pinpoint_pending_notify(const char *channel, const char *payload)
@@ -150,13 +157,15 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 }
 
 /*
- * Remember a LISTEN, UNLISTEN or UNLISTEN * to carry out at commit.
+ * Record a LISTEN, UNLISTEN or UNLISTEN *, to be executed at commit.
  *
- * channel: name of less than NAMEDATALEN bytes, "" for UNLISTEN *.  share_limit:
- * see PinpointAction.
+ * channel: name of less than NAMEDATALEN bytes, "" for UNLISTEN *.
+ * share_limit: see PinpointAction.
  *
- * Apart from what UNLISTEN * makes needless, actions are not folded: their order
- * matters.
+ * UNLISTEN * removes earlier actions.  No other action is removed, because
+ * their order matters.
+ *
+ * Errors: out of memory.
  */
 void
 pinpoint_pending_action(PinpointActionKind kind, const char *channel,
@@ -193,7 +202,7 @@ begins_with_unlisten_all(List *actions)
 }
 
 /*
- * Has this transaction, at any level, anything to do at commit?
+ * Does this transaction have actions or notifications, at any level?
  */
 bool
 pinpoint_pending_exists(void)
@@ -211,7 +220,7 @@ pinpoint_pending_actions(void)
 }
 
 /*
- * Its notifications, likewise.
+ * The notifications of the transaction, once all subtransactions are merged.
  */
 List *
 pinpoint_pending_notifications(void)
@@ -220,7 +229,9 @@ pinpoint_pending_notifications(void)
 }
 
 /*
- * The current subtransaction commits: what it collected is its parent's now.
+ * The current subtransaction commits: merge its lists into its parent's.
+ *
+ * Errors: out of memory.  The subtransaction then aborts.
  */
 void
 pinpoint_pending_at_subcommit(void)
@@ -237,7 +248,7 @@ pinpoint_pending_at_subcommit(void)
 	parent = child->upper;
 	if (parent == NULL || parent->nesting_level < my_level - 1)
 	{
-		/* The parent has no lists, so it can have these as they are. */
+		/* The parent has no lists, so it takes over these. */
 		child->nesting_level--;
 		return;
 	}
@@ -246,9 +257,8 @@ pinpoint_pending_at_subcommit(void)
 	child->upper_notifications = list_length(parent->notifications);
 
 	/*
-	 * The context of the subtransaction lives on as long as its parent's, so
-	 * the elements can stay where they are.  If this runs out of memory, the
-	 * subtransaction aborts after all.
+	 * The memory context of a committed subtransaction exists as long as its
+	 * parent's, so the elements need not be copied.
 	 */
 	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
 	foreach(lc, child->notifications)
@@ -259,7 +269,7 @@ pinpoint_pending_at_subcommit(void)
 			append_notification(parent, n);
 	}
 
-	/* This comes last, as it is not taken back. */
+	/* This is the last step that can fail, so take_back() need not undo it. */
 	if (begins_with_unlisten_all(child->actions))
 	{
 		list_free_deep(parent->actions);
@@ -274,7 +284,7 @@ pinpoint_pending_at_subcommit(void)
 }
 
 /*
- * The current subtransaction aborts: what it collected is forgotten.
+ * The current subtransaction aborts: discard its lists.
  */
 void
 pinpoint_pending_at_subabort(void)
@@ -293,11 +303,10 @@ pinpoint_pending_at_subabort(void)
 }
 
 /*
- * Take the notifications that have been merged so far out of the parent's list.
- * (The actions come after them, and all or none.)  Whatever was
- * allocated for it meanwhile goes with the context of the subtransaction; the
- * hash table, which knows elements that will be gone, is made anew when it is
- * needed.
+ * Remove the notifications that have been merged so far from the parent's
+ * list.  (The actions are merged after them, in one step.)  The hash table
+ * contains elements that will be freed, so it is discarded, and created again
+ * when it is needed.
  */
 static void
 take_back(PendingLevel *child)
@@ -310,7 +319,7 @@ take_back(PendingLevel *child)
 }
 
 /*
- * The transaction is over.  Its memory goes with its contexts.
+ * The transaction is over.  Its lists are freed with its memory contexts.
  */
 void
 pinpoint_pending_reset(void)
@@ -344,8 +353,10 @@ is_duplicate(PendingLevel *level, PinpointNotification *n)
 }
 
 /*
- * Add a notification that is known to be none of the list's.  List and hash
- * table grow in the current memory context, or where they were made.
+ * Add a notification that is not a duplicate.  A new list or hash table is
+ * allocated in the current memory context; an existing one grows in its own.
+ *
+ * Errors: out of memory.
  */
 static void
 append_notification(PendingLevel *level, PinpointNotification *n)

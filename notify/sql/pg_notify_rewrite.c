@@ -48,8 +48,8 @@
 #define QUEUE_USAGE_NAME	"notification_queue_usage"
 
 /*
- * The functions in this database; invalid if they are not there.  Looked up
- * again when a change to pg_proc came by since.
+ * The schema and the functions in this database; InvalidOid if they do not
+ * exist.  They are looked up again after an invalidation message for pg_proc.
  */
 static Oid	schema_oid = InvalidOid;
 static Oid	notify_oid = InvalidOid;
@@ -58,8 +58,8 @@ static uint64 pg_proc_changes = 1;
 static uint64 looked_up_at_change = 0;
 
 /*
- * Was an extension created in this transaction while ours was not there?  It may be
- * ours.
+ * Was an extension created in this transaction while ours did not exist?  It
+ * may be ours.
  */
 static bool extension_created = false;
 
@@ -82,7 +82,8 @@ pinpoint_replacement_init(void)
 }
 
 /*
- * Is the extension in this database?
+ * Does the extension exist in this database, with a pinpoint.notify() that all
+ * roles may execute?
  */
 bool
 pinpoint_replacement_exists(void)
@@ -102,7 +103,10 @@ pinpoint_replacement_exists(void)
 		callback_registered = true;
 	}
 
-	/* A change that comes by during the look-up makes us look again. */
+	/*
+	 * If an invalidation message arrives during the look-up, the next call
+	 * looks up again.
+	 */
 	changes = pg_proc_changes;
 
 	extension = get_extension_oid(EXTENSION_NAME, true);
@@ -124,7 +128,7 @@ pinpoint_replacement_exists(void)
 }
 
 /*
- * Before commit: has this transaction created the extension?
+ * Before commit: has this transaction created the extension?  Resets the flag.
  */
 bool
 pinpoint_replacement_created(void)
@@ -136,7 +140,7 @@ pinpoint_replacement_created(void)
 }
 
 /*
- * The transaction has ended otherwise.
+ * The transaction has aborted, or was prepared.
  */
 void
 pinpoint_replacement_not_created(void)
@@ -145,8 +149,9 @@ pinpoint_replacement_not_created(void)
 }
 
 /*
- * A function of the extension that everybody may execute.  (If somebody has
- * revoked that, replacing calls would break them.)
+ * Find a function of the extension that all roles may execute.  (If this
+ * privilege was revoked, replaced calls would fail.)  Returns InvalidOid if
+ * there is none.
  */
 static Oid
 find_member_function(Oid extension, const char *name,
@@ -172,7 +177,8 @@ pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
 }
 
 /*
- * OID of pinpoint.notify(); the caller knows that it exists.
+ * Returns the OID of pinpoint.notify().  The caller has checked that it
+ * exists.
  */
 Oid
 pinpoint_replacement_notify(void)
@@ -190,7 +196,8 @@ pinpoint_is_replaced(Oid funcid)
 }
 
 /*
- * What replaces a function; the function itself if nothing does.
+ * Returns the replacement of a function, or the function itself if there is
+ * none.
  */
 static Oid
 replacement_of(Oid funcid)
@@ -203,8 +210,9 @@ replacement_of(Oid funcid)
 }
 
 /*
- * The name of what replaces a function, for calls that are not analysed yet.
- * False if there is none that the current user may call by its name.
+ * Get the name of the replacement of a function, for calls that are not
+ * analyzed yet.  Returns false if there is no replacement, or if the current
+ * user has no USAGE privilege on its schema.
  */
 bool
 pinpoint_replacement_by_name(Oid original, char **schema, char **name)
@@ -220,7 +228,7 @@ pinpoint_replacement_by_name(Oid original, char **schema, char **name)
 }
 
 /*
- * Is there a call to replace in an expression or Query?
+ * Does an expression or Query contain a call to replace?
  */
 bool
 pinpoint_calls_replaced(Node *node)
@@ -243,8 +251,8 @@ calls_replaced(Node *node, void *context)
 }
 
 /*
- * Replace the calls in an expression or Query.  The caller knows that there is
- * something to replace them with.
+ * Replace the calls in an expression or Query, in place.  The caller has
+ * checked that the extension exists.
  */
 void
 pinpoint_replace_calls(Node *node)
@@ -275,8 +283,8 @@ replace_calls(Node *node, void *context)
 }
 
 /*
- * Does the body of an SQL function call what we replace?  A source text is not
- * parsed for that, so a name in a comment or a string is taken for a call.
+ * Does the body of an SQL function contain a call to replace?  A source text
+ * is not parsed, so a name in a comment or a string counts as a call.
  */
 bool
 pinpoint_body_calls_replaced(HeapTuple proc)
@@ -318,10 +326,14 @@ pinpoint_body_calls_replaced(HeapTuple proc)
 }
 
 /*
- * A function is about to be called, or prepared to be: whoever calls
- * pinpoint.notify() needs the privilege to execute pg_notify(), and likewise
- * for the other one.  (That these are executable for everybody as such is what
- * makes the replacement invisible.)
+ * object_access_hook.  PostgreSQL calls it before a function is called, or
+ * when a call is prepared.  A call of pinpoint.notify() requires the privilege
+ * to execute pg_notify(), and likewise for the other function.  (All roles
+ * have the privilege to execute the replacements, so that no call fails
+ * because it was replaced.)  The hook also records that an extension was
+ * created.
+ *
+ * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE.
  */
 static void
 object_access(ObjectAccessType access, Oid class_id, Oid object_id,
@@ -334,7 +346,7 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		!pinpoint_replacement_exists())
 		extension_created = true;
 
-	/* Spare all that is built in the look-up. */
+	/* Built-in functions need no look-up. */
 	if (access == OAT_FUNCTION_EXECUTE && object_id >= FirstNormalObjectId &&
 		pinpoint_replacement_exists() &&
 		(object_id == notify_oid || object_id == queue_usage_oid))

@@ -35,7 +35,7 @@
 #include "sql/planner_rewrite.h"
 
 /*
- * Are we within the planner?  And has it come across an SQL function that
+ * Is the planner running?  And has it considered inlining an SQL function that
  * contains a call to replace?
  */
 static bool planning = false;
@@ -59,9 +59,10 @@ pinpoint_planner_rewrite_init(void)
 }
 
 /*
- * Plan a query, with the calls of PostgreSQL's functions replaced by ours.
+ * Plan a query, with calls of PostgreSQL's functions replaced.
  *
- * The planner may change the Query it is given, and so may we.
+ * The planner may modify the Query that it is given, so this function may,
+ * too.
  */
 static PlannedStmt *
 plan_query(PINPOINT_PLANNER_PARAMETERS)
@@ -72,8 +73,7 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
 	PlannedStmt *result;
 
 	/*
-	 * Look at the catalogs only for queries that have something to replace,
-	 * which are few.
+	 * Read the catalogs only for queries that contain a call to replace.
 	 */
 	if (pinpoint_calls_replaced((Node *) parse) &&
 		pinpoint_replacement_exists())
@@ -103,16 +103,18 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
 }
 
 /*
- * PostgreSQL asks whether a library wants to be called around a function, which
- * may not be inlined then.
+ * needs_fmgr_hook: does a library want to be called around a function?  If so,
+ * PostgreSQL does not inline it.
  *
- * Only volatile functions matter, and those that return sets: others are not inlined
- * if their body calls pg_notify(), which is volatile.  They must not be touched: an
- * index on what such a function returns is found only if it is inlined wherever it
- * is looked for.
+ * Only volatile functions and functions that return sets need to be examined.
+ * PostgreSQL does not inline others if their body calls pg_notify(), which is
+ * volatile.  Their inlining must not be prevented: an index on the result of
+ * such a function is used only if the function is inlined everywhere.
  *
- * Nor must those that return void, where no planner is: inlined they return what
- * pg_notify() does, which is not null, and executed they return null.
+ * Outside of the planner, inlining of functions that return void is not
+ * prevented either.  Inlined, such a function returns the result of
+ * pg_notify(), which is not null.  Executed, it returns null.  The inlined
+ * call is not replaced, and uses PostgreSQL's own queue.
  */
 static bool
 needs_fmgr(Oid funcid)
@@ -145,10 +147,10 @@ needs_fmgr(Oid funcid)
 }
 
 /*
- * Replace the calls that got into a plan with the body of an SQL function.
+ * Replace the calls in a plan that were inlined with SQL functions.
  *
- * The plan then depends on our function, which it has to know, lest it be kept
- * when the extension is dropped.
+ * The plan then depends on pinpoint.notify().  This dependency is added to the
+ * plan, so that it is not kept when the extension is dropped.
  */
 static void
 replace_inlined_calls(PlannedStmt *stmt)
@@ -168,8 +170,10 @@ replace_inlined_calls(PlannedStmt *stmt)
 }
 
 /*
- * Our two are volatile, so they stay out of keys, index conditions and the
- * like.  These are the places where they can be.
+ * Replace the calls in a plan and its children.
+ *
+ * Both functions are volatile, so they are not in keys, index conditions and
+ * the like.  These are the fields that can contain them.
  */
 static void
 replace_calls_in_plan(Plan *plan)

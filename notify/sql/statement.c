@@ -47,7 +47,7 @@
 #include "sql/utility_rewrite.h"
 #include "wakeup/sharing.h"
 
-/* Is the library preloaded?  If not, its functions can be called all the same. */
+/* Is the library preloaded?  If not, its functions can still be called. */
 static bool hooks_installed = false;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
@@ -74,11 +74,11 @@ static void check_privilege(FmgrInfo *flinfo);
 PG_FUNCTION_INFO_V1(pinpoint_notify);
 
 /*
- * Install the hooks. Called once, while the server preloads its libraries.
+ * Install the hooks.  Called once, while the server preloads its libraries.
  *
- * The hook that is installed last is called first, and ours does not pass NOTIFY on. So a
- * library that is loaded before us sees no NOTIFY statement, which matters if it
- * audits or counts them.
+ * PostgreSQL calls the hook that was installed last first, and ours does not
+ * call the next one for NOTIFY.  So a library that is loaded before this one
+ * does not see NOTIFY statements, which matters if it audits or counts them.
  */
 void
 pinpoint_statement_init(void)
@@ -128,7 +128,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 		check_reserved(notify->conditionname);
 		if (takes_over())
 		{
-			/* allowed in a read-only transaction, but not here */
+			/* NOTIFY is allowed in a read-only transaction, but not here */
 			PreventCommandIfParallelMode("NOTIFY");
 			PreventCommandDuringRecovery("NOTIFY");
 			queue_notification(notify->conditionname, payload);
@@ -140,7 +140,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
 
 	/*
-	 * Look at the statement now: one that ends its transaction, such as a
+	 * Read the statement now: a statement that ends its transaction, such as
 	 * CALL, may be freed when it returns.
 	 */
 	stmt = pstmt->utilityStmt;
@@ -166,7 +166,9 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 }
 
 /*
- * Does a statement end the transaction, and begin the next one at once?
+ * Does a statement end the transaction, and begin the next one at once?  False
+ * in an aborted transaction: there is no callback at the end of the statement,
+ * which would reset the flag.
  */
 static bool
 is_end_and_chain(Node *stmt)
@@ -176,7 +178,8 @@ is_end_and_chain(Node *stmt)
 }
 
 /*
- * Does a statement change on what the session listens?  If so, how.
+ * Does a statement change the channels of the session?  If so, sets *kind, and
+ * *channel, "" for all channels.
  */
 static bool
 get_action(Node *stmt, PinpointActionKind *kind, const char **channel)
@@ -206,8 +209,9 @@ get_action(Node *stmt, PinpointActionKind *kind, const char **channel)
 }
 
 /*
- * Is LISTEN ours to carry out?  On a standby PostgreSQL refuses it, as there is
- * nothing to be heard; with the extension there is.
+ * Does this library execute LISTEN?  On a standby PostgreSQL refuses it,
+ * because no notification can arrive.  With the extension, notifications
+ * arrive.
  */
 static bool
 listens_in_recovery(void)
@@ -217,9 +221,9 @@ listens_in_recovery(void)
 }
 
 /*
- * LISTEN on a standby: what PostgreSQL does on a primary.
+ * Execute LISTEN on a standby, as PostgreSQL does on a primary.
  *
- * Errors: as PostgreSQL's, with its texts.
+ * Errors: those of PostgreSQL, with its texts.
  */
 static void
 listen_in_recovery(const char *channel)
@@ -242,8 +246,11 @@ listen_in_recovery(const char *channel)
 }
 
 /*
- * Record what PostgreSQL has accepted.  A session that cannot be listening has
- * nothing to UNLISTEN, and may PREPARE its transaction.
+ * Record an action that PostgreSQL has executed.  UNLISTEN is not recorded if
+ * the session cannot have a channel, so that it can still PREPARE its
+ * transaction.
+ *
+ * Errors: out of memory.
  */
 static void
 record_action(PinpointActionKind kind, const char *channel)
@@ -257,9 +264,9 @@ record_action(PinpointActionKind kind, const char *channel)
 	if (pinpoint_is_heartbeat_channel(channel))
 	{
 		/*
-		 * Where the extension is not there, all notifications go PostgreSQL's
-		 * own way.  A heartbeat may come before them, and it would say what is
-		 * not so.
+		 * Without the extension, all notifications use PostgreSQL's own queue.
+		 * A heartbeat could arrive before them, and its position would wrongly
+		 * cover them.
 		 */
 		if (kind == PINPOINT_LISTEN && !pinpoint_replacement_exists())
 			return;
@@ -270,7 +277,7 @@ record_action(PinpointActionKind kind, const char *channel)
 }
 
 /*
- * Do notifications go our way?  If not, PostgreSQL's own works.
+ * Does this library send notifications?  If not, PostgreSQL does.
  */
 static bool
 takes_over(void)
@@ -315,9 +322,10 @@ queue_notification(const char *channel, const char *payload)
 }
 
 /*
- * Only the server notifies on the channel of the heartbeat.
+ * Check that a notification is not on the channel of the heartbeat, which is
+ * reserved for the server if the extension exists.
  *
- * Errors: ERRCODE_RESERVED_NAME, if it is that one and the extension is there.
+ * Errors: ERRCODE_RESERVED_NAME.
  */
 static void
 check_reserved(const char *channel)
@@ -331,8 +339,9 @@ check_reserved(const char *channel)
 }
 
 /*
- * A notification goes PostgreSQL's own way.  PostgreSQL will refuse a long payload;
- * where we would not, say why.
+ * Check the payload of a notification that uses PostgreSQL's own queue.
+ * PostgreSQL refuses a long payload.  If pinpoint.max_payload_size allows it,
+ * the error here explains why.
  *
  * Errors: as in PostgreSQL, with its text.
  */
@@ -350,9 +359,12 @@ check_own_payload(const char *payload)
 }
 
 /*
- * pinpoint.notify(channel text, payload text): what pg_notify() becomes.
+ * pinpoint.notify(channel text, payload text): replaces pg_notify().
  *
- * NULL is the same as an empty string.  Errors: see queue_notification().
+ * NULL is the same as an empty string.
+ *
+ * Errors: see check_privilege(), check_reserved(), queue_notification() and
+ * check_own_payload(); ERRCODE_READ_ONLY_SQL_TRANSACTION during recovery.
  */
 Datum
 pinpoint_notify(PG_FUNCTION_ARGS)
@@ -380,9 +392,11 @@ pinpoint_notify(PG_FUNCTION_ARGS)
 }
 
 /*
- * pinpoint.notify() does what pg_notify() does, so it takes the privilege to
- * execute that one, by whatever name ours may be called.  As in PostgreSQL, this
- * is checked once for all calls from one place, unless the user changes.
+ * Check the privilege to execute pg_notify(), since pinpoint.notify() does the
+ * same.  As in PostgreSQL, this is checked once for all calls from one place,
+ * unless the user changes.
+ *
+ * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE.
  */
 static void
 check_privilege(FmgrInfo *flinfo)

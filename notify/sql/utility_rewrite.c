@@ -34,18 +34,18 @@
 #include "sql/pg_notify_rewrite.h"
 #include "sql/utility_rewrite.h"
 
-/* A raw expression, and what is known of the calls in it. */
+/* The calls in a raw expression. */
 typedef struct RawCalls
 {
 	List	   *calls;			/* FuncCalls that may be of pg_notify() */
-	Node	   *analysed;		/* the same expression, after analysis */
+	Node	   *analysed;		/* the expression, after analysis */
 } RawCalls;
 
-/* Which function a call means that begins at some place of the query. */
+/* The function that is meant by the call at a location of the query. */
 typedef struct CallMeaning
 {
 	int			location;
-	Oid			funcid;			/* invalid: none that we replace */
+	Oid			funcid;			/* InvalidOid if it is not replaced */
 } CallMeaning;
 
 static ExecuteStmt *find_execute(Node *stmt);
@@ -59,8 +59,9 @@ static bool find_meaning(Node *node, void *context);
 static void rename_call(FuncCall *call, char *schema, char *name);
 
 /*
- * Returns the statement to execute instead: the same one if it contains no call
- * to replace, else a copy, as it may be in a cache and be used again.
+ * Returns the statement to execute: the same one if it cannot contain a call
+ * to replace, else a copy, because the statement may be in a cache and be used
+ * again.
  *
  * Errors: those that PostgreSQL would raise for the arguments.
  */
@@ -104,7 +105,8 @@ pinpoint_replace_calls_in_utility(PlannedStmt *pstmt, const char *query_string)
 }
 
 /*
- * The EXECUTE in a statement: EXPLAIN and CREATE TABLE AS can contain one.
+ * Returns the EXECUTE in a statement, NULL if there is none.  EXPLAIN and
+ * CREATE TABLE AS can contain one.
  */
 static ExecuteStmt *
 find_execute(Node *stmt)
@@ -134,7 +136,7 @@ has_raw_calls(Node *raw)
 }
 
 /*
- * Collect the calls of functions that are named like what we replace.
+ * Collect the calls of functions that have the name of a replaced function.
  */
 static bool
 find_raw_calls(Node *node, void *context)
@@ -155,7 +157,8 @@ find_raw_calls(Node *node, void *context)
 }
 
 /*
- * The arguments of EXECUTE, as EvaluateParams() analyses them.
+ * Replace the calls in the arguments of EXECUTE.  Analyzes them as
+ * EvaluateParams() does.
  */
 static void
 replace_in_execute(ExecuteStmt *execute, const char *query_string)
@@ -164,7 +167,7 @@ replace_in_execute(ExecuteStmt *execute, const char *query_string)
 	ParseState *pstate;
 	ListCell   *lc;
 
-	/* PostgreSQL has other errors to raise first. */
+	/* PostgreSQL raises an error for this. */
 	if (prepared == NULL ||
 		prepared->plansource->num_params != list_length(execute->params))
 		return;
@@ -177,7 +180,8 @@ replace_in_execute(ExecuteStmt *execute, const char *query_string)
 }
 
 /*
- * The WHERE of COPY FROM, as DoCopy() analyses it.
+ * Replace the calls in the WHERE clause of COPY FROM.  Analyzes it as DoCopy()
+ * does.
  */
 static void
 replace_in_copy(CopyStmt *copy, const char *query_string)
@@ -213,7 +217,7 @@ replace_raw_calls(Node *raw, ParseState *pstate, ParseExprKind kind)
 	if (found.calls == NIL)
 		return;
 
-	/* Analysis may change what it is given. */
+	/* Analysis may modify its input. */
 	found.analysed = transformExpr(pstate, copyObject(raw), kind);
 
 	foreach(lc, found.calls)
@@ -231,7 +235,8 @@ replace_raw_calls(Node *raw, ParseState *pstate, ParseExprKind kind)
 }
 
 /*
- * All arguments of what we replace are of type text, and have no names.
+ * Rename a call, and cast its arguments.  All arguments of the replaced
+ * functions are of type text, and have no names.
  */
 static void
 rename_call(FuncCall *call, char *schema, char *name)
@@ -252,7 +257,7 @@ rename_call(FuncCall *call, char *schema, char *name)
 }
 
 /*
- * Find the call that begins at a place of the query.
+ * Find the function that is meant by the call at a location.
  */
 static bool
 find_meaning(Node *node, void *context)

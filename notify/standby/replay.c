@@ -104,15 +104,17 @@ typedef struct Unfinished
 	TransactionId xid;
 	Oid			dboid;
 	uint32		nnotifications;
-	PinpointBatchWriter writer; /* without a batch if they cannot be kept, */
+	PinpointBatchWriter writer; /* without a batch if the notifications cannot
+								 * be delivered, */
 	PinpointEviction incomplete;	/* for this reason */
 } Unfinished;
 
 /*
- * All of these, in no particular order.  Usually they are few.  Each session of the
- * primary has one at most, and this server allows as many sessions; and there may
- * be as many from before a crash of the primary.  Made by the postmaster, inherited
- * and used by the startup process.
+ * All unfinished transactions, in no particular order.  Usually there are few.
+ * Each session of the primary has at most one, and this server allows at least
+ * as many sessions.  As many again can remain from before a crash of the
+ * primary.  The postmaster allocates the array, and the startup process
+ * inherits and uses it.
  */
 static Unfinished *unfinished = NULL;
 static int	nunfinished = 0;
@@ -121,13 +123,13 @@ static int	nunfinished = 0;
 static Size unfinished_bytes = 0;
 
 /*
- * The next XID when replay began; or the one behind that of a transaction for which there
- * was no room in the list.  Invalid if no transaction is left that has begun before
- * that.
+ * The next XID when replay began, or a later one: the XID after that of a
+ * transaction for which the list had no space.  Invalid if no transaction is
+ * left that began before this XID.
  */
 static TransactionId first_redo_xid = InvalidTransactionId;
 
-/* What the primary has told of itself last. */
+/* The last status that the primary has reported. */
 static enum
 {
 	STATUS_UNKNOWN,
@@ -196,7 +198,7 @@ static void drop(Unfinished *transaction);
 static void drop_older_than(TransactionId xid);
 
 /*
- * When the library is loaded: be called for these records.
+ * When the library is loaded: wrap the functions for these records.
  */
 void
 pinpoint_replay_init(void)
@@ -216,7 +218,7 @@ pinpoint_replay_init(void)
 }
 
 /*
- * In the postmaster, at start and at restart after a crash.
+ * Allocate memory in the postmaster, at start and at restart after a crash.
  */
 void
 pinpoint_replay_allocate(void)
@@ -233,9 +235,10 @@ max_unfinished(void)
 }
 
 /*
- * Do what is ours at a record.  PostgreSQL has an error context callback for redo that
- * describes the whole record, with all payloads in it: none of what we report is
- * about that, and to make its text takes memory, which there may not be.
+ * Call a function of this file for a record.  The error context callback of
+ * PostgreSQL would describe the whole record, with all payloads, in each
+ * message.  Our messages are not about the record, and the description could
+ * run out of memory.  Therefore there is no error context during the call.
  */
 static void
 do_without_context(void (*work) (XLogReaderState *), XLogReaderState *record)
@@ -277,8 +280,8 @@ keep_message(XLogReaderState *record)
 }
 
 /*
- * The primary tells whether it replicates notifications.  A form that is not known says
- * nothing.
+ * The primary reports whether it replicates notifications.  A message in an
+ * unknown format is ignored.
  */
 static void
 set_status(const char *status, Size size)
@@ -310,8 +313,11 @@ set_status(const char *status, Size size)
 }
 
 /*
- * When a commit has been replayed, or the primary has told something: is all that is
- * replayed from now on counted?  See positions.c.  The record does not matter.
+ * Determine whether all notifications that are replayed from now on are
+ * counted; see positions.c.  Called after each record of the resource managers
+ * Transaction and Standby, and when the primary has reported its status.
+ *
+ * record: not used.
  */
 static void
 judge_replication(XLogReaderState *record)
@@ -327,9 +333,9 @@ judge_replication(XLogReaderState *record)
 }
 
 /*
- * Something may have been replayed that was not counted: raise the floor.  Those that
- * listen for heartbeats may have missed it, and the next one would tell them that they
- * have not.
+ * Transactions may have been replayed that were not counted: raise the floor,
+ * and disconnect sessions that listen for heartbeats.  They may have missed
+ * notifications, and the next heartbeat would cover these.
  */
 static void
 disconnect_heartbeat_listeners(void)
@@ -346,8 +352,8 @@ disconnect_heartbeat_listeners(void)
 }
 
 /*
- * A prepared transaction has sent nothing, so its end, which is written by another
- * transaction, does not matter.
+ * Wrapper for records of transactions.  A prepared transaction has sent no
+ * notification, so its end, in a record of another transaction, is ignored.
  */
 static void
 xact_redo_end(XLogReaderState *record)
@@ -380,9 +386,9 @@ end_transaction(XLogReaderState *record)
 }
 
 /*
- * A transaction has committed.
+ * A transaction has committed: publish its batch, or disconnect listeners.
  *
- * transaction: NULL if no message of it was replayed.
+ * transaction: NULL if none of its messages was replayed.
  */
 static void
 end_by_commit(Unfinished *transaction, TransactionId xid,
@@ -404,7 +410,9 @@ end_by_commit(Unfinished *transaction, TransactionId xid,
 		return;
 	}
 
-	/* The record has no database if the transaction has changed no catalog. */
+	/*
+	 * The record may contain no database if no catalog was changed.
+	 */
 	disconnect_listeners(transaction != NULL ? transaction->dboid : commit.dbId,
 						 reason,
 						 transaction != NULL ? transaction->nnotifications : 0);
@@ -413,10 +421,10 @@ end_by_commit(Unfinished *transaction, TransactionId xid,
 }
 
 /*
- * May the notifications of a committed transaction be incomplete here?  Returns the
- * reason if so.  See the top of this file.
+ * Can the notifications of a committed transaction be incomplete here?
+ * Returns the reason, or PINPOINT_NOT_EVICTED.  See the top of this file.
  *
- * transaction: NULL if no message of it was replayed.
+ * transaction: NULL if none of its messages was replayed.
  */
 static PinpointEviction
 why_incomplete(Unfinished *transaction, TransactionId xid,
@@ -468,7 +476,8 @@ drop_not_running(XLogReaderState *record)
 }
 
 /*
- * The waker is to know which database is dropped; see replay_blockers.c.
+ * Wrapper for records of databases: tells the waker which database is dropped;
+ * see replay_blockers.c.
  */
 static void
 dbase_redo_drop(XLogReaderState *record)
@@ -483,7 +492,7 @@ dbase_redo_drop(XLogReaderState *record)
 }
 
 /*
- * Replay begins, at a checkpoint: the next XID is the one that it has noted.
+ * Replay begins at a checkpoint, which contains the next XID.
  */
 static void
 message_startup(void)
@@ -496,7 +505,7 @@ message_startup(void)
 }
 
 /*
- * The end of recovery.
+ * The end of recovery: all remaining transactions have ended.
  */
 static void
 message_cleanup(void)
@@ -507,7 +516,10 @@ message_cleanup(void)
 	if (nunfinished > 0)
 		drop_older_than(InvalidTransactionId);
 
-	/* Listeners have missed nothing if all that was replayed was counted. */
+	/*
+	 * If all replayed transactions were counted, listeners have missed
+	 * nothing.
+	 */
 	if (pinpoint_positions_replicates())
 		pinpoint_positions_raise_floor();
 	else
@@ -515,9 +527,11 @@ message_cleanup(void)
 }
 
 /*
- * A piece of what a transaction notifies; wal_messages.c has its form.
+ * Add the contents of a message to the batch of its transaction;
+ * wal_messages.c describes the format.
  *
- * What is not as it should be ends the reading, so that the batch stays incomplete.
+ * If the contents are not valid, the rest is ignored, and the batch remains
+ * incomplete.
  */
 static void
 keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
@@ -535,8 +549,9 @@ keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
 			return;
 
 		/*
-		 * A newer primary: it is a notification, and cannot be told. Nothing
-		 * is reserved for a piece that is not the first.
+		 * The primary is newer: the message contains notifications in an
+		 * unknown format.  An offset other than 0 makes begin() reserve no
+		 * space.
 		 */
 		numbers[OFFSET] = 1;
 		numbers[CHANNELS] = numbers[NOTIFICATIONS] = 0;
@@ -563,7 +578,8 @@ keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
 }
 
 /*
- * The numbers at the beginning of a piece.
+ * Read the numbers in the first line of a message.  Returns false if they are
+ * not valid, or of another version.
  */
 static bool
 read_first_line(const char **cursor, const char *end, uint64 *numbers)
@@ -583,7 +599,8 @@ read_first_line(const char **cursor, const char *end, uint64 *numbers)
 }
 
 /*
- * A number of at most 18 digits, and what comes behind it.
+ * Read a number of at most 18 digits, and the character after it.  Returns
+ * false if they are not there.
  */
 static bool
 read_number(const char **cursor, const char *end, char terminator,
@@ -602,7 +619,8 @@ read_number(const char **cursor, const char *end, char terminator,
 }
 
 /*
- * A line behind the first one: a channel, or a notification.
+ * Add one line after the first to a batch: a channel, or a notification.
+ * Returns false if it is not valid.
  */
 static bool
 add_line(PinpointBatchWriter *writer, const char *line, const char *end)
@@ -635,8 +653,8 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 	}
 
 	/*
-	 * NOTIFY refuses the channel of the heartbeat.  If a primary should let
-	 * it pass, it must not reach the listeners of heartbeats here.
+	 * NOTIFY refuses the channel of the heartbeat.  If the WAL contains such a
+	 * notification nevertheless, it must not reach listeners of heartbeats.
 	 */
 	if (!pinpoint_batch_has_channels(writer))
 	{
@@ -648,9 +666,11 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 }
 
 /*
- * The first piece of a transaction, or at least the first that is replayed here.
+ * Add a transaction to the list, at its first message that is replayed here.
+ * Returns NULL if the list is full.
  *
- * incomplete: why it cannot be delivered, if this is not the first one.
+ * incomplete: why the transaction cannot be delivered, if this is not the
+ * first of its messages.
  */
 static Unfinished *
 begin(TransactionId xid, Oid dboid, const uint64 *numbers,
@@ -666,8 +686,8 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers,
 	if (nunfinished == max_unfinished())
 	{
 		/*
-		 * It cannot be, but if it is, then its commit disconnects listeners as
-		 * if the message had come before replay began.
+		 * This cannot happen.  If it does, the commit is treated as if the
+		 * message were before the start of replay.
 		 */
 		if (!began_before_redo(xid))
 		{
@@ -704,8 +724,9 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers,
 }
 
 /*
- * Take space in the log, if need be that of listeners.  NULL if there is none that
- * listeners keep, or if they do not let go of it in time.
+ * Reserve space in the log, if necessary by evicting listeners.  Returns NULL
+ * if the batch does not fit, or if the listeners do not release enough space
+ * in time.
  */
 static PinpointBatch *
 reserve(Size size)
@@ -717,7 +738,7 @@ reserve(Size size)
 		size > pinpoint_message_log_capacity() - unfinished_bytes)
 		return batch;
 
-	/* The oldest quarter, the oldest half, everything. */
+	/* First the oldest quarter, then the oldest half, then all. */
 	for (int divisor = 4; batch == NULL && divisor > 0; divisor /= 2)
 	{
 		int			n = pinpoint_evict_oldest(divisor);
@@ -729,7 +750,9 @@ reserve(Size size)
 								   n, n),
 					 errhint("Their clients read too slowly, or they have long transactions. If this is expected, increase \"pinpoint.queue_size\" on this server.")));
 
-		/* Sessions that were evicted before have been waited for. */
+		/*
+		 * Sessions that were evicted for this before are not waited for again.
+		 */
 		do
 		{
 			batch = try_reserve(size);
@@ -747,8 +770,8 @@ try_reserve(Size size)
 }
 
 /*
- * What a transaction has notified may be incomplete: disconnect all that listen in its
- * database, or in all databases if that is InvalidOid.
+ * The notifications of a transaction may be incomplete: disconnect all
+ * listeners of its database, or of all databases if dboid is InvalidOid.
  *
  * nnotifications: how many it has sent, 0 if not known.
  */
@@ -756,9 +779,9 @@ static void
 disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 {
 	/*
-	 * Both in one hold of the lock.  A session that begins to listen after it
-	 * finds the floor raised, and no heartbeat from above the floor goes to one
-	 * that is disconnected.
+	 * Both are done in one hold of the lock: a session that begins to listen
+	 * later finds the floor raised, and a session that is disconnected
+	 * receives no heartbeat from above the floor.
 	 */
 	int			n = pinpoint_evict_database(dboid, reason,
 											pinpoint_positions_raise_floor_locked);
@@ -793,7 +816,7 @@ find_unfinished(TransactionId xid)
 }
 
 /*
- * A transaction has committed, and its batch is complete.
+ * Publish the complete batch of a transaction that has committed.
  */
 static void
 publish(Unfinished *transaction)
@@ -806,7 +829,7 @@ publish(Unfinished *transaction)
 }
 
 /*
- * Take a transaction out of the list, without its batch.
+ * Remove a transaction from the list, but do not free its batch.
  */
 static void
 forget(Unfinished *transaction)
@@ -831,12 +854,12 @@ drop(Unfinished *transaction)
 }
 
 /*
- * Drop what transactions before this one have sent, or all if it is invalid.
+ * Drop all transactions before this one, or all if it is invalid.
  */
 static void
 drop_older_than(TransactionId xid)
 {
-	/* Backwards, as the last one comes into the place of one that is dropped. */
+	/* Backwards, because the last element replaces one that is dropped. */
 	for (int i = nunfinished - 1; i >= 0; i--)
 	{
 		if (!TransactionIdIsValid(xid) ||

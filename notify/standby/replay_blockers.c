@@ -49,17 +49,17 @@
 #include "listener/eviction.h"
 #include "standby/replay_blockers.h"
 
-/* In milliseconds. */
+/* Milliseconds; see the top of this file. */
 #define MIN_LIMIT				1000
 
 /*
- * The startup process, while it replays.  Written by itself, read by the waker, without
- * a lock: a PGPROC stays where it is.
+ * The state of the startup process.  It is written by the startup process, and
+ * read by the waker, without a lock: a PGPROC is never freed.
  */
 typedef struct ReplayWaitControl
 {
 	PGPROC	   *volatile startup_process;
-	volatile Oid dropped_database;	/* InvalidOid if it drops none */
+	volatile Oid dropped_database;	/* InvalidOid if it does not drop one */
 } ReplayWaitControl;
 
 static ReplayWaitControl *replay_wait_control = NULL;
@@ -89,7 +89,7 @@ pinpoint_replay_blockers_shmem_init(void)
 }
 
 /*
- * This process is the startup process, and begins to replay.
+ * Called by the startup process when it begins to replay.
  */
 void
 pinpoint_replay_blockers_begin(void)
@@ -99,7 +99,8 @@ pinpoint_replay_blockers_begin(void)
 }
 
 /*
- * Replay begins to drop a database, or is done with it if InvalidOid.
+ * Called when replay begins to drop a database, and with InvalidOid when it
+ * has dropped it.
  */
 void
 pinpoint_replay_blockers_set_dropped(Oid dboid)
@@ -114,14 +115,17 @@ pinpoint_replay_blockers_end(void)
 }
 
 /*
- * Called by the waker, at intervals, during recovery: evict the sessions that replay has
- * been waiting for too long.  What it sees may change at any time; at worst a session
- * ends that has not read for as long, and that replay has just waited for.
+ * Evict the sessions for which replay has waited too long.  Called by the
+ * waker, at intervals, during recovery.
+ *
+ * The state that it reads can change at any time.  At worst it evicts a
+ * session for which replay no longer waits, but whose client has not read for
+ * the same time.
  */
 void
 pinpoint_replay_blockers_check(void)
 {
-	static TimestampTz waiting_since = 0;	/* as far as it was looked at */
+	static TimestampTz waiting_since = 0;	/* as observed by this function */
 	Oid			dropped = replay_wait_control->dropped_database;
 	bool		for_barrier = is_waiting();
 	TimestampTz now;
@@ -137,7 +141,7 @@ pinpoint_replay_blockers_check(void)
 	if (waiting_since == 0 || waiting_since > now)
 		waiting_since = now;
 
-	/* No setting lets the sessions of a database that is dropped stay. */
+	/* No setting protects the sessions of a database that is dropped. */
 	limit = for_barrier ? limit_in_ms() : MIN_LIMIT;
 	if (limit < 0 ||
 		!TimestampDifferenceExceeds(waiting_since, now, MIN_LIMIT / 2))
@@ -166,12 +170,15 @@ is_waiting(void)
 }
 
 /*
- * For how long may a session send before it is evicted?  -1 means without end.
+ * How many milliseconds may a session send before it is evicted?  -1 means no
+ * limit.
  */
 static int
 limit_in_ms(void)
 {
-	/* While it waits, the startup process does not notice the request itself. */
+	/*
+	 * While the startup process waits, it does not notice the request itself.
+	 */
 	if (CheckPromoteSignal())
 		return MIN_LIMIT;
 	if (max_standby_streaming_delay < 0)

@@ -34,7 +34,8 @@ static TupleDesc row_type(FunctionCallInfo fcinfo);
 static text *position_text(uint64 counter);
 
 /*
- * pinpoint.position(): the position of now, for changed_since() later.
+ * pinpoint.position(): returns the current position, for
+ * pinpoint.changed_since().
  *
  * Errors: ERRCODE_FEATURE_NOT_SUPPORTED above READ COMMITTED.
  */
@@ -47,22 +48,21 @@ pinpoint_position(PG_FUNCTION_ARGS)
 	check_isolation("pinpoint.position()");
 	counter = pinpoint_positions_counter();
 
-	/* Snapshots are taken after this. */
+	/* The counter is read before later snapshots are taken. */
 	pg_memory_barrier();
 	PG_RETURN_TEXT_P(position_text(counter));
 }
 
 /*
- * pinpoint.changed_since(position text, VARIADIC channels text[], OUT changed text[],
- * OUT position text): those of the channels that were notified in this database since
- * a position, in the order in which they are given, and the position for the next
- * call.
- *
- * With a position that is NULL or not known here, all of them.
+ * pinpoint.changed_since(position text, VARIADIC channels text[], OUT changed
+ * text[], OUT position text): returns the channels that were notified in this
+ * database since a position, in the given order, and the position for the next
+ * call.  If the position is NULL or not known here, it returns all channels.
  *
  * Errors: ERRCODE_FEATURE_NOT_SUPPORTED above READ COMMITTED;
- * ERRCODE_INVALID_TEXT_REPRESENTATION if the text is no position; NULL, or names that
- * cannot be those of channels, among the channels.
+ * ERRCODE_INVALID_TEXT_REPRESENTATION if the text is not a position;
+ * ERRCODE_NULL_VALUE_NOT_ALLOWED for a NULL list or channel;
+ * ERRCODE_INVALID_PARAMETER_VALUE for a name that no channel can have.
  */
 Datum
 pinpoint_changed_since(PG_FUNCTION_ARGS)
@@ -83,14 +83,14 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
 
 	pinpoint_positions_begin_look(&look);
 
-	/* What was never given cannot be compared with. */
+	/* A position above the counter was never returned. */
 	if (!known || counter > look.counter ||
 		pinpoint_positions_all_changed(counter))
 		look.all = true;
 
 	for (int i = 0; i < nchannels; i++)
 	{
-		/* Those that have changed move to the front. */
+		/* Changed channels move to the front of the array. */
 		if (look.all ||
 			channel_changed(channels[i], counter))
 			channels[nchanged++] = channels[i];
@@ -104,8 +104,10 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
 }
 
 /*
- * A transaction above READ COMMITTED goes on with its snapshot, so it does not see
- * what it would be told about.
+ * Check that the transaction takes a new snapshot for each statement.  Above
+ * READ COMMITTED, it would not see the changes that are reported.
+ *
+ * Errors: ERRCODE_FEATURE_NOT_SUPPORTED.
  */
 static void
 check_isolation(const char *function)
@@ -122,7 +124,10 @@ check_isolation(const char *function)
 }
 
 /*
- * The counter of a position; false if it is NULL or not one of this server.
+ * Get the counter of a position.  Returns false if the position is NULL or not
+ * known here.
+ *
+ * Errors: ERRCODE_INVALID_TEXT_REPRESENTATION.
  */
 static bool
 get_position(NullableDatum *arg, uint64 *counter)
@@ -143,7 +148,9 @@ get_position(NullableDatum *arg, uint64 *counter)
 }
 
 /*
- * The channels, checked as pg_notify() checks a name.
+ * Get the channels.  Checks their names as pg_notify() does.
+ *
+ * Errors: ERRCODE_NULL_VALUE_NOT_ALLOWED, ERRCODE_INVALID_PARAMETER_VALUE.
  */
 static Datum *
 get_channels(NullableDatum *arg, int *nchannels)
@@ -180,7 +187,8 @@ get_channels(NullableDatum *arg, int *nchannels)
 }
 
 /*
- * Was a channel, whose name was checked, notified since a position with this counter?
+ * Was a channel notified since the position with this counter?  The name was
+ * checked before.
  */
 static bool
 channel_changed(Datum channel, uint64 counter)
@@ -193,8 +201,8 @@ channel_changed(Datum channel, uint64 counter)
 }
 
 /*
- * What changed_since() returns.  Whoever polls calls it very often, so the type is
- * looked up once in a session.
+ * The row type of changed_since().  Clients may call it very often, so the
+ * type is looked up once in each session.
  */
 static TupleDesc
 row_type(FunctionCallInfo fcinfo)

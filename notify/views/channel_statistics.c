@@ -32,18 +32,18 @@ typedef struct Row
 	char		channel[NAMEDATALEN];
 	int			nlisteners;
 	int			nsharers;
-	int			ngroups;		/* of those who share it */
+	int			ngroups;		/* sharing groups */
 	uint64		transactions;
 	int			slotno;			/* of the listener */
-	Oid			group;			/* with which it shares the channel, if it does */
+	Oid			group;			/* its sharing group; InvalidOid if none */
 } Row;
 
 typedef struct Rows
 {
 	Row		   *rows;
 	Size		nrows;			/* in use */
-	Size		length;			/* room for */
-	Size		missed;			/* found no room */
+	Size		length;			/* allocated */
+	Size		missed;			/* rows for which there was no space */
 } Rows;
 
 static void collect(PinpointChannelVisitor visitor, Rows *rows);
@@ -56,7 +56,9 @@ static Datum name_of(Row *row, bool *isnull);
 static int *pids_by_slot(void);
 
 /*
- * Visit all channels, with room for as many rows as the visitor adds.
+ * Call the visitor for all channels, with space for all rows that it adds.
+ *
+ * Errors: out of memory.
  */
 static void
 collect(PinpointChannelVisitor visitor, Rows *rows)
@@ -77,7 +79,8 @@ collect(PinpointChannelVisitor visitor, Rows *rows)
 }
 
 /*
- * Called with a lock held: must neither fail nor allocate.  NULL if there is no room.
+ * Add a row.  Returns NULL if there is no space.  The caller holds the lock of
+ * a partition of the channel map, so this must not fail or allocate memory.
  */
 static Row *
 add_row(Rows *rows, Oid dboid, const char *channel)
@@ -116,7 +119,7 @@ static void
 add_listeners(Oid dboid, const char *channel,
 			  const PinpointListeners *listeners, void *arg)
 {
-	/* Those who share the channel come right behind the others. */
+	/* Sessions that share the channel come after the others. */
 	for (int i = 0; i < listeners->nslots + listeners->nsharers; i++)
 	{
 		Row		   *row = add_row(arg, dboid, channel);
@@ -168,7 +171,7 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 }
 
 /*
- * The PID of the session that has each slot, 0 if it does not listen.
+ * Returns an array with the PID of the listening session in each slot, else 0.
  */
 static int *
 pids_by_slot(void)
@@ -185,10 +188,11 @@ pids_by_slot(void)
 }
 
 /*
- * pinpoint.stat_get_listening(): one row per session and channel that it listens on.
+ * pinpoint.stat_get_listening(): one row per session and channel that it
+ * listens on.
  *
- * A session that came or went meanwhile is left out: only who had the slot before
- * and after is the listener for sure.
+ * A slot can get another owner while the channels are read.  A row is shown
+ * only if the slot had the same owner before and after.
  */
 Datum
 pinpoint_stat_get_listening(PG_FUNCTION_ARGS)

@@ -47,9 +47,10 @@ get_queue_stats(QueueStats *stats)
 }
 
 /*
- * pinpoint.notification_queue_usage(): what pg_notification_queue_usage()
- * becomes.  The fraction, 0 to 1, of the queue that is in use: of ours or
- * PostgreSQL's own, whichever is fuller.
+ * pinpoint.notification_queue_usage(): replaces pg_notification_queue_usage().
+ *
+ * Returns the fraction, 0 to 1, of the queue that is in use: of our queue or
+ * of PostgreSQL's own, whichever is larger.
  */
 Datum
 pinpoint_notification_queue_usage(PG_FUNCTION_ARGS)
@@ -94,7 +95,9 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 }
 
 /*
- * pinpoint.stat_get_notify(): one row per database in which anything was counted.
+ * pinpoint.stat_get_notify(): one row per database in which anything was
+ * counted, and one with a NULL database for those without counters of their
+ * own.
  */
 Datum
 pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
@@ -129,7 +132,7 @@ pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
 }
 
 /*
- * pinpoint.stat_reset(): begin to count anew.
+ * pinpoint.stat_reset(): resets all counters.
  */
 Datum
 pinpoint_stat_reset(PG_FUNCTION_ARGS)
