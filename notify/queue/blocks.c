@@ -21,8 +21,9 @@
  * batches is added to the list of its epoch, as this epoch cannot change any more.
  * When an epoch is no longer kept, the blocks in its list are free.
  *
- * The space of withdrawn batches, and of batches without listeners, is free when their
- * block contains no unpublished batch any more.
+ * The space of withdrawn batches, and of batches without listeners, is free
+ * when their block is free.  At the end of the open block, it is reused when
+ * the block contains no unpublished batch any more.
  *
  * The work of one call is bounded by the number of blocks (MAX_BLOCKS).  Nearly
  * always, it is the work for one or two blocks.

@@ -172,7 +172,7 @@ typedef struct Account
  * Changed and read likewise.
  *
  * max_receivers: maximum number of sessions that ever had to receive a
- * notification on shared channels.
+ * notification on one shared channel.
  *
  * first_free, ntaken: protected by items_lock.  Items with a number above
  * ntaken were never in use, so their memory need not be allocated yet.
@@ -773,8 +773,8 @@ pinpoint_channel_map_is_shared(void)
 }
 
 /*
- * Maximum number of sessions that receive a notification on shared channels.
- * This is an estimate, to reserve space.  Needs no lock.
+ * Maximum number of sessions that receive a notification on one shared
+ * channel.  This is an estimate, to reserve space.  Needs no lock.
  */
 int
 pinpoint_channel_map_max_receivers(void)

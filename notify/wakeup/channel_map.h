@@ -35,7 +35,7 @@ typedef struct PinpointListener
 								 * not share the channel */
 	uint32		turn;			/* valid for the first member of a group: index
 								 * of the next member in turn, modulo the size
-								 * of the group; see below */
+								 * of the group; see above */
 } PinpointListener;
 
 /* The listeners on a channel, for a visitor. */
