@@ -17,11 +17,14 @@
 
 #include "base/channel_hash.h"
 
-/* Drawn by the postmaster, and inherited by all processes. */
+/* Set by the postmaster, and inherited by all processes. */
 static uint64 hash_seed = 0;
 
 /*
- * In the postmaster, at start and at restart after a crash: draw the seed.
+ * Choose a new seed.  The postmaster calls this at start and at restart after
+ * a crash.
+ *
+ * Errors: FATAL, if there are no random numbers.
  */
 void
 pinpoint_channel_hash_init(void)
@@ -33,7 +36,7 @@ pinpoint_channel_hash_init(void)
 }
 
 /*
- * Hash of a channel name, zero-terminated.
+ * Hash value of a channel name, which is terminated by a zero byte.
  */
 uint32
 pinpoint_channel_hash(const char *channel)
@@ -43,7 +46,9 @@ pinpoint_channel_hash(const char *channel)
 }
 
 /*
- * Hash of a channel in a database.  hash: pinpoint_channel_hash() of the channel.
+ * Hash value of a channel in a database.
+ *
+ * hash: pinpoint_channel_hash() of the channel.
  */
 uint32
 pinpoint_channel_hash_in_database(Oid dboid, uint32 hash)

@@ -34,8 +34,8 @@
 #endif
 
 /*
- * A session's place in arrays of MaxBackends elements, counted from 0, and
- * the way back to what SendProcSignal() wants.
+ * Index of this session in arrays of MaxBackends elements, counted from 0, and
+ * the argument of SendProcSignal() for a given index.
  */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_MY_SLOT_NUMBER		((int) MyProcNumber)
@@ -45,7 +45,7 @@
 #define PINPOINT_PROCSIGNAL_ID(n)	((BackendId) ((n) + 1))
 #endif
 
-/* Does this transaction hold a lock in exactly this mode? */
+/* Does this process hold the lock in exactly this mode? */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_LOCK_HELD_BY_ME(tag, mode)	LockHeldByMe((tag), (mode), false)
 #else
@@ -60,7 +60,7 @@
 #endif
 #define PINPOINT_MY_LXID			PINPOINT_PROC_LXID(MyProc)
 
-/* What pg_stat_activity knows of the nth session, n counted from 1. */
+/* The entry of pg_stat_activity for the nth session, n counted from 1. */
 #if PG_VERSION_NUM >= 160000
 #define PINPOINT_LOCAL_BACKEND_STATUS(n)	pgstat_get_local_beentry_by_index(n)
 #else
@@ -68,12 +68,12 @@
 #endif
 
 /*
- * From libpq/libpq.h, which needs the headers of GSSAPI.  No server package
- * brings those along.
+ * From libpq/libpq.h, which includes headers of GSSAPI.  The packages with the
+ * headers of PostgreSQL do not require these.
  */
 extern bool pq_is_reading_msg(void);
 
-/* Likewise, as far as it is needed. */
+/* The first members of PQcommMethods, also from libpq/libpq.h. */
 typedef struct PinpointCommMethods
 {
 	void		(*comm_reset) (void);
@@ -96,26 +96,26 @@ typedef RelFileNode PinpointRelFile;
 #define PINPOINT_NOT_TEMPORARY		InvalidBackendId
 #endif
 
-/* An event to wait for, as pg_stat_activity shows it: before 17, "Extension". */
+/* A wait event as pg_stat_activity shows it.  Before 17: "Extension". */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_WAIT_EVENT(name)	WaitEventExtensionNew(name)
 #else
 #define PINPOINT_WAIT_EVENT(name)	PG_WAIT_EXTENSION
 #endif
 
-/* What the startup process does about signals now and then. */
+/* Processes the interrupts of the startup process. */
 #if PG_VERSION_NUM >= 180000
 #define PINPOINT_STARTUP_INTERRUPTS()	ProcessStartupProcInterrupts()
 #else
 #define PINPOINT_STARTUP_INTERRUPTS()	HandleStartupProcInterrupts()
 #endif
 
-/* As PostgreSQL 18 spells it. */
+/* The name that it has since PostgreSQL 18. */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn					pg_attribute_noreturn()
 #endif
 
-/* May roleid execute the function funcid? */
+/* Checks whether roleid can execute the function funcid; an AclResult. */
 #if PG_VERSION_NUM >= 160000
 #define PINPOINT_FUNCTION_ACLCHECK(funcid, roleid) \
 	object_aclcheck(ProcedureRelationId, (funcid), (roleid), ACL_EXECUTE)
@@ -124,7 +124,7 @@ typedef RelFileNode PinpointRelFile;
 	pg_proc_aclcheck((funcid), (roleid), ACL_EXECUTE)
 #endif
 
-/* May roleid use names in a schema? */
+/* Checks whether roleid has USAGE on a schema; an AclResult. */
 #if PG_VERSION_NUM >= 160000
 #define PINPOINT_SCHEMA_ACLCHECK(nspid, roleid) \
 	object_aclcheck(NamespaceRelationId, (nspid), (roleid), ACL_USAGE)
@@ -133,7 +133,7 @@ typedef RelFileNode PinpointRelFile;
 	pg_namespace_aclcheck((nspid), (roleid), ACL_USAGE)
 #endif
 
-/* The parameters of planner_hook, and how they are handed on. */
+/* The parameters of planner_hook, and the arguments for the next hook. */
 #if PG_VERSION_NUM >= 190000
 #define PINPOINT_PLANNER_PARAMETERS \
 	Query *parse, const char *query_string, int cursor_options, \
@@ -148,14 +148,14 @@ typedef RelFileNode PinpointRelFile;
 	parse, query_string, cursor_options, bound_params
 #endif
 
-/* Memory that is going to be read soon. */
+/* Loads memory that will be read soon into the cache. */
 #if defined(__GNUC__)
 #define PINPOINT_PREFETCH(address)	__builtin_prefetch(address)
 #else
 #define PINPOINT_PREFETCH(address)	((void) 0)
 #endif
 
-/* What pg_get_loaded_modules() tells of the library. */
+/* Name and version are shown by pg_get_loaded_modules(). */
 #if PG_VERSION_NUM >= 180000
 #define PINPOINT_MODULE_MAGIC(module) \
 	PG_MODULE_MAGIC_EXT(.name = (module), .version = PINPOINT_VERSION)

@@ -27,14 +27,14 @@
 
 typedef struct DatabaseCounters
 {
-	pg_atomic_uint32 dboid;		/* InvalidOid if the place is free */
+	pg_atomic_uint32 dboid;		/* InvalidOid if the element is free */
 	pg_atomic_uint64 counts[PINPOINT_NCOUNTERS];
 } DatabaseCounters;
 
-/* The last place is for those that found none. */
+/* The last element is shared by databases that found no free one. */
 typedef struct Counters
 {
-	pg_atomic_uint64 reset;		/* when they were, 0 if never */
+	pg_atomic_uint64 reset;		/* time of the last reset, 0 if never */
 	DatabaseCounters databases[PINPOINT_MAX_COUNTED_DATABASES];
 } Counters;
 
@@ -70,7 +70,7 @@ pinpoint_counters_shmem_init(void)
 }
 
 /*
- * Something has happened n times in a database.
+ * Add n to a counter of a database.  Does not fail.
  */
 void
 pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
@@ -80,7 +80,7 @@ pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
 }
 
 /*
- * The most that has ever been counted at once in a database is n, or more.
+ * Set a counter of a database to n, unless it is higher.  Does not fail.
  */
 void
 pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
@@ -88,7 +88,7 @@ pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
 	pg_atomic_uint64 *count = &place_of(dboid)->counts[counter];
 	uint64		most = pg_atomic_read_u64(count);
 
-	/* If somebody changes it at the same time, most becomes what it is. */
+	/* If another process changes it, this sets "most" to the new value. */
 	while (most < n && !pg_atomic_compare_exchange_u64(count, &most, n))
 		continue;
 }
@@ -103,7 +103,7 @@ place_of(Oid dboid)
 		DatabaseCounters *place = &counters->databases[(hash + i) % NPLACES];
 		uint32		owner = pg_atomic_read_u32(&place->dboid);
 
-		/* If somebody takes it at the same time, owner becomes who it is. */
+		/* If another process takes it, this sets "owner" to its database. */
 		if (owner == InvalidOid &&
 			pg_atomic_compare_exchange_u32(&place->dboid, &owner, dboid))
 			return place;
@@ -114,8 +114,9 @@ place_of(Oid dboid)
 }
 
 /*
- * Copy the counters of all databases to copy[], which has room for
- * PINPOINT_MAX_COUNTED_DATABASES.  Returns the number of databases.
+ * Copy the counters of all databases to copy[], an array of
+ * PINPOINT_MAX_COUNTED_DATABASES elements.  Returns the number of copied
+ * elements.  The shared element is one of them, if it is in use.
  */
 int
 pinpoint_counters_copy(PinpointCounts *copy)
@@ -141,7 +142,7 @@ pinpoint_counters_copy(PinpointCounts *copy)
 }
 
 /*
- * Begin to count anew.
+ * Set all counters to 0, and store the time.  Databases keep their elements.
  */
 void
 pinpoint_counters_reset(void)

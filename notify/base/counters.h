@@ -17,36 +17,41 @@ typedef enum PinpointCounter
 {
 	PINPOINT_COUNT_TRANSACTIONS,	/* transactions published */
 	PINPOINT_COUNT_NOTIFICATIONS,	/* notifications in them */
-	PINPOINT_COUNT_REPLAYED,	/* of the transactions, replayed on a standby */
-	PINPOINT_COUNT_UNHEARD,		/* nobody listened */
-	PINPOINT_COUNT_HELD_BACK,	/* had to wait for a slower commit, */
-	PINPOINT_MAX_HELD_BACK,		/* and for how many microseconds at most */
-	PINPOINT_COUNT_BY_OTHERS,	/* published by another session */
-	PINPOINT_COUNT_SIGNALS,		/* listeners signalled */
-	PINPOINT_COUNT_SIGNALS_SAVED,	/* listeners that were awake, or signalled
-									 * already */
-	PINPOINT_COUNT_WAKER_SIGNALS, /* of the signals, left to the waker */
-	PINPOINT_COUNT_DELIVERED,	/* notifications that listeners have got, */
-	PINPOINT_COUNT_FOLDED,		/* of these, not sent to the client again, due
-								 * to pinpoint.fold */
-	PINPOINT_COUNT_REASSIGNED,	/* given to another session that shares the
-								 * channel */
-	PINPOINT_COUNT_WARNED,		/* warnings of listeners that were behind */
-	PINPOINT_COUNT_DISCONNECTED,	/* listeners, for any reason */
-	PINPOINT_COUNT_QUEUE_FULL,	/* transactions that failed, */
-	PINPOINT_COUNT_DISK_FULL,	/* likewise */
+	PINPOINT_COUNT_REPLAYED,	/* transactions replayed on a standby; they are
+								 * also counted above */
+	PINPOINT_COUNT_UNHEARD,		/* transactions without a listener */
+	PINPOINT_COUNT_HELD_BACK,	/* transactions that waited for a slower
+								 * commit */
+	PINPOINT_MAX_HELD_BACK,		/* longest of these waits, in microseconds */
+	PINPOINT_COUNT_BY_OTHERS,	/* transactions published by another session */
+	PINPOINT_COUNT_SIGNALS,		/* signals to listeners */
+	PINPOINT_COUNT_SIGNALS_SAVED,	/* listeners that needed no signal: awake,
+									 * or signalled already */
+	PINPOINT_COUNT_WAKER_SIGNALS,	/* signals that were left to the waker;
+									 * also counted above */
+	PINPOINT_COUNT_DELIVERED,	/* notifications delivered to sessions */
+	PINPOINT_COUNT_FOLDED,		/* of these, not sent to the client because of
+								 * pinpoint.fold */
+	PINPOINT_COUNT_REASSIGNED,	/* notifications reassigned to another session
+								 * that shares the channel */
+	PINPOINT_COUNT_WARNED,		/* warnings about slow listeners */
+	PINPOINT_COUNT_DISCONNECTED,	/* sessions told to end, for any reason */
+	PINPOINT_COUNT_QUEUE_FULL,	/* transactions that failed because the queue
+								 * was full */
+	PINPOINT_COUNT_DISK_FULL,	/* transactions that failed because the disk
+								 * was full */
 	PINPOINT_NCOUNTERS
 } PinpointCounter;
 
-/* The counters of a database, as they were at some moment. */
+/* A copy of the counters of a database. */
 typedef struct PinpointCounts
 {
-	Oid			dboid;			/* invalid for all those that found no place */
+	Oid			dboid;			/* InvalidOid for the shared element */
 	uint64		counts[PINPOINT_NCOUNTERS];
-	TimestampTz reset;			/* 0 if never */
+	TimestampTz reset;			/* time of the last reset, 0 if never */
 } PinpointCounts;
 
-/* At most so many of them. */
+/* Elements of the array, including the shared one. */
 #define PINPOINT_MAX_COUNTED_DATABASES	1024
 
 extern Size pinpoint_counters_shmem_size(void);

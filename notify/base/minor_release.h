@@ -20,7 +20,8 @@
 #define PINPOINT_MINOR_RELEASE_H
 
 /*
- * Returns the first minor release without the fault if this one has it, else 0.
+ * Returns the first minor release without the bug if the given one has it,
+ * else 0.
  *
  * version: as in server_version_num, for example 150015 for 15.15.
  */

@@ -16,7 +16,7 @@
 
 #include "base/settings.h"
 
-/* As much as PostgreSQL's own queue holds, in kB. */
+/* In kB, like the maximum of PostgreSQL's own queue. */
 #define DEFAULT_QUEUE_SIZE	Min(8 * 1024 * 1024, MAX_KILOBYTES)
 
 /* In kB. */
@@ -38,7 +38,7 @@ bool		pinpoint_replicate_notifications = false;
 int			pinpoint_heartbeat_interval = 10 * 1000;
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
-/* Are all settings known?  Then one can be checked against another. */
+/* Set when all settings have their values, and can be compared. */
 static bool all_settings_known = false;
 
 static const struct config_enum_entry on_lag_options[] = {
@@ -64,7 +64,7 @@ static bool check_max_listener_lag(int *newval, void **extra,
 								   GucSource source);
 
 /*
- * When the library is loaded.
+ * Define the settings.  Called when the library is loaded.
  */
 void
 pinpoint_settings_define(void)
@@ -226,8 +226,10 @@ pinpoint_settings_define(void)
 }
 
 /*
- * When the server starts and all settings have their values: do they fit
- * together?  The check hooks could not tell before.
+ * Check whether the settings are consistent.  Called when the server starts,
+ * after all of them have their values.  The check hooks cannot do this before.
+ *
+ * Errors: FATAL, if they are not.
  */
 void
 pinpoint_settings_check(void)
@@ -242,7 +244,8 @@ pinpoint_settings_check(void)
 }
 
 /*
- * It has to have room for the buckets of the channel map, and for some channels.
+ * The memory must have space for the buckets of the channel map, and for some
+ * channels.
  */
 static bool
 check_channel_memory(int *newval, void **extra, GucSource source)
@@ -256,7 +259,7 @@ check_channel_memory(int *newval, void **extra, GucSource source)
 }
 
 /*
- * A limit that the queue can never reach would never do anything.
+ * A limit above the size of the queue would have no effect.
  */
 static bool
 check_max_listener_lag(int *newval, void **extra, GucSource source)
@@ -270,7 +273,7 @@ check_max_listener_lag(int *newval, void **extra, GucSource source)
 }
 
 /*
- * A list of names, with an asterisk nowhere but at an end.
+ * The value is a list of names.  Each can have an asterisk, at its end.
  */
 static bool
 check_shared_channels(char **newval, void **extra, GucSource source)

@@ -10,33 +10,36 @@
 #ifndef PINPOINT_SETTINGS_H
 #define PINPOINT_SETTINGS_H
 
-/* Faults that can be planted to see the tests catch them (developers only). */
+/* The faults that pinpoint.debug_fault can introduce. */
 typedef enum PinpointFault
 {
 	PINPOINT_FAULT_NONE,
 	PINPOINT_FAULT_ARRIVAL_ORDER,	/* publish in order of arrival */
-	PINPOINT_FAULT_DROP_SIGNALS,	/* what is handed over to the waker, and every
-								 * reminder, is dropped */
-	PINPOINT_FAULT_COUNTER_FIRST,	/* of positions: the counter is advanced
-									 * before the places are set, */
-	PINPOINT_FAULT_MISSING_PLACE,	/* they are not set, */
-	PINPOINT_FAULT_COUNT_LATE	/* or at publication only */
+	PINPOINT_FAULT_DROP_SIGNALS,	/* discard the list of the waker, and send
+									 * no reminders */
+	PINPOINT_FAULT_COUNTER_FIRST,	/* advance the counter of positions before
+									 * the places are set */
+	PINPOINT_FAULT_MISSING_PLACE,	/* do not set the places */
+	PINPOINT_FAULT_COUNT_LATE	/* count transactions at their publication */
 } PinpointFault;
 
-/* Most that pinpoint.share_limit can be. */
+/* Maximum of pinpoint.share_limit. */
 #define PINPOINT_MAX_SHARE_LIMIT	64
 
-/* Bytes of the longest payload that PostgreSQL allows; private to its async.c. */
+/*
+ * Maximum length of a payload in PostgreSQL, in bytes.  The definition in
+ * async.c is private.
+ */
 #define PINPOINT_OWN_MAX_PAYLOAD	(BLCKSZ - NAMEDATALEN - 128 - 1)
 
 /*
- * Most that pinpoint.max_payload_size can be: four times as much, as conversion to
- * a client's encoding may need, has to fit into one message, and it has to fit into
- * one WAL record.
+ * Maximum of pinpoint.max_payload_size, in bytes.  A payload must fit into one
+ * WAL record, and into one message to the client, with up to four times the
+ * length after conversion to the encoding of the client.
  */
 #define PINPOINT_LARGEST_PAYLOAD	(16 * 1024 * 1024)
 
-/* What is done about a listener that is too far behind; see slow_listener.c. */
+/* The action for a slow listener; see slow_listener.c. */
 typedef enum PinpointOnLag
 {
 	PINPOINT_ON_LAG_WARN,
@@ -46,7 +49,8 @@ typedef enum PinpointOnLag
 extern bool pinpoint_enabled;
 extern int	pinpoint_queue_size;	/* kB */
 extern int	pinpoint_queue_memory;	/* kB */
-extern int	pinpoint_channel_memory;	/* kB; chosen by us if negative */
+extern int	pinpoint_channel_memory;	/* kB; if negative, see
+										 * channel_map.c */
 extern int	pinpoint_max_listener_lag;	/* kB; no limit if negative */
 extern int	pinpoint_on_lag;	/* a PinpointOnLag */
 extern int	pinpoint_latency_target;	/* ms */

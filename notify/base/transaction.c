@@ -33,7 +33,7 @@
 PinpointTransaction PinpointMyTransaction = {.phase = PINPOINT_RUNNING};
 
 /*
- * Enter a phase; see the table above.
+ * Change to a phase; the table above contains the valid changes.
  */
 void
 pinpoint_transaction_enter(PinpointPhase phase)

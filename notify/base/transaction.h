@@ -22,21 +22,24 @@ typedef enum PinpointPhase
 	PINPOINT_COMMITTED
 } PinpointPhase;
 
-/* Of this session alone, so there is no lock. */
+/* Local to this session, so it needs no lock. */
 typedef struct PinpointTransaction
 {
 	PinpointPhase phase;
-	struct PinpointBatch *batch;	/* RESERVED to COMMITTED, until it is
-									 * published or withdrawn; NULL if there is
+	struct PinpointBatch *batch;	/* RESERVED to COMMITTED, until it becomes
+									 * ready or is withdrawn; NULL if there is
 									 * none */
-	XLogRecPtr	stamp;			/* COMMITTED, with a batch: its place in the
+	XLogRecPtr	stamp;			/* COMMITTED, with a batch: its position in the
 								 * commit order */
-	bool		entered_channels;	/* SEALED to COMMITTED: in the channel map */
+	bool		entered_channels;	/* SEALED to COMMITTED: it may have
+									 * channels in the channel map */
 
-	/* These outlive the transaction. */
-	bool		changed_channels;	/* its commit was the last thing that happened
-									 * to the channels of this session */
-	bool		channels_in_doubt;	/* PostgreSQL's own list of them may differ */
+	/* The next transactions use these; see listening.c. */
+	bool		changed_channels;	/* LISTENs or UNLISTENs have taken effect;
+									 * reset before the next commit, or at an
+									 * abort */
+	bool		channels_in_doubt;	/* the channels may differ from
+									 * PostgreSQL's own list */
 } PinpointTransaction;
 
 extern PinpointTransaction PinpointMyTransaction;

@@ -93,31 +93,33 @@
 /*
  * All fields are protected by PinpointOrderLock.
  *
- * The ready heap is a leftist heap: a binary tree in which no batch comes before
- * its parent, and the shortest way down from any batch is the one that goes right
- * all the time.  The length of that way, heap_rank, is at most the logarithm of
- * the number of batches below, and it is the only way that inserting and
- * removing go.  (PostgreSQL's pairing heap is faster on average, but when the
- * first of N batches is removed it may take N steps at once.)
+ * The ready heap is a leftist heap: a binary tree in which no batch comes
+ * before its parent, and in which the path of right children is the shortest
+ * path from any batch to a missing child.  Its length is heap_rank, which is
+ * at most the logarithm of the number of batches below.  Insertion and removal
+ * follow only such paths.  (PostgreSQL's pairing heap is faster on average.
+ * But the removal of the first of N batches can take N steps.)
  */
 typedef struct CommitOrder
 {
-	dlist_head	in_flight;		/* batches of transactions that are
-								 * committing, ordered by lower bound */
-	PinpointBatch *ready;		/* heap of batches of committed transactions
-								 * that may still be overtaken, ordered by
-								 * stamp; NULL if empty */
-	uint64		nin_flight;		/* sizes of the two */
+	dlist_head	in_flight;		/* batches whose transactions are committing,
+								 * ordered by lower bound */
+	PinpointBatch *ready;		/* heap of committed batches that are not
+								 * published yet, ordered by stamp; NULL if
+								 * empty */
+	uint64		nin_flight;		/* number of batches in each of the two */
 	uint64		nready;
-	uint64		turn;			/* batches that ever became ready */
+	uint64		turn;			/* number of batches that ever became ready */
 
-	/* While nready is not 0, a counter of positions.c: all up to it is
-	 * published. */
+	/*
+	 * Valid while nready is not 0: all batches that are counted up to this
+	 * value of the counter of positions.c are published.
+	 */
 	uint64		published;
 
 	/*
-	 * The current round: what published becomes, when those nround ready
-	 * batches are published whose turn was this one or before.
+	 * The current round: "published" is set to round_counter when the nround
+	 * ready batches whose turn is at most round_turn are published.
 	 */
 	uint64		round_counter;
 	uint64		round_turn;
@@ -162,7 +164,7 @@ pinpoint_commit_order_shmem_init(void)
 }
 
 /*
- * The first place in the commit order behind all commit records so far.
+ * The first position in the commit order after all commit records so far.
  */
 static XLogRecPtr
 behind_last_record(void)
@@ -171,9 +173,9 @@ behind_last_record(void)
 }
 
 /*
- * Before commit: make the batch of this transaction.
+ * Make the batch of this transaction.  Called before the commit.
  *
- * notifications: PinpointNotification structs, at least one.
+ * notifications: a list of PinpointNotifications, at least one.
  *
  * Errors: out of memory, queue full, disk full.
  */
@@ -200,10 +202,11 @@ pinpoint_commit_order_prepare(List *notifications)
 }
 
 /*
- * Before commit, as the last thing: from now on batches that commit later are
- * held back until this one is published or withdrawn.
+ * Announce the commit of this transaction.  This is the last step before the
+ * commit.  Batches that commit later are held back until this one is ready or
+ * withdrawn.
  *
- * Errors: those of writing WAL.
+ * Errors: out of memory, those of writing WAL.
  */
 void
 pinpoint_commit_order_announce(void)
@@ -222,8 +225,8 @@ pinpoint_commit_order_announce(void)
 }
 
 /*
- * PID of the session whose commit has been under way for longest, 0 if there
- * is none.
+ * PID of the session whose commit was announced first among those in flight; 0
+ * if there is none.
  */
 static int
 oldest_sender(void)
@@ -239,10 +242,11 @@ oldest_sender(void)
 }
 
 /*
- * After the commit record is written: remember where it ended.
+ * Store the position of this transaction in the commit order.  Called after
+ * its commit record is written.
  *
- * XactLastCommitEnd is of an earlier transaction, or of no commit record at
- * all, if this one has no XID.
+ * Without an XID there is no commit record, and XactLastCommitEnd belongs to
+ * an earlier transaction.
  */
 void
 pinpoint_commit_order_stamp(void)
@@ -256,8 +260,9 @@ pinpoint_commit_order_stamp(void)
 }
 
 /*
- * After the locks of a committed transaction are released: publish its batch,
- * and whatever it held back, or leave it to be published by another session.
+ * Move the batch of this transaction to the ready heap, and publish all
+ * batches that can be published.  Called after the commit, when the locks of
+ * the transaction are released.  Does not fail.
  */
 void
 pinpoint_commit_order_publish(void)
@@ -282,8 +287,10 @@ pinpoint_commit_order_publish(void)
 }
 
 /*
- * On a standby, after a commit has been replayed: publish its batch.  Nobody else
- * publishes there, and commits come in their order.
+ * Publish the batch of a replayed transaction.  The startup process of a
+ * standby calls this after it has replayed the commit.  No other process
+ * commits there, and commits are replayed in their order, so there is no need
+ * to wait.  Does not fail.
  */
 void
 pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
@@ -298,8 +305,8 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 }
 
 /*
- * A counter of positions.c: all that is counted up to it is published.  The caller
- * holds PinpointOrderLock.
+ * A value of the counter of positions.c: all batches that are counted up to it
+ * are published.  The caller holds PinpointOrderLock.
  */
 uint64
 pinpoint_commit_order_published(void)
@@ -309,8 +316,8 @@ pinpoint_commit_order_published(void)
 }
 
 /*
- * Publish a heartbeat, which no transaction has sent.  The caller holds
- * PinpointOrderLock; it is released.
+ * Publish a heartbeat, which has no transaction.  The caller holds
+ * PinpointOrderLock exclusively.  This function releases it.
  */
 void
 pinpoint_commit_order_publish_heartbeat(PinpointBatch *batch)
@@ -322,7 +329,9 @@ pinpoint_commit_order_publish_heartbeat(PinpointBatch *batch)
 }
 
 /*
- * The transaction aborts, or the session ends, after it made a batch.
+ * Withdraw the batch of this transaction, if there is one: the transaction
+ * aborts, or the session ends.  Publishes the batches that it held back.  Does
+ * not fail.
  */
 void
 pinpoint_commit_order_withdraw(void)
@@ -348,7 +357,7 @@ leave_in_flight(PinpointBatch *batch)
 }
 
 /*
- * Is a to be published before b?
+ * Must batch a be published before batch b?
  */
 static bool
 comes_before(PinpointBatch *a, PinpointBatch *b)
@@ -359,11 +368,11 @@ comes_before(PinpointBatch *a, PinpointBatch *b)
 }
 
 /*
- * Make one heap of two, each NULL if empty.
+ * Merge two heaps, each NULL if empty.  Returns the new heap.
  *
- * On the way down the right sides of the two are merged as two ordered lists
- * would be; on the way up sides are swapped where the right one has become the
- * longer way.
+ * The paths of right children of the two heaps are merged in order.  After
+ * that, children on this path are swapped where the right one has become the
+ * one with the higher rank.
  */
 static PinpointBatch *
 merge_heaps(PinpointBatch *a, PinpointBatch *b)
@@ -417,7 +426,7 @@ remove_first_ready(void)
 	commit_order->ready = merge_heaps(first->heap.left, first->heap.right);
 	commit_order->nready--;
 
-	/* It is published before the lock is released. */
+	/* The caller publishes it before it releases the lock. */
 	if (first->sequence <= commit_order->round_turn)
 		commit_order->nround--;
 	if (commit_order->nround == 0)
@@ -425,12 +434,15 @@ remove_first_ready(void)
 }
 
 /*
- * All batches of a round are published.
+ * All batches of a round are published: begin the next one.
  */
 static void
 begin_round(void)
 {
-	/* The round may have begun long ago, when the heap was empty. */
+	/*
+	 * The round may have begun long ago, when the heap was empty.  Then
+	 * "published" was set to a higher value since.
+	 */
 	commit_order->published = Max(commit_order->published,
 								  commit_order->round_counter);
 	commit_order->round_counter = pinpoint_positions_counter();
@@ -439,7 +451,7 @@ begin_round(void)
 }
 
 /*
- * Can no commit in flight come before this one any more?
+ * Is it certain that no commit in flight comes before this batch?
  */
 static bool
 may_publish(PinpointBatch *batch)
@@ -456,7 +468,8 @@ may_publish(PinpointBatch *batch)
 }
 
 /*
- * Publish a batch, and note who is to be woken.
+ * Publish a batch, and note the sessions to signal.  The caller holds
+ * PinpointOrderLock exclusively.
  */
 static void
 publish(PinpointBatch *batch)
@@ -479,7 +492,10 @@ publish(PinpointBatch *batch)
 }
 
 /*
- * Put a batch at the end of the log, if it has listeners.
+ * Add a batch to the end of the log, and notify its listeners.  Without a
+ * listener, free its space.
+ *
+ * nfound: result of pinpoint_wakeup_find().
  */
 static void
 append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound)
@@ -496,9 +512,10 @@ append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound)
 }
 
 /*
- * Publish all ready batches that may be, then wake those who listen.
+ * Publish all ready batches that can be published, then signal the sessions
+ * that listen.
  *
- * The caller holds PinpointOrderLock; it is released.
+ * The caller holds PinpointOrderLock exclusively.  This function releases it.
  */
 static void
 publish_ready(void)
@@ -516,14 +533,14 @@ publish_ready(void)
 			count_held_back(batch);
 		publish(batch);
 
-		/* One slow commit may have held back very many. */
+		/* One slow commit may have held back many batches. */
 		pinpoint_wakeup_let_others_in(&in_round);
 	}
 	pinpoint_wakeup_release_and_send();
 }
 
 /*
- * A batch that was held back is about to be published.
+ * Count a batch that was held back and will now be published.
  */
 static void
 count_held_back(PinpointBatch *batch)
@@ -537,7 +554,8 @@ count_held_back(PinpointBatch *batch)
 }
 
 /*
- * The caller holds PinpointOrderLock.
+ * Data for pinpoint.stat_queue.  The caller holds PinpointOrderLock, shared or
+ * exclusive.
  */
 void
 pinpoint_commit_order_stats(PinpointOrderStats *stats)

@@ -13,11 +13,15 @@
 #include "queue/batch.h"
 #include "nodes/pg_list.h"
 
-/* What is in commit_order.c; see the view pinpoint.stat_queue. */
+/*
+ * The number of batches that are not published; see the view
+ * pinpoint.stat_queue.
+ */
 typedef struct PinpointOrderStats
 {
-	uint64		in_flight;		/* batches whose transaction is committing */
-	uint64		held_back;		/* committed, but may still be overtaken */
+	uint64		in_flight;		/* batches whose transactions are committing */
+	uint64		held_back;		/* committed batches that are not published
+								 * yet */
 } PinpointOrderStats;
 
 extern Size pinpoint_commit_order_shmem_size(void);

@@ -45,9 +45,10 @@ static void sync_new_files(void);
 static bool is_large(SMgrRelation file);
 
 /*
- * To be called in XACT_EVENT_PRE_COMMIT, when no user code runs any more.
+ * Execute the steps.  Called in XACT_EVENT_PRE_COMMIT, after the last user
+ * code.
  *
- * Errors: whatever the commit itself could fail with.
+ * Errors: out of memory, and those that these steps of the commit can raise.
  */
 void
 pinpoint_early_commit_work(void)
@@ -61,10 +62,11 @@ pinpoint_early_commit_work(void)
 /*
  * ON COMMIT DELETE ROWS and ON COMMIT DROP.
  *
- * PostgreSQL will not drop again what is dropped.  It truncates a table in every
- * transaction that has accessed any temporary one, which it learns from a flag
- * that is set wherever one is opened.  They have been truncated now, so the flag
- * goes; should another library's callback still open one, it will be back.
+ * PostgreSQL does not drop a table again that is dropped here.  It truncates
+ * tables if a flag shows that the transaction has opened a temporary table.
+ * All of them are truncated here, so the flag is cleared.  If a callback of
+ * another library opens a temporary table later, PostgreSQL sets the flag
+ * again.
  */
 static void
 empty_temporary_tables(void)
@@ -74,9 +76,10 @@ empty_temporary_tables(void)
 }
 
 /*
- * Write and sync the files that PostgreSQL will have to sync before the commit
- * record.  It will do so again, since it does not know of this, but then finds
- * nothing dirty.  Files that are small go to the WAL instead, and are left to it.
+ * Write and sync the files that PostgreSQL must sync before the commit record.
+ * PostgreSQL will sync them again, because it does not know of this, but will
+ * find no dirty page.  PostgreSQL writes small files to the WAL instead: they
+ * are skipped here.
  */
 static void
 sync_new_files(void)
@@ -87,7 +90,7 @@ sync_new_files(void)
 								 sizeof(SMgrRelation));
 	int			nlarge = 0;
 
-	/* All zero is the end. */
+	/* The last element is all zero. */
 	SerializePendingSyncs(size, (char *) files);
 	for (PinpointRelFile *file = files; PINPOINT_REL_NUMBER(*file) != 0; file++)
 	{
@@ -103,7 +106,8 @@ sync_new_files(void)
 }
 
 /*
- * Will PostgreSQL sync this file, and not log it?
+ * Will PostgreSQL sync this file because of its size, instead of writing it to
+ * the WAL?
  */
 static bool
 is_large(SMgrRelation file)

@@ -62,8 +62,10 @@ static void send_to_database(Oid dboid, PinpointBatchLayout *layout);
 static void write_payload(char *payload, uint64 published);
 
 /*
- * In the waker: send heartbeats if it is time.  Returns in how many milliseconds it
- * will be, -1 if never.
+ * Send heartbeats if they are due.  Called by the waker.
+ *
+ * Returns the number of milliseconds until the next ones are due, or -1 if
+ * heartbeats are off.
  *
  * Errors: out of memory.
  */
@@ -74,7 +76,7 @@ pinpoint_heartbeat_send(void)
 	TimestampTz now;
 	long		wait;
 
-	/* Where not all is counted, silence is what listeners have to notice. */
+	/* If not all notifications are counted, no heartbeat must be sent. */
 	if (pinpoint_heartbeat_interval == 0 ||
 		(RecoveryInProgress() && !pinpoint_positions_replicates()))
 		return -1;
@@ -83,7 +85,7 @@ pinpoint_heartbeat_send(void)
 	wait = milliseconds_until(TimestampTzPlusMilliseconds(last,
 														  pinpoint_heartbeat_interval));
 
-	/* A clock that was set back must not silence us. */
+	/* Do not wait if the clock was set back. */
 	if (wait > 0 && now >= last)
 		return wait;
 
@@ -120,8 +122,8 @@ send_to_all(void)
 }
 
 /*
- * The batch of one heartbeat: the payload is filled in later, and has this length
- * always.
+ * The layout of the batch of a heartbeat.  The payload has a constant length,
+ * and is written later.
  */
 static PinpointBatchLayout *
 make_layout(void)

@@ -106,20 +106,24 @@
 #include "commit/positions.h"
 #include "wakeup/channel_map.h"
 
-/* Places of channels; a power of two. */
+/* Number of places; a power of two. */
 #define NPLACES			65536
 
 /*
- * Up to so many channels of a transaction are kept as a list of places, more as a set
- * of bits.
+ * The places of a transaction are stored as a list if it has at most this many
+ * channels, otherwise as a bitmap.
  */
 #define MAX_LISTED		64
 
 /*
- * counter, floor and places are written under PinpointOrderLock, and read without.
- * incarnation is constant.  replicates is written by the startup process: is
- * pinpoint.replicate on in the configuration of this standby, and has the primary not
- * said that it is off there?
+ * counter, floor and places are written under PinpointOrderLock, and read
+ * without it.
+ *
+ * incarnation is constant.
+ *
+ * replicates is written by the startup process, and read without a lock.  It
+ * is 1 if pinpoint.replicate is on in the configuration of this standby, and
+ * the primary has not reported that it does not replicate.
  */
 typedef struct Positions
 {
@@ -133,8 +137,9 @@ typedef struct Positions
 static Positions *positions = NULL;
 
 /*
- * The places of the transaction that this process is going to count: nlisted in
- * listed[], or if that is -1, those whose bits are set.
+ * The places of the transaction that this process will count next: the first
+ * nlisted elements of listed[], or, if nlisted is -1, the bits that are set in
+ * place_bits.
  */
 static int	nlisted = 0;
 static uint16 listed[MAX_LISTED];
@@ -153,7 +158,10 @@ pinpoint_positions_shmem_size(void)
 }
 
 /*
- * In the postmaster, at start and at restart after a crash.
+ * Create the positions.  The postmaster calls this at start and at restart
+ * after a crash.
+ *
+ * Errors: FATAL, if there are no random numbers.
  */
 void
 pinpoint_positions_shmem_init(void)
@@ -172,7 +180,7 @@ pinpoint_positions_shmem_init(void)
 	pg_atomic_init_u64(&positions->counter, 0);
 	pg_atomic_init_u64(&positions->floor, 0);
 
-	/* The floor need not be raised, as nobody has got a position yet. */
+	/* The floor stays 0, because no client has a valid position yet. */
 	pg_atomic_init_u32(&positions->replicates,
 					   pinpoint_replicate_notifications ? 1 : 0);
 	for (int i = 0; i < NPLACES; i++)
@@ -180,7 +188,9 @@ pinpoint_positions_shmem_init(void)
 }
 
 /*
- * The place of a channel.  hash: pinpoint_channel_hash().
+ * The place of a channel in a database.
+ *
+ * hash: pinpoint_channel_hash() of the channel.
  */
 static int
 place_of(Oid dboid, uint32 hash)
@@ -189,7 +199,8 @@ place_of(Oid dboid, uint32 hash)
 }
 
 /*
- * The place of this database as a whole: that of the empty name, which no channel has.
+ * The place of this database: the place of the empty name, which is not a
+ * valid name of a channel.
  */
 static int
 place_of_database(void)
@@ -198,8 +209,9 @@ place_of_database(void)
 }
 
 /*
- * Find out the places of a batch that this process is going to count, before its
- * transaction commits or, on a standby, before PinpointOrderLock is taken.
+ * Compute the places of a batch that this process will count.  Called before
+ * the commit of its transaction or, on a standby, before PinpointOrderLock is
+ * acquired.  Does not fail.
  */
 void
 pinpoint_positions_prepare(PinpointBatch *batch)
@@ -224,7 +236,7 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 		{
 			listed[i] = (uint16) place;
 
-			/* For the same reason as in touch_places(). */
+			/* See touch_places(). */
 			(void) pg_atomic_read_u64(&positions->places[place]);
 		}
 		else
@@ -236,9 +248,10 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 }
 
 /*
- * The first access of a process to a page is a page fault: not with the lock held.  So
- * the pages of all places whose bits are set are touched before.  The 64 places of a
- * word are on two pages at most.
+ * Read one place on each page that contains places of the transaction.  The
+ * first access of a process to a page is a page fault, which must not happen
+ * while the lock is held.  The 64 places of a word of the bitmap are on at
+ * most two pages.
  */
 static void
 touch_places(void)
@@ -257,8 +270,9 @@ touch_places(void)
 }
 
 /*
- * Count the transaction that was prepared.  It is visible to all new snapshots.  The
- * caller holds PinpointOrderLock.
+ * Count the transaction of the last pinpoint_positions_prepare().  It is
+ * visible to all new snapshots.  The caller holds PinpointOrderLock
+ * exclusively.
  */
 void
 pinpoint_positions_count(void)
@@ -277,8 +291,9 @@ pinpoint_positions_count(void)
 }
 
 /*
- * A transaction of this database, which is visible to all new snapshots, has notified
- * PostgreSQL's own way: all channels of the database have changed.  Does not fail.
+ * Count a transaction of this database that has used PostgreSQL's own queue:
+ * all channels of the database have changed.  The transaction is visible to
+ * all new snapshots.  Does not fail.
  */
 void
 pinpoint_positions_count_database(void)
@@ -316,7 +331,7 @@ set_places(uint64 number)
 }
 
 /*
- * The number of the last transaction that was counted.  Needs no lock.
+ * The number of the last counted transaction.  Needs no lock.
  */
 uint64
 pinpoint_positions_counter(void)
@@ -325,8 +340,9 @@ pinpoint_positions_counter(void)
 }
 
 /*
- * Transactions that are visible by now may not have been counted: since positions
- * that were given before, all channels have changed.  Does not fail.
+ * Raise the floor: all channels have changed since all positions that were
+ * given until now.  Called after transactions that may not have been counted
+ * are visible.  Does not fail.
  */
 void
 pinpoint_positions_raise_floor(void)
@@ -337,7 +353,7 @@ pinpoint_positions_raise_floor(void)
 }
 
 /*
- * The same.  The caller holds PinpointOrderLock.
+ * The same.  The caller holds PinpointOrderLock exclusively.
  */
 void
 pinpoint_positions_raise_floor_locked(void)
@@ -350,7 +366,8 @@ pinpoint_positions_raise_floor_locked(void)
 }
 
 /*
- * On a standby: is all that is replayed counted?  Needs no lock.
+ * On a standby: are all notifications of the primary counted here, as far as
+ * this server can know?  Needs no lock.
  */
 bool
 pinpoint_positions_replicates(void)
@@ -359,8 +376,8 @@ pinpoint_positions_replicates(void)
 }
 
 /*
- * On a standby, in the startup process: from now on it is, or is not.  If it is, the
- * caller has raised the floor.
+ * Set the result of pinpoint_positions_replicates().  The startup process
+ * calls this.  It raises the floor before it sets "true".
  */
 void
 pinpoint_positions_set_replicates(bool replicates)
@@ -370,9 +387,9 @@ pinpoint_positions_set_replicates(bool replicates)
 }
 
 /*
- * The text of a position of this server.
+ * Write the text of a position of this server.
  *
- * text: PINPOINT_POSITION_LENGTH + 1 bytes.
+ * text: an array of PINPOINT_POSITION_LENGTH + 1 bytes.
  */
 void
 pinpoint_positions_format(uint64 counter, char *text)
@@ -385,9 +402,10 @@ pinpoint_positions_format(uint64 counter, char *text)
 }
 
 /*
- * Read the text of a position.  Returns false if it is none.
+ * Parse the text of a position.  Returns false if it is not valid.
  *
- * counter: its counter.  known: is it a position of this server since its start?
+ * *counter: set to its counter.  *known: set to true if it is a position of
+ * this server since its shared memory was created, otherwise to false.
  */
 bool
 pinpoint_positions_parse(const char *text, uint64 *counter, bool *known)
@@ -407,7 +425,8 @@ pinpoint_positions_parse(const char *text, uint64 *counter, bool *known)
 }
 
 /*
- * A number of 16 hexadecimal digits.
+ * Parse a number of 16 hexadecimal digits, and move the cursor after it.
+ * Returns false if it is not valid.
  */
 static bool
 read_hex(const char **cursor, uint64 *number)
@@ -428,15 +447,15 @@ read_hex(const char **cursor, uint64 *number)
 }
 
 /*
- * Begin to look which channels have changed: read the next position, which has to
- * come before all places.
+ * Begin to query which channels have changed.  This reads the next position,
+ * which must be read before any place.
  */
 void
 pinpoint_positions_begin_look(PinpointLook *look)
 {
 	/*
-	 * The end of recovery raises the floor before it is seen here, and so does
-	 * the startup process before it sets replicates.
+	 * The end of recovery raises the floor before RecoveryInProgress() returns
+	 * false.  The startup process raises it before it sets "replicates".
 	 */
 	look->all = RecoveryInProgress() && !pinpoint_positions_replicates();
 	pg_read_barrier();
@@ -445,8 +464,8 @@ pinpoint_positions_begin_look(PinpointLook *look)
 }
 
 /*
- * Have all channels of this database changed since a position with this counter?  The
- * caller has begun to look.
+ * Have all channels of this database changed since a position with this
+ * counter?  Called after pinpoint_positions_begin_look().
  */
 bool
 pinpoint_positions_all_changed(uint64 counter)
@@ -456,7 +475,8 @@ pinpoint_positions_all_changed(uint64 counter)
 }
 
 /*
- * If not, was this one notified since then?
+ * Has this channel changed since a position with this counter?  Called if
+ * pinpoint_positions_all_changed() returns false.
  */
 bool
 pinpoint_positions_changed(const char *channel, uint64 counter)

@@ -12,14 +12,14 @@
 
 #include "queue/batch.h"
 
-/* Bytes of a position in text form, without the terminating zero. */
+/* Length of the text of a position, in bytes, without the terminating zero. */
 #define PINPOINT_POSITION_LENGTH	50
 
-/* What changed_since() compares with; see pinpoint_positions_begin_look(). */
+/* The start of a query; see pinpoint_positions_begin_look(). */
 typedef struct PinpointLook
 {
 	uint64		counter;		/* the next position */
-	bool		all;			/* nothing is known: all channels have changed */
+	bool		all;			/* all channels have changed */
 } PinpointLook;
 
 extern Size pinpoint_positions_shmem_size(void);

@@ -39,8 +39,8 @@
 static void write_status(const char *status);
 
 /*
- * Called by the waker now and then: write whether this server replicates, if it is a
- * primary and has not said so yet.
+ * Write and flush the message, if this server is a primary and this process
+ * has not written the current status yet.  The waker calls this repeatedly.
  *
  * Errors: those of writing WAL.
  */

@@ -42,7 +42,9 @@
 #include "base/compat.h"
 #include "commit/wal_messages.h"
 
-/* When a message has so many bytes, another one is begun. */
+/*
+ * If a message has more bytes than this, the next line begins a new message.
+ */
 #define PIECE_SIZE		(256 * 1024)
 
 static void begin_message(StringInfo message, PinpointBatch *batch,
@@ -52,9 +54,9 @@ static XLogRecPtr send_message(StringInfo message);
 static void mark_commit_record(void);
 
 /*
- * Before commit: write a batch of this transaction into the WAL.
+ * Write a batch of this transaction to the WAL.  Called before the commit.
  *
- * Errors: those of writing WAL.
+ * Errors: out of memory, those of writing WAL.
  */
 void
 pinpoint_wal_messages_write(PinpointBatch *batch)
@@ -100,19 +102,20 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 	mark_commit_record();
 
 	/*
-	 * A commit that still has much to flush would hold back others; see
-	 * early_commit_work.c.
+	 * Flush a large batch before the commit is announced: a long flush after
+	 * that would hold back other notifications; see early_commit_work.c.
 	 */
 	if (nmessages > 0)
 		XLogFlush(end);
 }
 
 /*
- * Before the commit of a transaction that creates the extension: let standbys know, as
- * notifications of this database were not counted before.  They take a message
- * whose beginning is missing for one that cannot be told in full, which is right.
+ * Write a message for a transaction that creates the extension.  Called before
+ * its commit.  Earlier notifications of this database were not counted on
+ * standbys.  The message seems to be one whose beginning is missing.  So a
+ * standby raises the floor of positions at the commit; see positions.c.
  *
- * Errors: those of writing WAL.
+ * Errors: out of memory, those of writing WAL.
  */
 void
 pinpoint_wal_messages_write_floor(void)
@@ -156,7 +159,7 @@ append_line(StringInfo message, const char *string)
 }
 
 /*
- * Returns where the record ends.
+ * Insert a message into the WAL.  Returns the end of the record.
  */
 static XLogRecPtr
 send_message(StringInfo message)
@@ -169,8 +172,7 @@ send_message(StringInfo message)
 	};
 
 	/*
-	 * As in LogLogicalMessage(): it belongs to a transaction, so there is
-	 * one.
+	 * As in LogLogicalMessage(): the message needs a transaction with an ID.
 	 */
 	(void) GetCurrentTransactionId();
 
@@ -184,14 +186,15 @@ send_message(StringInfo message)
 }
 
 /*
- * Have the commit record of this transaction say that there may be messages of ours
- * before it.  A standby that began to replay between the two has not seen them, and
- * learns of them by this; see replay.c.
+ * Mark the commit record of this transaction: messages of this library may
+ * precede it.  A standby that began to replay after these messages detects by
+ * the mark that it has not seen them; see replay.c.
  *
- * A commit record has no field for that.  But it can say that the transaction has held
- * an AccessExclusiveLock, which only makes a standby look for such a lock and find none.
- * PostgreSQL itself says so, without knowing, for every prepared transaction.  The flag
- * belongs to the transaction, and PostgreSQL clears it when the next one begins.
+ * A commit record has no field for this.  But it has a flag for "the
+ * transaction has held an AccessExclusiveLock".  If there was no such lock, a
+ * standby searches for one and finds none, which has no other effect.
+ * PostgreSQL itself sets the flag for every prepared transaction.  PostgreSQL
+ * clears it at the start of the next transaction.
  */
 static void
 mark_commit_record(void)

@@ -13,18 +13,21 @@
 #include "queue/batch.h"
 
 /*
- * Prefix of our logical messages.  It ends with one zero more than a prefix has
- * that comes from SQL, so nobody can write such a message by
- * pg_logical_emit_message().  Who reads messages does not see the difference.
+ * Prefix of our logical messages.  It ends with one more zero byte than a
+ * prefix from SQL, so pg_logical_emit_message() cannot write such a message.
+ * For programs that read messages, the prefix is "pg_pinpoint".
  */
 #define PINPOINT_MESSAGE_PREFIX		"pg_pinpoint\0"
 
-/* The form of a message; a standby ignores what it does not know. */
+/*
+ * Version of the format of a message.  A standby disconnects listeners if it
+ * receives a higher version; see replay.c.
+ */
 #define PINPOINT_MESSAGE_VERSION	1
 
 /*
- * A message that tells whether a server replicates belongs to no transaction and to no
- * database, and is one of these; see replication_status.c.
+ * Messages without a transaction and without a database, which report whether
+ * a server replicates; see replication_status.c.
  */
 #define PINPOINT_STATUS_ON			"1 replicate on\n"
 #define PINPOINT_STATUS_OFF			"1 replicate off\n"

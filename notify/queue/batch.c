@@ -32,14 +32,15 @@
 #include "queue/batch.h"
 
 /*
- * A transaction with very many notifications may have as many channels, or a
- * few.  The table of channels begins with room for so many at most.
+ * The hash table of channels is created with space for at most this many.  A
+ * transaction with very many notifications may have as many channels, or only
+ * a few.
  */
 #define MAX_CHANNELS_EXPECTED	16384
 
 /*
- * A channel of the batch, by the place of its first notification in the list of
- * notifications.
+ * A channel of the batch.  "first" is the index of its first notification in
+ * the list of notifications.
  */
 typedef struct ChannelNumber
 {
@@ -73,7 +74,7 @@ static Size listeners_size(uint32 nlisteners);
 static Size assignments_size(uint16 max_assignments);
 
 /*
- * Of the notifications at two places of the list, or at one.
+ * Do the notifications at two indexes of the list have the same channel?
  */
 static bool
 same_channel(List *notifications, uint32 a, uint32 b)
@@ -92,7 +93,7 @@ channel_hash_at(List *notifications, uint32 place)
 }
 
 /*
- * Bytes that a string of len bytes takes within a batch.
+ * Bytes of the record of a string of len bytes.
  */
 static Size
 record_size(Size len)
@@ -109,7 +110,7 @@ write_record(char *cursor, uint32 number, const char *string, Size len)
 }
 
 /*
- * Bytes that slot numbers take at the end of a batch.
+ * Bytes of the slot numbers at the end of a batch.
  */
 static Size
 listeners_size(uint32 nlisteners)
@@ -118,7 +119,7 @@ listeners_size(uint32 nlisteners)
 }
 
 /*
- * Bytes that PinpointAssignments take before them.
+ * Bytes of the PinpointAssignments before the slot numbers.
  */
 static Size
 assignments_size(uint16 max_assignments)
@@ -127,10 +128,12 @@ assignments_size(uint16 max_assignments)
 }
 
 /*
- * Work out the batch of a transaction: its channels, and its size.
+ * Compute the layout of the batch of a transaction: its channels and its size.
  *
- * notifications: PinpointNotification structs, at least one.  The result is in
- * the current memory context.
+ * notifications: a list of PinpointNotifications, at least one.  The result is
+ * allocated in the current memory context.
+ *
+ * Errors: out of memory.
  */
 PinpointBatchLayout *
 pinpoint_batch_layout(List *notifications)
@@ -152,7 +155,7 @@ pinpoint_batch_layout(List *notifications)
 
 		size = add_size(size, record_size(n->payload_len));
 
-		/* The usual case, all on one channel, needs no hash table. */
+		/* A hash table is needed only if there is more than one channel. */
 		if (place == 0)
 		{
 			layout->channels[layout->nchannels++] = n;
@@ -197,10 +200,10 @@ pinpoint_batch_layout(List *notifications)
 }
 
 /*
- * Let the batch contain the slots of listeners that were found before commit.
+ * Add the slots of listeners that were found before the commit to a layout.
  *
- * slots: nslots numbers, kept until the batch is written.  joined: see
- * PinpointBatch.
+ * slots: nslots slot numbers, which must exist until the batch is written.
+ * joined: see PinpointBatch.
  */
 void
 pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
@@ -215,7 +218,7 @@ pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
 }
 
 /*
- * Let the batch have room for so many PinpointAssignments.
+ * Add space for max_assignments PinpointAssignments to a layout.
  */
 void
 pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout, uint16 max_assignments)
@@ -227,7 +230,7 @@ pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout, uint16 max_as
 }
 
 /*
- * Fill in a batch, for which there is as much room as its layout says.
+ * Write a batch.  batch->size is set, and is at least layout->size.
  */
 void
 pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
@@ -270,7 +273,9 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 }
 
 /*
- * Size of a batch, given that of its body: its channels and notifications.
+ * Size of a batch without slot numbers, in bytes.
+ *
+ * body_size: size of its body, which are its channels and notifications.
  */
 Size
 pinpoint_batch_size_of_body(Size body_size, uint16 max_assignments)
@@ -286,7 +291,7 @@ body(PinpointBatch *batch)
 }
 
 /*
- * Size of the body of a batch.
+ * Size of the body of a batch, in bytes.
  */
 Size
 pinpoint_batch_body_size(PinpointBatch *batch)
@@ -295,7 +300,7 @@ pinpoint_batch_body_size(PinpointBatch *batch)
 }
 
 /*
- * Where in the body the record of a string begins.
+ * Offset of the record of a channel or payload in the body of its batch.
  */
 Size
 pinpoint_batch_offset(PinpointBatch *batch, const char *string)
@@ -304,8 +309,8 @@ pinpoint_batch_offset(PinpointBatch *batch, const char *string)
 }
 
 /*
- * Begin to put a batch together.  All its fields of the first group, but those that
- * have to do with listeners, are there.
+ * Begin to assemble a batch.  The caller has set size, dboid, sender_pid,
+ * nchannels, nnotifications and max_assignments.
  */
 void
 pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
@@ -320,7 +325,7 @@ pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
 }
 
 /*
- * Are all channels there, so that notifications follow?
+ * Has the batch all its channels, so that the next record is a notification?
  */
 bool
 pinpoint_batch_has_channels(PinpointBatchWriter *writer)
@@ -329,8 +334,9 @@ pinpoint_batch_has_channels(PinpointBatchWriter *writer)
 }
 
 /*
- * Where the next channel or payload is to be written, and how many bytes it may have,
- * without its final zero.  NULL if there can be no other one.
+ * The address for the next channel or payload, or NULL if there is no space.
+ *
+ * *available: maximum number of bytes of it, without the terminating zero.
  */
 char *
 pinpoint_batch_next_string(PinpointBatchWriter *writer, Size *available)
@@ -345,10 +351,13 @@ pinpoint_batch_next_string(PinpointBatchWriter *writer, Size *available)
 }
 
 /*
- * That string is there, and has len bytes: it is a channel, or the payload of a
- * notification on the channel with this number.
+ * Complete the record of the string that was written at the address from
+ * pinpoint_batch_next_string().
  *
- * Returns false, and adds nothing, if that cannot be.
+ * number: for a notification, the number of its channel.  len: bytes of the
+ * string.
+ *
+ * Returns false, and adds nothing, if the record is invalid.
  */
 bool
 pinpoint_batch_add_record(PinpointBatchWriter *writer, uint32 number, Size len)
@@ -378,7 +387,7 @@ pinpoint_batch_add_record(PinpointBatchWriter *writer, uint32 number, Size len)
 }
 
 /*
- * Is all there?
+ * Has the batch all its channels and notifications, and do they fill its body?
  */
 bool
 pinpoint_batch_is_complete(PinpointBatchWriter *writer)
@@ -392,8 +401,9 @@ pinpoint_batch_is_complete(PinpointBatchWriter *writer)
 }
 
 /*
- * The channels of a batch: the first, and the one behind another.  There are
- * nchannels of them; "the one behind the last" is where its notifications are.
+ * The first channel of a batch, and the channel after a given one.  A batch
+ * has nchannels channels.  The result for the last channel is an argument of
+ * pinpoint_batch_read().
  */
 const char *
 pinpoint_batch_first_channel(PinpointBatch *batch)
@@ -408,7 +418,7 @@ pinpoint_batch_next_channel(const char *channel)
 }
 
 /*
- * pinpoint_channel_hash() of a channel of a batch, without computing it.
+ * pinpoint_channel_hash() of a channel of a batch, as stored there.
  */
 uint32
 pinpoint_batch_channel_hash(const char *channel)
@@ -420,8 +430,9 @@ pinpoint_batch_channel_hash(const char *channel)
 }
 
 /*
- * Begin to read the notifications of a batch, given what comes behind its last
- * channel.
+ * Begin to read the notifications of a batch.
+ *
+ * channels_end: pinpoint_batch_next_channel() of its last channel.
  */
 void
 pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
@@ -432,8 +443,9 @@ pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
 }
 
 /*
- * The next payload, and the number of its channel, counted from 0; NULL at the
- * end.
+ * The next payload, or NULL at the end.
+ *
+ * *channel: number of its channel, counted from 0.
  */
 const char *
 pinpoint_batch_read_next(PinpointBatchReader *reader, uint32 *channel)
@@ -449,7 +461,7 @@ pinpoint_batch_read_next(PinpointBatchReader *reader, uint32 *channel)
 }
 
 /*
- * The nlisteners slot numbers of a batch.
+ * The slot numbers of a batch: nlisteners of them.
  */
 const int  *
 pinpoint_batch_listeners(PinpointBatch *batch)
@@ -459,7 +471,8 @@ pinpoint_batch_listeners(PinpointBatch *batch)
 }
 
 /*
- * The max_assignments PinpointAssignments of a batch, of which nassignments are in use.
+ * The PinpointAssignments of a batch: max_assignments, of which nassignments
+ * are in use.
  */
 PinpointAssignment *
 pinpoint_batch_assignments(PinpointBatch *batch)

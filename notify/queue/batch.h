@@ -19,34 +19,43 @@
 #include "base/request.h"
 
 /*
- * The fixed part of a batch in the message log; see batch.c for what follows.
+ * The fixed part of a batch in the message log; see batch.c for the rest.
  *
- * The contents and the fields of the first group are written by the sending
- * session before its commit and never change afterwards.  The other fields are
- * protected by PinpointOrderLock.
+ * The sender writes the fields of the first group and the contents before its
+ * commit.  They do not change after that.  For a heartbeat, the waker writes
+ * them; for a replayed transaction, the startup process.
+ *
+ * The other fields are protected by PinpointOrderLock until the batch is
+ * published.  After that only "next" changes, once; see
+ * pinpoint_message_log_after().  Readers that have pinned the batch need no
+ * lock.
  */
 typedef struct PinpointBatch
 {
-	/* written once, by the sender */
-	Size		size;			/* bytes taken in the log, MAXALIGNed */
+	/* constant */
+	Size		size;			/* bytes of the batch in the log, MAXALIGNed */
 	Oid			dboid;			/* database of the sender */
-	int32		sender_pid;		/* what the listener is told */
-	uint32		nchannels;		/* channel names that follow */
-	uint32		nnotifications; /* notifications that follow those */
-	uint32		nlisteners;		/* slots that follow those, of listeners that
-								 * were found before commit; see wakeup.c */
-	uint16		max_assignments;		/* PinpointAssignments that follow, see sharing.c */
+	int32		sender_pid;		/* for the message to the client */
+	uint32		nchannels;		/* number of channels that follow */
+	uint32		nnotifications; /* number of notifications after the
+								 * channels */
+	uint32		nlisteners;		/* number of slots at the end: the listeners
+								 * that were found before the commit; see
+								 * wakeup.c */
+	uint16		max_assignments;	/* number of PinpointAssignments before
+									 * these slots; see sharing.c */
 
 	/*
-	 * Protected by PinpointOrderLock.  A batch that is in flight or published
-	 * is in a list, one that is ready is in a heap.
+	 * A batch in flight or published is in a list, a ready batch is in a heap.
 	 */
-	uint16		nassignments;			/* in use of max_assignments, see sharing.c */
-	uint64		joined;			/* of the first group: which listeners those
-								 * slots can be */
+	uint16		nassignments;	/* number of PinpointAssignments in use */
+	uint64		joined;			/* set with the first group: number of the last
+								 * LISTEN before the look-up of listeners; see
+								 * wakeup.c.  pinpoint_wakeup_find_replayed()
+								 * sets it later, without a lock. */
 	union
 	{
-		dlist_node	in_flight;	/* in flight: in that list */
+		dlist_node	in_flight;	/* in flight: link of the list */
 		struct
 		{
 			struct PinpointBatch *left;
@@ -54,38 +63,42 @@ typedef struct PinpointBatch
 		}			heap;		/* ready */
 		struct
 		{
-			struct PinpointBatch *next; /* published: the one after it */
-			uint64		epoch;	/* likewise: see message_log.c */
+			struct PinpointBatch *next;	/* published: the next one */
+			uint64		epoch;	/* published: see message_log.c */
 		};
 	};
 	union
 	{
-		XLogRecPtr	order;		/* in flight: lower bound of the commit
-								 * record; ready: its end */
-		TimestampTz published_at;	/* published: when */
+		XLogRecPtr	order;		/* in flight: lower bound; ready: stamp; see
+								 * commit_order.c */
+		TimestampTz published_at;	/* published: time of publication */
 	};
 	union
 	{
-		uint64		turn;		/* ready: number of its turn among equals */
+		uint64		turn;		/* ready: number of the batch, in the order in
+								 * which batches became ready */
 		uint64		sequence;	/* published: number of publication */
 	};
 	union
 	{
-		TimestampTz held_back_since;	/* ready: since when it waits for a
-										 * slower commit; 0 if it does not */
+		TimestampTz held_back_since;	/* ready: the time since when it waits
+										 * for a slower commit; 0 if it does
+										 * not */
 		uint64		position;	/* published: bytes published before it */
 	};
-	uint32		heap_rank;		/* see commit_order.c */
-	uint32		all_share_from; /* all who share a channel get what it has on
-								 * it, from the channel with this number on */
+	uint32		heap_rank;		/* ready: see commit_order.c */
+	uint32		all_share_from; /* all sharing sessions receive the
+								 * notifications on channels with this number
+								 * or a higher one */
 } PinpointBatch;
 
 /*
- * Who gets the notifications of a batch on a channel that sessions share.
+ * A session that receives the notifications of a batch on a shared channel.
  *
- * The channel is written with PinpointOrderLock held, before the batch is
- * published.  The receiver is a slot number and flags; it is read without a lock,
- * and changed by the session that it says, or before publication.
+ * The channel is written under PinpointOrderLock, before the batch is
+ * published.  The receiver is a slot number with flags.  It is written at that
+ * time, too, and later only by the session that it identifies.  Other sessions
+ * read it without a lock.
  */
 typedef struct PinpointAssignment
 {
@@ -93,7 +106,7 @@ typedef struct PinpointAssignment
 	pg_atomic_uint32 receiver;
 } PinpointAssignment;
 
-/* What a batch is going to contain, worked out before there is room for it. */
+/* The layout of a batch, computed before space is reserved for it. */
 typedef struct PinpointBatchLayout
 {
 	Size		size;			/* of the whole batch, MAXALIGNed */
@@ -102,25 +115,26 @@ typedef struct PinpointBatchLayout
 	uint32		nchannels;
 	uint32	   *numbers;		/* channel of each notification; NULL if all
 								 * are on the first */
-	int		   *listeners;		/* slots found before commit; NULL if nobody
-								 * has looked */
-	uint32		nlisteners;		/* their number */
+	int		   *listeners;		/* slots found before the commit; NULL if the
+								 * listeners are looked up at publication */
+	uint32		nlisteners;		/* number of these slots */
 	uint64		joined;			/* see PinpointBatch */
-	uint16		max_assignments;		/* likewise */
+	uint16		max_assignments;	/* see PinpointBatch */
 } PinpointBatchLayout;
 
-/* A batch that is put together from its channels and notifications; see replay.c. */
+/* The state of a batch while it is assembled; see replay.c. */
 typedef struct PinpointBatchWriter
 {
 	PinpointBatch *batch;
-	uint64		nrecords;		/* channels and notifications that are there */
-	Size		written;		/* bytes of its body that they take */
+	uint64		nrecords;		/* number of channels and notifications in
+								 * it */
+	Size		written;		/* bytes of its body that they use */
 } PinpointBatchWriter;
 
-/* A place among the notifications of a batch. */
+/* A position among the notifications of a batch. */
 typedef struct PinpointBatchReader
 {
-	uint32		remaining;		/* notifications still to come */
+	uint32		remaining;		/* number of notifications not read yet */
 	const char *cursor;			/* the next one */
 } PinpointBatchReader;
 

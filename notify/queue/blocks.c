@@ -21,8 +21,9 @@
  * batches is added to the list of its epoch, as this epoch cannot change any more.
  * When an epoch is no longer kept, the blocks in its list are free.
  *
- * The space of withdrawn batches, and of batches without listeners, is free when their
- * block contains no unpublished batch any more.
+ * The space of withdrawn batches, and of batches without listeners, is free
+ * when their block is free.  At the end of the open block, it is reused when
+ * the block contains no unpublished batch any more.
  *
  * The work of one call is bounded by the number of blocks (MAX_BLOCKS).  Nearly
  * always, it is the work for one or two blocks.
@@ -54,27 +55,30 @@ typedef struct Block
 } Block;
 
 /*
- * The fields of the first group are constant, though what the arrays contain is not.
- * All else is protected by PinpointOrderLock.
+ * The fields of the first group are constant, but not the contents of the
+ * arrays.  All others are protected by PinpointOrderLock, except that
  * pinpoint_blocks_use_file() reads nfile_blocks without it.
  */
 typedef struct LogBlocks
 {
 	Size		capacity;		/* bytes of the whole range */
-	Size		memory;			/* bytes of it that need no file */
+	Size		memory;			/* bytes at its beginning that need no file */
 	Size		block_size;		/* a power of two */
 	int			nblocks;		/* the last one may be smaller */
 	int			nepochs;		/* length of epoch_lists */
-	Block	   *blocks;			/* nblocks of them */
+	Block	   *blocks;			/* array of nblocks elements */
 	int32	   *epoch_lists;	/* first block, by epoch modulo nepochs */
 	uint64	   *free_bits;		/* a bit for each block, set if it is free */
 
 	int			open;			/* the open block, NO_BLOCK if none */
-	Size		cursor;			/* where in it the next batch begins */
-	Size		published_end;	/* where the last published batch in it ends;
-								 * valid if its epoch is kept */
-	int			nused;			/* blocks in use, the open one included */
-	int			nfile_blocks;	/* those among them that need the file */
+	Size		cursor;			/* offset in the range for the next batch in
+								 * it */
+	Size		published_end;	/* highest end of a published batch in it, as
+								 * an offset in the range; valid if its epoch
+								 * is kept */
+	int			nused;			/* number of blocks in use, including the open
+								 * one */
+	int			nfile_blocks;	/* number of these that need the file */
 	int			lowest_free;	/* no block below this one is free */
 	uint64		oldest_epoch;	/* batches of this epoch and later are kept */
 } LogBlocks;
@@ -98,7 +102,8 @@ static int	next_free(int block);
 static void occupy(Size offset, Size size);
 
 /*
- * Size of a block: a power of two, so that there are MAX_BLOCKS at most.
+ * Size of a block in bytes: the lowest power of two, not below MIN_BLOCK_SIZE,
+ * with which there are at most MAX_BLOCKS blocks.
  */
 #define MAX_BLOCKS			32768
 #define MIN_BLOCK_SIZE		((Size) 8192)
@@ -126,7 +131,7 @@ pinpoint_blocks_number(void)
 }
 
 /*
- * Words of a bitmap of all blocks.
+ * Number of words of a bitmap of all blocks.
  */
 static Size
 free_words(uint32 nblocks)
@@ -135,8 +140,9 @@ free_words(uint32 nblocks)
 }
 
 /*
- * There are never more epochs than blocks whose batches are kept, and two: each but
- * the first and the last has as many bytes as a block; see message_log.c.
+ * Number of epochs that can be in use at once: an ended epoch that is kept has
+ * at least as many bytes as a block (see message_log.c), so at most nblocks of
+ * these, the current one, and a new one until older epochs are released.
  */
 #define EPOCHS_FOR(nblocks)	((nblocks) + 2)
 
@@ -153,7 +159,8 @@ pinpoint_blocks_shmem_size(void)
 }
 
 /*
- * When the server starts, after the storage was created: all blocks are free.
+ * Create the blocks, all free.  Called when the server starts, after the
+ * storage was created.
  */
 void
 pinpoint_blocks_shmem_init(void)
@@ -190,7 +197,8 @@ pinpoint_blocks_shmem_init(void)
 }
 
 /*
- * Where a block begins and ends, and the one that has a byte of the range.
+ * The offsets in the range where a block begins and ends, and the block that
+ * contains an offset.
  */
 static Size
 block_start(int block)
@@ -219,7 +227,7 @@ is_free(int block)
 }
 
 /*
- * Does a block have published batches that are kept?
+ * Does a block contain a published batch that is kept?
  */
 static bool
 is_kept(int block)
@@ -258,7 +266,7 @@ free_block(int block)
 }
 
 /*
- * No batch is placed in the open block any more.
+ * Close the open block, if there is one: no further batch is placed in it.
  */
 static void
 close_open_block(void)
@@ -271,8 +279,8 @@ close_open_block(void)
 }
 
 /*
- * A closed block has no unpublished batches any more: it is free, or will be when
- * its epoch is no longer kept.
+ * Handle a closed block without unpublished batches.  It becomes free, now or
+ * when its epoch is no longer kept.
  */
 static void
 settle(int block)
@@ -291,10 +299,12 @@ settle(int block)
 }
 
 /*
- * Find room for a batch.
+ * Reserve space for a batch.
  *
- * size: bytes, MAXALIGNed.  usable: bytes at the beginning of the range that can be
- * used.  *offset: where the batch begins.  Returns false if there is no room.
+ * size: bytes, MAXALIGNed.  usable: bytes at the beginning of the range that
+ * can be used.  *offset: set to the beginning of the batch.
+ *
+ * Returns false if there is no space.
  */
 bool
 pinpoint_blocks_reserve(Size size, Size usable, Size *offset)
@@ -308,7 +318,7 @@ pinpoint_blocks_reserve(Size size, Size usable, Size *offset)
 		return true;
 	}
 
-	/* Low blocks are in memory, and in the caches. */
+	/* Prefer low blocks: they are in memory, and in the caches. */
 	if (!find_free_run(size, usable, &first))
 		return extend_open_block(size, usable, offset);
 	if (first > log_blocks->open && extend_open_block(size, usable, offset))
@@ -331,7 +341,8 @@ fits_in_open_block(Size size)
 }
 
 /*
- * Place a batch in the open block, and in free blocks behind it.
+ * Reserve space for a batch that begins in the open block and continues in the
+ * free blocks after it.  Returns false if this is not possible.
  */
 static bool
 extend_open_block(Size size, Size usable, Size *offset)
@@ -342,7 +353,7 @@ extend_open_block(Size size, Size usable, Size *offset)
 	if (block == NO_BLOCK)
 		return false;
 
-	/* If it has no byte left, the batch would not begin in it. */
+	/* If the block is full, the batch would begin in the next one. */
 	end = block_end(block);
 	if (log_blocks->cursor == end)
 		return false;
@@ -359,8 +370,8 @@ extend_open_block(Size size, Size usable, Size *offset)
 }
 
 /*
- * A batch begins in the open block.  Take the others that it reaches into, the last
- * of which becomes the open one.
+ * Add a batch that begins in the open block to all its blocks, and take those
+ * after the open block.  The last one becomes the open block.
  */
 static void
 occupy(Size offset, Size size)
@@ -370,7 +381,7 @@ occupy(Size offset, Size size)
 	log_blocks->blocks[log_blocks->open].unpublished++;
 	while (log_blocks->open < last)
 	{
-		/* What is left behind has this batch, so there is nothing to settle. */
+		/* The block contains this unpublished batch: no settle(). */
 		log_blocks->open++;
 		take_block(log_blocks->open);
 		log_blocks->blocks[log_blocks->open].unpublished++;
@@ -379,7 +390,9 @@ occupy(Size offset, Size size)
 }
 
 /*
- * Find the lowest adjacent free blocks that a batch fits into.
+ * Find the lowest sequence of free blocks with space for a batch.
+ *
+ * *first: set to the first of these blocks.  Returns false if there are none.
  */
 static bool
 find_free_run(Size size, Size usable, int *first)
@@ -402,14 +415,14 @@ find_free_run(Size size, Size usable, int *first)
 			end++;
 		}
 		if (end < log_blocks->nblocks && is_free(end))
-			return false;		/* it is not usable */
+			return false;		/* all blocks from here on are above usable */
 		block = next_free(end);
 	}
 	return false;
 }
 
 /*
- * The first free block from this one on; the number of blocks if there is none.
+ * The first free block from a given one on, or nblocks if there is none.
  */
 static int
 next_free(int block)
@@ -427,8 +440,9 @@ next_free(int block)
 }
 
 /*
- * How many bytes of the range have to be usable for a batch of size bytes to find
- * room; 0 if that is more than there can be.
+ * How many bytes at the beginning of the range must be usable, so that a batch
+ * of size bytes can be reserved?  Returns 0 if the whole range is not
+ * sufficient.
  */
 Size
 pinpoint_blocks_needed(Size size)
@@ -450,9 +464,10 @@ pinpoint_blocks_needed(Size size)
 }
 
 /*
- * A batch is published in an epoch, which is kept.
+ * A batch is published.
  *
- * offset, size: of the batch, in bytes.
+ * offset, size: the place of the batch, in bytes.  epoch: the epoch of the
+ * publication, which is kept.
  */
 void
 pinpoint_blocks_publish(Size offset, Size size, uint64 epoch)
@@ -474,7 +489,11 @@ pinpoint_blocks_publish(Size offset, Size size, uint64 epoch)
 }
 
 /*
- * A batch is not going to be published.
+ * A batch will not be published.  Those of its blocks that contain no other
+ * batch become free.  If the open block contains only published batches then,
+ * its space after these is reused.
+ *
+ * offset, size: the place of the batch, in bytes.
  */
 void
 pinpoint_blocks_withdraw(Size offset, Size size)
@@ -498,8 +517,8 @@ pinpoint_blocks_withdraw(Size offset, Size size)
 }
 
 /*
- * Batches that were published before an epoch are kept no longer: their blocks are
- * free.
+ * Batches that were published before an epoch are no longer kept: free their
+ * blocks.
  */
 void
 pinpoint_blocks_release_before(uint64 epoch)
@@ -526,7 +545,7 @@ pinpoint_blocks_release_before(uint64 epoch)
 }
 
 /*
- * Bytes of all blocks that are in use.
+ * Size of all blocks that are in use, in bytes.
  */
 Size
 pinpoint_blocks_used(void)
@@ -536,7 +555,8 @@ pinpoint_blocks_used(void)
 }
 
 /*
- * Is a block of the file in use?  Needs no lock, if the answer may be old.
+ * Is a block of the file in use?  Needs no lock if an outdated answer is
+ * sufficient.
  */
 bool
 pinpoint_blocks_use_file(void)

@@ -37,21 +37,25 @@
 #include "base/settings.h"
 #include "queue/log_storage.h"
 
-/* The file grows in steps of so many bytes. */
+/* The file grows by this many bytes at a time. */
 #define GROWTH_STEP			((Size) 16 * 1024 * 1024)
 
-/* Set up by the postmaster, inherited, constant. */
+/* Set by the postmaster, inherited by all processes, constant. */
 static char *log_range = NULL;
 static Size log_range_size = 0;
-static Size log_memory_size = 0;	/* of its first part */
-static int	log_file = -1;		/* its second part, if there is one */
-static uint32 file_wait_event = 0;	/* while the file grows or shrinks */
+static Size log_memory_size = 0;	/* size of the first part */
+static int	log_file = -1;		/* descriptor of the second part, -1 if there
+								 * is none */
+static uint32 file_wait_event = 0;	/* for waits while the file grows or
+									 * shrinks */
 
 static void *map_range(void *address, Size size, int protection, int flags, int fd);
 static void empty_file(int code, Datum arg);
 
 /*
- * mmap(), which must succeed.
+ * mmap().
+ *
+ * Errors: FATAL, if it fails.
  */
 static void *
 map_range(void *address, Size size, int protection, int flags, int fd)
@@ -69,9 +73,15 @@ map_range(void *address, Size size, int protection, int flags, int fd)
 }
 
 /*
- * In the postmaster, at start and at restart after a crash: make the range,
- * empty.  The part of it that needs no file gets a multiple of unit bytes, a power
- * of two.  Returns its address.
+ * Create the range, empty.  The postmaster calls this at start and at restart
+ * after a crash.
+ *
+ * unit: a power of two.  The size of the part that needs no file is a multiple
+ * of it, unless there is no file.
+ *
+ * Returns the address of the range.
+ *
+ * Errors: FATAL, if memory or the file cannot be created.
  */
 char *
 pinpoint_log_storage_create(Size unit)
@@ -79,14 +89,14 @@ pinpoint_log_storage_create(Size unit)
 	Size		page = (Size) sysconf(_SC_PAGESIZE);
 	Size		new_size;
 
-	/* All processes that used the old range are gone. */
+	/* No process uses the old range any more. */
 	if (log_range != NULL)
 		munmap(log_range, log_range_size);
 	if (log_file >= 0)
 		close(log_file);
 	log_file = -1;
 
-	/* The file has to begin at the boundary of a page. */
+	/* The file must begin at a page boundary. */
 	new_size = pinpoint_log_storage_requested_size();
 	log_memory_size = TYPEALIGN(Max(page, unit),
 								mul_size(pinpoint_queue_memory, 1024));
@@ -116,7 +126,7 @@ pinpoint_log_storage_create(Size unit)
 							PINPOINT_LOG_FILE_NAME)));
 		(void) fcntl(log_file, F_SETFD, FD_CLOEXEC);
 
-		/* Nobody touches what is mapped beyond the end of the file. */
+		/* No process accesses addresses beyond the end of the file. */
 		map_range(log_range + log_memory_size, log_range_size - log_memory_size,
 				  PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, log_file);
 	}
@@ -128,7 +138,7 @@ pinpoint_log_storage_create(Size unit)
 }
 
 /*
- * The postmaster ends: leave no large file behind.
+ * Callback at the end of the postmaster: free the disk space.
  */
 static void
 empty_file(int code, Datum arg)
@@ -137,7 +147,7 @@ empty_file(int code, Datum arg)
 }
 
 /*
- * Bytes that the whole range is going to have, by the settings.
+ * Size of the whole range according to the settings, in bytes.
  */
 Size
 pinpoint_log_storage_requested_size(void)
@@ -147,7 +157,7 @@ pinpoint_log_storage_requested_size(void)
 }
 
 /*
- * Bytes of the whole range, and of its part that needs no file.
+ * Size of the whole range, and of the part that needs no file, in bytes.
  */
 Size
 pinpoint_log_storage_size(void)
@@ -162,14 +172,14 @@ pinpoint_log_storage_memory_size(void)
 }
 
 /*
- * Before commit: take disk space.
+ * Allocate disk space.  Called before a commit.
  *
- * *usable: bytes at the beginning of the range that can be used now, and how
- * many can be used then.  wanted: how many are needed, at most the size of the
- * range.  Returns 0, or what the file system says, as in errno: disk full, for
- * instance.  Then nothing changed.
+ * *usable: bytes at the beginning of the range that can be used; set to the
+ * new value.  wanted: bytes that are needed, at most the size of the range.
  *
- * The caller holds PinpointStorageLock, and not PinpointOrderLock.
+ * Returns 0, or an errno value.  In the latter case nothing has changed.
+ *
+ * The caller holds PinpointStorageLock exclusively, and not PinpointOrderLock.
  */
 int
 pinpoint_log_storage_grow(Size *usable, Size wanted)
@@ -192,7 +202,7 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 
 		if (rc != 0)
 		{
-			/* Take no space that nobody knows of. */
+			/* Free the space that *usable does not include. */
 			if (ftruncate(log_file, (off_t) (*usable - log_memory_size)) != 0)
 				elog(LOG_SERVER_ONLY, "could not truncate file \"%s\": %m",
 					 PINPOINT_LOG_FILE_NAME);
@@ -205,8 +215,10 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 }
 
 /*
- * Give back all disk space.  Nothing in the file is in use any more.  The
- * caller holds PinpointStorageLock, and not PinpointOrderLock.
+ * Free all disk space.  No block of the file is in use.
+ *
+ * The caller holds PinpointStorageLock exclusively, and not PinpointOrderLock.
+ * The postmaster calls this at its end without a lock.
  */
 void
 pinpoint_log_storage_shrink(void)

@@ -46,49 +46,55 @@
 #include "queue/message_log.h"
 
 /*
- * pins: listeners that must read a batch of this epoch first.  Changed with
- * PinpointOrderLock held at least in shared mode, looked at with it held
- * exclusively.
+ * pins: number of positions in slots that pin this epoch; a slot has up to
+ * two, see slots.h.  Changed under PinpointOrderLock, shared or exclusive.
+ * Epochs are freed under the exclusive lock.
  *
  * The other fields are protected by PinpointOrderLock.
  */
 typedef struct Epoch
 {
 	pg_atomic_uint32 pins;
-	uint64		bytes;			/* published before it */
-	uint64		batches;		/* likewise */
+	uint64		bytes;			/* MessageLog.bytes when the epoch began */
+	uint64		batches;		/* MessageLog.batches when the epoch began */
 } Epoch;
 
-/* All fields are protected by PinpointOrderLock unless they say otherwise. */
+/* All fields are protected by PinpointOrderLock, with the exceptions below. */
 typedef struct MessageLog
 {
 	char	   *start;			/* the range; constant */
 	Size		capacity;		/* its size in bytes; constant */
-	Size		memory;			/* bytes of it that need no file; constant */
+	Size		memory;			/* bytes at its beginning that need no file;
+								 * constant */
 	Size		epoch_size;		/* bytes; constant */
 	uint32		nepochs;		/* length of epochs[]; constant */
 
 	/*
-	 * Bytes that can be used without asking for disk space.  Written under
+	 * Bytes that can be used without new disk space.  Written under both
 	 * PinpointStorageLock and PinpointOrderLock, read under either.
+	 * pinpoint_message_log_has_spare_file() reads it without a lock.
 	 */
 	Size		usable;
 
-	PinpointBatch *last;		/* published last; NULL if none is kept */
-	uint64		epoch;			/* the current one */
-	uint64		oldest_epoch;	/* the first one that is kept */
-	uint64		bytes;			/* total size of batches ever published */
-	uint64		batches;		/* their number */
-	Size		kept;			/* bytes published in the epochs that are
-								 * kept; may be read without the lock */
+	PinpointBatch *last;		/* last batch of the list; NULL if none is
+								 * kept */
+	uint64		epoch;			/* number of the current epoch */
+	uint64		oldest_epoch;	/* first epoch that is kept */
+	uint64		bytes;			/* total size of all batches ever added to the
+								 * list */
+	uint64		batches;		/* number of these batches */
+	Size		kept;			/* bytes added in the epochs that are kept;
+								 * also read without the lock */
 
 	/*
-	 * Number of the last publication.  Written under PinpointOrderLock, may
-	 * be read without.
+	 * Number of the last publication, including batches without listeners,
+	 * which are not added to the list.  Written under PinpointOrderLock, also
+	 * read without it.
 	 */
 	pg_atomic_uint64 sequence;
 
-	Epoch		epochs[FLEXIBLE_ARRAY_MEMBER];	/* by number modulo nepochs */
+	Epoch		epochs[FLEXIBLE_ARRAY_MEMBER];	/* index: number of the epoch
+												 * modulo nepochs */
 } MessageLog;
 
 static MessageLog *message_log = NULL;
@@ -101,8 +107,9 @@ static int	grow(Size wanted);
 static Size offset_of(PinpointBatch *batch);
 
 /*
- * Epochs that can be kept at once.  All but the current one have as many bytes as a
- * block at least.  (One that ended since nothing was pinned is kept no longer.)
+ * Number of epochs that can be in use at once; see EPOCHS_FOR in blocks.c.  An
+ * ended epoch has at least as many bytes as a block, except one that
+ * pinpoint_message_log_trim() has ended, which is not kept.
  */
 static uint32
 max_epochs(void)
@@ -169,11 +176,15 @@ offset_of(PinpointBatch *batch)
 }
 
 /*
- * Take space for a batch of size bytes, MAXALIGNed.  The caller holds no lock, and
- * then fills in the batch, beginning with its size.
+ * Reserve space for a batch, and set its size.  The caller then writes the
+ * rest of the batch.
  *
- * Returns NULL if there is none, with *error set to 0 if the log is full, or
- * to what the file system says, as in errno, where the log has to grow.
+ * size: bytes, MAXALIGNed.
+ *
+ * Returns NULL if there is no space.  *error is then 0 if the log is full, or
+ * an errno value if the file could not grow.
+ *
+ * The caller holds neither PinpointStorageLock nor PinpointOrderLock.
  */
 PinpointBatch *
 pinpoint_message_log_reserve(Size size, int *error)
@@ -186,15 +197,15 @@ pinpoint_message_log_reserve(Size size, int *error)
 		batch = (PinpointBatch *) (message_log->start + offset);
 	LWLockRelease(PinpointOrderLock);
 
-	/* Not before: its page may have to be read from the disk. */
+	/* Without the lock: this page may have to be read from disk. */
 	if (batch != NULL)
 		batch->size = size;
 	return batch;
 }
 
 /*
- * The same, with PinpointOrderLock held, which may be released and taken again
- * meanwhile.
+ * The same for an offset.  The caller holds PinpointOrderLock exclusively.
+ * The lock may be released and acquired again.
  */
 static bool
 reserve_space(Size size, Size *offset, int *error)
@@ -203,7 +214,7 @@ reserve_space(Size size, Size *offset, int *error)
 	{
 		Size		wanted;
 
-		/* Space may have come free that nobody has collected yet. */
+		/* A session may have removed a pin without calling this yet. */
 		pinpoint_message_log_trim();
 		if (pinpoint_blocks_reserve(size, message_log->usable, offset))
 			break;
@@ -222,8 +233,9 @@ reserve_space(Size size, Size *offset, int *error)
 }
 
 /*
- * Make at least so many bytes usable.  Returns 0, or what the file system says,
- * as in errno.
+ * Make at least "wanted" bytes usable.  Returns 0, or an errno value.
+ *
+ * The caller does not hold PinpointOrderLock.
  */
 static int
 grow(Size wanted)
@@ -246,8 +258,8 @@ grow(Size wanted)
 }
 
 /*
- * Has the log taken disk space that it does not need any more?  A look without a
- * lock: nearly always it has not.
+ * Has the log allocated disk space that it does not need any more?  This reads
+ * without a lock.  The answer is nearly always no.
  */
 bool
 pinpoint_message_log_has_spare_file(void)
@@ -257,7 +269,8 @@ pinpoint_message_log_has_spare_file(void)
 }
 
 /*
- * Give such space back.  This is I/O, and takes long if it is much.
+ * Free such disk space.  The caller does not hold PinpointOrderLock.  Freeing
+ * much space takes long.
  */
 void
 pinpoint_message_log_give_back(void)
@@ -268,7 +281,7 @@ pinpoint_message_log_give_back(void)
 	if (!pinpoint_message_log_has_spare_file())
 		return;
 
-	/* Whoever holds it needs the space, or is doing this. */
+	/* Another session that holds it needs the space, or frees it. */
 	if (!LWLockConditionalAcquire(PinpointStorageLock, LW_EXCLUSIVE))
 		return;
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
@@ -284,7 +297,7 @@ pinpoint_message_log_give_back(void)
 }
 
 /*
- * Bytes that the log can hold.
+ * Size of the log in bytes.
  */
 Size
 pinpoint_message_log_capacity(void)
@@ -302,8 +315,10 @@ pinpoint_message_log_sequence(void)
 }
 
 /*
- * The number for a new publication.  The caller holds PinpointOrderLock
- * exclusively, as in all functions below that do not say otherwise.
+ * The number for a new publication.
+ *
+ * The callers of this function and of those below hold PinpointOrderLock
+ * exclusively, unless the comment of a function says otherwise.
  */
 uint64
 pinpoint_message_log_next_sequence(void)
@@ -315,8 +330,9 @@ pinpoint_message_log_next_sequence(void)
 }
 
 /*
- * Publish: put a batch at the end of the list of batches to read.  Then the caller
- * lets a listener pin its epoch, unless one has pinned an epoch that is kept.
+ * Publish a batch: add it to the end of the list.  After that, the caller pins
+ * its epoch for a listener, unless a listener has pinned an epoch that is
+ * kept.
  */
 void
 pinpoint_message_log_append(PinpointBatch *batch)
@@ -340,7 +356,7 @@ pinpoint_message_log_append(PinpointBatch *batch)
 }
 
 /*
- * Give back the space of a batch that is not published, and is not going to be.
+ * Free the space of a batch that is not published.
  */
 void
 pinpoint_message_log_withdraw(PinpointBatch *batch)
@@ -350,7 +366,7 @@ pinpoint_message_log_withdraw(PinpointBatch *batch)
 
 /*
  * The batch published last, NULL if none is kept.  The caller holds
- * PinpointOrderLock, in shared mode at least.
+ * PinpointOrderLock, shared or exclusive.
  */
 PinpointBatch *
 pinpoint_message_log_last(void)
@@ -359,9 +375,9 @@ pinpoint_message_log_last(void)
 }
 
 /*
- * The batch published after a given one.  A reader may call this without
- * PinpointOrderLock for a batch before the one that was the last when it held
- * the lock.
+ * The batch published after a given one.  Needs no lock if the reader has
+ * pinned the given batch, and if it is not the one that was the last when the
+ * reader held PinpointOrderLock.
  */
 PinpointBatch *
 pinpoint_message_log_after(PinpointBatch *batch)
@@ -370,8 +386,9 @@ pinpoint_message_log_after(PinpointBatch *batch)
 }
 
 /*
- * The position of a published batch.  It is read from the batch, so a reader calls
- * this before it takes a lock, for a batch that it keeps.
+ * The position of a published batch.  Needs no lock if the batch is pinned.
+ * This reads the batch, and so possibly from disk: a reader calls it before it
+ * acquires PinpointOrderLock.
  */
 PinpointPosition
 pinpoint_message_log_position(PinpointBatch *batch)
@@ -388,8 +405,9 @@ pinpoint_message_log_position(PinpointBatch *batch)
 }
 
 /*
- * Keep an epoch, and all that come after it.  The caller holds PinpointOrderLock,
- * in shared mode if it has pinned this epoch or an earlier one.
+ * Pin an epoch: it and all later epochs are kept.  The caller holds
+ * PinpointOrderLock, in shared mode if it has already pinned this epoch or an
+ * earlier one, otherwise exclusively.
  */
 void
 pinpoint_message_log_pin(uint64 epoch)
@@ -400,9 +418,9 @@ pinpoint_message_log_pin(uint64 epoch)
 }
 
 /*
- * Stop keeping an epoch.  The caller holds PinpointOrderLock, in shared mode at
- * least.  Returns true if nothing keeps the oldest epoch any more: then it is up
- * to the caller to call pinpoint_message_log_trim().
+ * Remove a pin of an epoch.  The caller holds PinpointOrderLock, shared or
+ * exclusive.  Returns true if no pin is left and the epoch is the oldest one.
+ * The caller must then call pinpoint_message_log_trim().
  */
 bool
 pinpoint_message_log_unpin(uint64 epoch)
@@ -414,10 +432,11 @@ pinpoint_message_log_unpin(uint64 epoch)
 }
 
 /*
- * Give back the space of the epochs that are kept no longer.
+ * Free the space of the epochs that are no longer kept.
  *
- * The work is in proportion to the epochs and blocks that come free, and bounded by
- * the number of blocks: all of them take about half a millisecond.
+ * The work is proportional to the number of epochs and blocks that become
+ * free.  It is bounded by the number of blocks: all of them took half a
+ * millisecond in a measurement.
  */
 void
 pinpoint_message_log_trim(void)
@@ -429,11 +448,11 @@ pinpoint_message_log_trim(void)
 		   pg_atomic_read_u32(&epoch_at(oldest)->pins) == 0)
 		oldest++;
 
-	/* Nothing is pinned, so no batch is kept. */
+	/* No epoch is pinned, so no batch is kept. */
 	if (oldest == log->epoch && log->last != NULL &&
 		pg_atomic_read_u32(&epoch_at(oldest)->pins) == 0)
 	{
-		/* The places of the old ones are needed only when these are given up. */
+		/* begin_epoch() may reuse an element of the earlier epochs. */
 		log->oldest_epoch = oldest;
 		begin_epoch();
 		oldest = log->epoch;
@@ -449,8 +468,8 @@ pinpoint_message_log_trim(void)
 }
 
 /*
- * Bytes published since the server started.  The caller holds PinpointOrderLock, in
- * shared mode at least.
+ * Total size of all batches ever added to the list, in bytes.  The caller
+ * holds PinpointOrderLock, shared or exclusive.
  */
 uint64
 pinpoint_message_log_bytes(void)
@@ -459,8 +478,8 @@ pinpoint_message_log_bytes(void)
 }
 
 /*
- * Bytes of all batches that are kept for a listener: as far as the one that is
- * furthest behind is, and less than an epoch more.  Needs no lock.
+ * Size of all batches that are kept, in bytes.  This is at least the backlog
+ * of each listener.  It is 0 if no batch is kept.  Needs no lock.
  */
 Size
 pinpoint_message_log_kept(void)
@@ -469,7 +488,8 @@ pinpoint_message_log_kept(void)
 }
 
 /*
- * The caller holds PinpointOrderLock, in shared mode at least.
+ * Data for pinpoint.stat_queue.  The caller holds PinpointOrderLock, shared or
+ * exclusive.
  */
 void
 pinpoint_message_log_stats(PinpointLogStats *stats)

@@ -12,20 +12,23 @@
 
 #include "queue/batch.h"
 
-/* How full the log is; see the view pinpoint.stat_queue. */
+/* The fill level of the log; see the view pinpoint.stat_queue. */
 typedef struct PinpointLogStats
 {
 	Size		size;			/* capacity, in bytes */
-	Size		used;			/* bytes taken, in whole blocks */
-	Size		file;			/* bytes of disk space taken */
-	uint64		batches;		/* batches published and kept */
+	Size		used;			/* bytes in use, in whole blocks */
+	Size		file;			/* bytes of allocated disk space */
+	uint64		batches;		/* number of published batches that are kept */
 } PinpointLogStats;
 
-/* A place among the published batches, and what there is to know of it. */
+/*
+ * A published batch, and a copy of those of its fields that other sessions
+ * need under the lock.
+ */
 typedef struct PinpointPosition
 {
 	PinpointBatch *batch;		/* NULL if there is no position */
-	uint64		sequence;		/* its number of publication */
+	uint64		sequence;		/* number of its publication */
 	uint64		epoch;			/* the epoch of its publication */
 	uint64		bytes;			/* bytes published before it */
 	TimestampTz published_at;

@@ -57,45 +57,51 @@
 #include "wakeup/channel_map.h"
 
 /*
- * Memory for the map if pinpoint.channel_memory leaves it to us: so many bytes,
- * and so many more for each possible session.  That is some hundred channels
- * for each session that nobody else listens on.
+ * Size of the map if pinpoint.channel_memory is -1, in bytes: a constant, and
+ * an amount for each possible session.  The latter is sufficient for more than
+ * 200 channels per session.
  */
 #define DEFAULT_BASE_SIZE			((Size) 16 * 1024 * 1024)
 #define DEFAULT_SIZE_PER_SESSION	((Size) 32 * 1024)
 
-/* Bytes of an item, and what fits into one. */
+/* Size of an item in bytes, and its contents. */
 #define ITEM_SIZE			128
 #define LISTENERS_INLINE	2
 #define LISTENERS_PER_LEAF	10
 #define CHILDREN_PER_NODE	32
 
-/* Levels of nodes and leaves of the tree for 2^24 listeners, which is enough. */
+/*
+ * Maximum number of levels of a tree, leaves included: sufficient for 2^24
+ * listeners.
+ */
 #define MAX_DEPTH			6
 
-/* Partitions of the map, each with a lock: by the highest bits of the hash value. */
+/*
+ * A partition of the map has a lock.  The highest bits of a hash value
+ * determine its partition.
+ */
 #define PARTITION_OF(hash)	((hash) >> (32 - PINPOINT_PARTITIONS_LOG2))
 
-/* Counters of entries, likewise. */
+/* Number of counters of entries.  The highest bits also determine these. */
 #define FILTER_LOG2			14
 #define FILTER_SIZE			(1 << FILTER_LOG2)
 
 /*
- * Entries that one of these may count: four times the mean when the memory is full, and
- * so many more.
+ * Maximum of such a counter: four times the mean when the memory is full, and
+ * this number.
  */
 #define MAX_ABOVE_MEAN		64
 
 /*
- * A sender with many channels looks up so many of them without letting go of the lock
- * of a partition, and fewer if they have so many listeners.
+ * A sender with many channels looks up at most this many while it holds the
+ * lock of a partition, and stops when these have this many listeners.
  */
 #define LOOKUPS_PER_LOCK	64
 #define LISTENERS_PER_LOCK	1024
 
 /*
- * Bytes that are charged to the role of a listener: for the first one on a channel
- * its entry, for each other one its part of the tree, roughly.
+ * Bytes that are charged to a listener: for its entry if it was the first one
+ * on the channel, otherwise for its part of the tree, approximately.
  */
 #define ENTRY_CHARGE		ITEM_SIZE
 #define LISTENER_CHARGE		32
@@ -104,26 +110,27 @@
 typedef uint32 ItemNumber;
 
 /*
- * Entry of the map.  Protected by the lock of its partition, but for transactions
- * and turns, see channel_map.h; so are the items of its tree.
+ * Entry of the map.  It and the items of its tree are protected by the lock of
+ * its partition, with the exceptions in channel_map.h.
  *
- * The fields are in this order to leave no holes, and so that what a look-up reads is
- * close together.
+ * The order of the fields avoids padding, and keeps those together that a
+ * look-up reads.
  */
 typedef struct ChannelEntry
 {
-	ItemNumber	next;			/* in the same bucket */
+	ItemNumber	next;			/* next entry in the same bucket */
 	uint32		hash;
 	Oid			dboid;
 	int			nlisteners;
-	int			nsharers;		/* the last ones of them */
-	uint32		charged:24;		/* slot of the listener that ENTRY_CHARGE is
-								 * charged to */
-	uint32		depth:8;		/* levels of the tree; 0 if there is none */
+	int			nsharers;		/* number of those that share the channel */
+	uint32		charged:24;		/* slot of the listener to which ENTRY_CHARGE
+								 * is charged */
+	uint32		depth:8;		/* number of levels of the tree; 0 if there is
+								 * none */
 	union
 	{
 		PinpointListener few[LISTENERS_INLINE]; /* while depth is 0 */
-		ItemNumber	root;		/* of the tree */
+		ItemNumber	root;		/* root of the tree */
 	};
 	char		channel[NAMEDATALEN];	/* zero-terminated */
 	pg_atomic_uint64 transactions;	/* see PinpointListeners */
@@ -142,8 +149,10 @@ StaticAssertDecl(NAMEDATALEN != 64 || sizeof(Item) == ITEM_SIZE,
 				 "an entry of the channel map fits into an item");
 
 /*
- * Memory of the map that is charged to a session.  bytes: changed by the session
- * itself, or under the lock of the partition of an entry that it listens on.
+ * Memory of the map that is charged to a session.
+ *
+ * bytes is changed atomically, by this or another session that holds the lock
+ * of the partition of an entry on which this session listens.
  */
 typedef struct Account
 {
@@ -152,21 +161,23 @@ typedef struct Account
 } Account;
 
 /*
- * nentries: how many entries there are whose hash values begin with these bits.
- * Changed under the lock of the entry's partition, read without.  A sender that
- * must find a listener sees its entry counted: the listener has counted it
- * before its commit, with a full barrier, and the sender has taken
- * PinpointOrderLock after that commit.
+ * nentries: numbers of entries, by the highest bits of their hash values.
+ * Changed under the lock of the partition of the entry, read without it.  A
+ * sender that must find a listener reads a counter that includes its entry:
+ * the listener has incremented the counter before its commit, with a full
+ * barrier, and the sender has acquired PinpointOrderLock after that commit, or
+ * has used the numbers that wakeup.c explains.
  *
- * nsharing: how often a session shares a channel, likewise.
+ * nsharing: number of listeners that share a channel, over all channels.
+ * Changed and read likewise.
  *
- * max_receivers: how many sessions were to get a notification on a shared channel
- * at most, ever.
+ * max_receivers: maximum number of sessions that ever had to receive a
+ * notification on one shared channel.
  *
- * first_free, ntaken: protected by items_lock.  Items from number ntaken + 1 on were
- * never in use, so their memory need not exist yet.
+ * first_free, ntaken: protected by items_lock.  Items with a number above
+ * ntaken were never in use, so their memory need not be allocated yet.
  *
- * nfree: changed under items_lock, read without.
+ * nfree: number of free items.  Changed under items_lock, read without it.
  */
 typedef struct ChannelMapControl
 {
@@ -177,7 +188,8 @@ typedef struct ChannelMapControl
 	uint32		ntaken;
 	pg_atomic_uint32 nfree;
 	pg_atomic_uint32 nentries[FILTER_SIZE];
-	Account		accounts[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
+	Account		accounts[FLEXIBLE_ARRAY_MEMBER];	/* array of MaxBackends
+													 * elements */
 } ChannelMapControl;
 
 /* Set by the postmaster, and inherited by all processes. */
@@ -185,7 +197,7 @@ static ChannelMapControl *map_control = NULL;
 static ItemNumber *buckets = NULL;
 static Item *items = NULL;
 static int	nbuckets_log2;
-static uint32 max_same_bits;	/* entries that one of nentries may count */
+static uint32 max_same_bits;	/* maximum of an element of nentries */
 
 static Size map_size(void);
 static Size control_size(void);
@@ -217,7 +229,7 @@ static int	end_of_group(const PinpointListeners *listeners, Oid group);
 static void describe(ChannelEntry *entry, PinpointListeners *listeners);
 
 /*
- * Bytes for buckets and items.
+ * Size of buckets and items, in bytes.
  */
 static Size
 map_size(void)
@@ -236,7 +248,7 @@ control_size(void)
 }
 
 /*
- * Items for which there is room, beside the buckets.
+ * Number of items in the memory that the buckets leave.
  */
 static Size
 max_items(void)
@@ -254,10 +266,11 @@ pinpoint_channel_map_shmem_size(void)
 }
 
 /*
- * In the postmaster, at start and at restart after a crash: create the map.
+ * Create the map.  The postmaster calls this at start and at restart after a
+ * crash.
  *
- * The map is at the same address in every process, so all use what is made here to
- * look into it, and need not attach to anything.
+ * The map has the same address in each process.  So all processes use the
+ * pointers that are set here, and need not attach.
  */
 void
 pinpoint_channel_map_shmem_init(void)
@@ -293,7 +306,7 @@ pinpoint_channel_map_shmem_init(void)
 }
 
 /*
- * What belongs to a hash value.
+ * The counter, lock and bucket for a hash value.
  */
 static pg_atomic_uint32 *
 entry_counter(uint32 hash)
@@ -320,7 +333,7 @@ item(ItemNumber number)
 }
 
 /*
- * Take n items, or none if there are not so many.
+ * Take n items.  Returns false, and takes none, if there are not enough.
  */
 static bool
 take_items(int n, ItemNumber *numbers)
@@ -356,9 +369,12 @@ free_item(ItemNumber number)
 }
 
 /*
- * Find the entry of a channel.  Returns where its number is: in the bucket, or in
- * another entry; NULL if there is none.  hash: pinpoint_channel_hash_in_database() of
- * the channel.  The caller holds the lock of the partition.
+ * Find the entry of a channel.  Returns the address of the link to it, in its
+ * bucket or in another entry, or NULL if there is no entry.
+ *
+ * hash: pinpoint_channel_hash_in_database() of the channel.
+ *
+ * The caller holds the lock of the partition, shared or exclusive.
  */
 static ItemNumber *
 find(Oid dboid, const char *channel, uint32 hash)
@@ -378,14 +394,15 @@ find(Oid dboid, const char *channel, uint32 hash)
 }
 
 /*
- * Add a slot to the listeners on a channel of this database, where it is not
- * yet.
+ * Add a slot to the listeners on a channel of this database.  The slot is not
+ * one of them yet.
  *
- * hash: pinpoint_channel_hash() of the channel.  roleid: the role of its session.
- * share_limit: how many sessions of this role get each notification, if this one is to
- * share the channel; 0 if not.
+ * hash: pinpoint_channel_hash() of the channel.  roleid: role of the session.
+ * share_limit: number of sessions of this role that receive each notification,
+ * if this session shares the channel; otherwise 0.
  *
- * Returns false if the channel does not fit, see above.  The map is as it was then.
+ * Returns false, and changes nothing, if the channel does not fit; see the top
+ * of this file.
  */
 bool
 pinpoint_channel_map_add(const char *channel, uint32 hash, int slotno,
@@ -403,7 +420,7 @@ pinpoint_channel_map_add(const char *channel, uint32 hash, int slotno,
 
 	hash = pinpoint_channel_hash_in_database(MyDatabaseId, hash);
 
-	/* Nothing is charged to this session yet, or it has the same role. */
+	/* The account is empty, or already has this role. */
 	pg_atomic_write_u32(&map_control->accounts[slotno].roleid, roleid);
 	may_grow = may_have_more(roleid);
 
@@ -419,7 +436,9 @@ pinpoint_channel_map_add(const char *channel, uint32 hash, int slotno,
 }
 
 /*
- * Make the entry of a channel.  NULL if it does not fit.
+ * Create the entry of a channel.  Returns NULL if it does not fit.
+ *
+ * The caller holds the lock of the partition exclusively.
  */
 static ChannelEntry *
 make_entry(const char *channel, uint32 hash)
@@ -449,10 +468,8 @@ make_entry(const char *channel, uint32 hash)
 }
 
 /*
- * May a role have an item more?
- *
- * Takes no lock.  Accounts that change meanwhile make the answer a little less
- * exact.
+ * May a role use one more item?  Takes no lock: concurrent changes of accounts
+ * make the answer slightly inexact.
  */
 static bool
 may_have_more(Oid roleid)
@@ -460,7 +477,7 @@ may_have_more(Oid roleid)
 	Size		nfree = pg_atomic_read_u32(&map_control->nfree);
 	Size		of_role = 0;
 
-	/* The usual case: not even all roles together have that much. */
+	/* The usual case: all roles together use less than what is free. */
 	if (max_items() - nfree < nfree)
 		return true;
 
@@ -475,7 +492,7 @@ may_have_more(Oid roleid)
 }
 
 /*
- * Charge a session with so many bytes more, or less.
+ * Add bytes, which can be negative, to the account of a session.
  */
 static void
 charge(int slotno, int64 bytes)
@@ -484,8 +501,12 @@ charge(int slotno, int64 bytes)
 }
 
 /*
- * Add a listener to an entry that is locked exclusively.  Returns false if it does
- * not fit.  (The first two always do.)  may_grow: may the entry take more memory?
+ * Add a listener to an entry.  Returns false if it does not fit.  The first
+ * LISTENERS_INLINE listeners always fit.
+ *
+ * may_grow: may the entry use more memory?
+ *
+ * The caller holds the lock of the partition exclusively.
  */
 static bool
 add_listener(ChannelEntry *entry, const PinpointListener *listener,
@@ -525,7 +546,8 @@ add_listener(ChannelEntry *entry, const PinpointListener *listener,
 }
 
 /*
- * Others may do the same at this moment, for channels of other partitions.
+ * Set max_receivers to a value, unless it is higher.  Other sessions may do
+ * this concurrently, for entries of other partitions.
  */
 static void
 raise_max_receivers(uint32 receivers)
@@ -540,8 +562,8 @@ raise_max_receivers(uint32 receivers)
 }
 
 /*
- * Remove a slot from the listeners on a channel of this database, and the entry
- * with its last listener.  Does not fail.
+ * Remove a slot from the listeners on a channel of this database.  Removes the
+ * entry together with its last listener.  Does not fail.
  *
  * hash: pinpoint_channel_hash() of the channel.
  */
@@ -588,7 +610,7 @@ remove_listener(ChannelEntry *entry, int slotno)
 		pg_atomic_fetch_sub_u32(&map_control->nsharing, 1);
 	}
 
-	/* If it was the first member of its group, the next one is that now. */
+	/* The next member can become the first one, which needs the turn. */
 	if (place + 1 < entry->nlisteners &&
 		listener_at(entry, place + 1)->group == removed.group)
 		listener_at(entry, place + 1)->turn = removed.turn;
@@ -611,7 +633,7 @@ remove_listener(ChannelEntry *entry, int slotno)
 }
 
 /*
- * Listeners for which there is room in a tree of so many levels.
+ * Number of listeners that fit into a tree with a number of levels.
  */
 static uint32
 listeners_below(int depth)
@@ -626,7 +648,7 @@ listeners_below(int depth)
 }
 
 /*
- * The listener at a place, counted from 0, for which there is room.
+ * The listener at an index, counted from 0.  The items for it exist.
  */
 static PinpointListener *
 listener_at(ChannelEntry *entry, uint32 place)
@@ -648,8 +670,8 @@ listener_at(ChannelEntry *entry, uint32 place)
 }
 
 /*
- * Make room for one more listener: the items on the way to it that are not there yet.
- * False if there are not enough of them; then nothing has changed.
+ * Make room for one more listener: take the items that it needs.  Returns
+ * false, and changes nothing, if there are not enough.
  */
 static bool
 make_room(ChannelEntry *entry)
@@ -703,12 +725,13 @@ make_room(ChannelEntry *entry)
 }
 
 /*
- * The last listener was removed: give back the items that were there for it only.
+ * Free the items that only the last listener needed.  Called after it was
+ * removed.
  */
 static void
 shrink(ChannelEntry *entry)
 {
-	uint32		place = entry->nlisteners;	/* where it was */
+	uint32		place = entry->nlisteners;	/* its index */
 	ItemNumber	number = entry->root;
 
 	if (entry->depth == 0)
@@ -726,7 +749,7 @@ shrink(ChannelEntry *entry)
 		number = child;
 	}
 
-	/* What is left fits into a tree with a level less. */
+	/* The other listeners fit into a tree with one level less. */
 	if (place == listeners_below(entry->depth - 1))
 	{
 		ItemNumber	root = entry->root;
@@ -750,8 +773,8 @@ pinpoint_channel_map_is_shared(void)
 }
 
 /*
- * How many sessions get a notification on a shared channel at most.  Needs no lock,
- * and is exact enough to make room by it.
+ * Maximum number of sessions that receive a notification on one shared
+ * channel.  This is an estimate, to reserve space.  Needs no lock.
  */
 int
 pinpoint_channel_map_max_receivers(void)
@@ -764,8 +787,10 @@ pinpoint_channel_map_max_receivers(void)
  * Call visitor with the listeners on a channel, if there are any.  Does not
  * fail.
  *
- * hash: pinpoint_channel_hash() of the channel.  The visitor is called with the
- * lock of a partition held.
+ * hash: pinpoint_channel_hash() of the channel.
+ *
+ * The visitor is called while the lock of the partition is held in shared
+ * mode.
  */
 void
 pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
@@ -790,11 +815,11 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 }
 
 /*
- * The same for very many channels, each given by a notification.  They are sorted by
- * partition, and the lock of a partition is taken for up to LOOKUPS_PER_LOCK of them.
- * The channels are visited in no particular order.
+ * The same for very many channels, each given by a notification.  The channels
+ * are sorted by partition.  The lock of a partition is held for at most
+ * LOOKUPS_PER_LOCK of them at a time.  Does not fail.
  *
- * sorted: room for nchannels elements.
+ * sorted: an array of nchannels elements, for use by this function.
  */
 void
 pinpoint_channel_map_lookup_many(Oid dboid,
@@ -810,7 +835,10 @@ pinpoint_channel_map_lookup_many(Oid dboid,
 	for (int i = 1; i <= PINPOINT_PARTITIONS; i++)
 		begins[i] += begins[i - 1];
 
-	/* So far these are the ends; each step moves one towards its beginning. */
+	/*
+	 * begins[] contains the ends now.  Each step decrements one of them, until
+	 * all are the beginnings.
+	 */
 	for (uint32 i = nchannels; i-- > 0;)
 	{
 		uint32		hash = hash_of_notification(dboid, channels[i]);
@@ -838,11 +866,12 @@ hash_of_notification(Oid dboid, const PinpointNotification *notification)
 }
 
 /*
- * Look up n channels of one partition, LOOKUPS_PER_LOCK at most.  Returns how many of
- * them it has looked up: fewer, but one at least, if there are very many listeners.
+ * Look up n channels of one partition, at most LOOKUPS_PER_LOCK.  Returns the
+ * number of channels that it has processed: less than n, but at least one, if
+ * they have very many listeners.
  *
- * Most of the time would be spent waiting for memory, as each bucket and each entry is
- * somewhere else.  So the processor is asked to fetch all of them first.
+ * Buckets and entries are at random addresses, so most of the time would be
+ * spent waiting for memory.  Therefore all of them are prefetched.
  */
 static uint32
 lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
@@ -869,7 +898,7 @@ lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
 	{
 		ItemNumber	first = *bucket_of(keys[candidates[i]].hash);
 
-		/* Names are compared many bytes at a time, so both halves are read. */
+		/* The comparison of names reads many bytes at a time: both halves. */
 		if (first != 0)
 		{
 			PINPOINT_PREFETCH(item(first));
@@ -898,8 +927,9 @@ lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
 }
 
 /*
- * Call visitor for every channel of the server.  The visitor is called with
- * the lock of a partition held, so it must be short, and must not fail.
+ * Call visitor for every channel of the server.  The visitor is called while
+ * the lock of a partition is held in shared mode, so it must be short, and
+ * must not fail.
  */
 void
 pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
@@ -930,7 +960,7 @@ pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 }
 
 /*
- * What a visitor gets to know of an entry.
+ * Set the argument of a visitor for an entry.
  */
 static void
 describe(ChannelEntry *entry, PinpointListeners *listeners)
@@ -942,8 +972,8 @@ describe(ChannelEntry *entry, PinpointListeners *listeners)
 }
 
 /*
- * One of the listeners on a channel.  Those that share it come behind the nslots
- * others.
+ * A listener on a channel, by its index among all listeners or among those
+ * that share the channel.  The latter follow the nslots others.
  */
 PinpointListener *
 pinpoint_listener(const PinpointListeners *listeners, int place)
@@ -958,7 +988,8 @@ pinpoint_sharer(const PinpointListeners *listeners, int place)
 }
 
 /*
- * Where the members of a group end among the sharers, or would.
+ * The index among the sharing listeners after the last member of a group.
+ * Without members, the index where they would be.
  */
 static int
 end_of_group(const PinpointListeners *listeners, Oid group)
@@ -979,8 +1010,9 @@ end_of_group(const PinpointListeners *listeners, Oid group)
 }
 
 /*
- * How many members the group has whose first member is at this place among the
- * sharers.
+ * Number of members of a group.
+ *
+ * first: index of its first member among the sharing listeners.
  */
 int
 pinpoint_listeners_group_size(const PinpointListeners *listeners, int first)
@@ -990,8 +1022,8 @@ pinpoint_listeners_group_size(const PinpointListeners *listeners, int first)
 }
 
 /*
- * Where the first member of a group is among the sharers.  *size is set to the number
- * of its members, which may be 0.
+ * Index of the first member of a group among the sharing listeners.  *size:
+ * set to the number of its members, which can be 0.
  */
 int
 pinpoint_listeners_find_group(const PinpointListeners *listeners, Oid group,
@@ -1004,8 +1036,8 @@ pinpoint_listeners_find_group(const PinpointListeners *listeners, Oid group,
 }
 
 /*
- * How many of the sharers get a notification: of each group as many as
- * its newest member says.
+ * Maximum number of the sharing listeners that receive a notification: the sum
+ * over all groups of the share_limit of the newest member.
  */
 int
 pinpoint_listeners_max_receivers(const PinpointListeners *listeners)

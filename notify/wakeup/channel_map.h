@@ -15,47 +15,56 @@
 #include "base/request.h"
 
 /*
- * A listener on a channel.  The listeners of a channel are sorted by group: those
- * that do not share the channel come first, then the members of each sharing group,
- * in the order in which they began to listen.
+ * A listener on a channel.
+ *
+ * The listeners of a channel are sorted by group: first those that do not
+ * share the channel, then the members of each sharing group, in the order in
+ * which they began to listen.
+ *
+ * Listeners are protected by the lock of their partition.  "turn" is also
+ * written with this lock in shared mode, by sessions that hold
+ * PinpointOrderLock exclusively.
  */
 typedef struct PinpointListener
 {
 	uint32		slotno:24;
-	uint32		share_limit:8;	/* its pinpoint.share_limit; 0 if it does not
-								 * share the channel */
-	Oid			group;			/* role of its session; InvalidOid if it does not
-								 * share the channel */
-	uint32		turn;			/* of the first member of a group: which member is
-								 * to get the next notification; written under
-								 * PinpointOrderLock and the lock of the entry's
-								 * partition */
+	uint32		share_limit:8;	/* its pinpoint.share_limit when it began to
+								 * share the channel; 0 if it does not share
+								 * it */
+	Oid			group;			/* role of its session; InvalidOid if it does
+								 * not share the channel */
+	uint32		turn;			/* valid for the first member of a group: index
+								 * of the next member in turn, modulo the size
+								 * of the group; see above */
 } PinpointListener;
 
-/* The listeners on a channel. */
+/* The listeners on a channel, for a visitor. */
 typedef struct PinpointListeners
 {
 	struct ChannelEntry *entry;	/* for pinpoint_listener() */
-	int			nslots;			/* those that do not share the channel */
-	int			nsharers;		/* those that share it; they follow the others */
-	pg_atomic_uint64 *transactions; /* how many were published with the
-									 * channel since its entry was made, as
-									 * far as it was looked up for that;
+	int			nslots;			/* number of those that do not share the
+								 * channel */
+	int			nsharers;		/* number of those that share it; they follow
+								 * the others */
+	pg_atomic_uint64 *transactions;	/* number of published transactions with
+									 * the channel since the entry was made,
+									 * without those with more than
+									 * PINPOINT_CHANNELS_LOOKED_UP channels;
 									 * written under PinpointOrderLock */
 } PinpointListeners;
 
-/* A channel to look up, and its hash value in its database. */
+/* A channel to look up, and its hash value with the database. */
 typedef struct PinpointChannelKey
 {
 	const char *channel;
 	uint32		hash;
 } PinpointChannelKey;
 
-/* What is done with them. */
+/* Callback of a look-up, for one channel. */
 typedef void (*PinpointListenersVisitor) (const PinpointListeners *listeners,
 										  void *arg);
 
-/* What is done with each channel. */
+/* Callback of pinpoint_channel_map_visit(), for each channel. */
 typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
 										const PinpointListeners *listeners,
 										void *arg);

@@ -51,12 +51,12 @@
 #include "wakeup/slots.h"
 #include "wakeup/wakeup.h"
 
-/* What is to be reassigned. */
+/* The assignment that is being reassigned. */
 typedef struct Reassignment
 {
 	PinpointPosition position;	/* of the batch */
-	uint32		place;			/* among its assignments */
-	bool		any_listener;	/* is there a listener on the channel? */
+	uint32		place;			/* index of the assignment in the batch */
+	bool		any_listener;	/* set if the channel has a listener */
 } Reassignment;
 
 static void reassign_batch(PinpointBatch *batch, bool unread,
@@ -66,8 +66,11 @@ static void reassign_to(const PinpointListeners *listeners, void *arg);
 static void let_read(int slotno, const PinpointPosition *position);
 
 /*
- * Reassign what was assigned to this session on channels that it does not share any
- * more.  It has left them in the channel map already, and has still its slot.
+ * Reassign the notifications that were assigned to this session on channels
+ * that it does not share any more.  It has left these channels in the channel
+ * map, and still has its slot.  Does not fail.
+ *
+ * The caller holds none of the locks.
  */
 void
 pinpoint_reassign(PinpointStillShares still_shares)
@@ -82,7 +85,7 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	if (!pinpoint_slot_registered())
 		return;
 
-	/* Replay waits for the room that the others would keep then. */
+	/* Replay waits for the space.  The other sessions would pin it then. */
 	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL)
 		return;
 
@@ -90,13 +93,13 @@ pinpoint_reassign(PinpointStillShares still_shares)
 		LWLockAcquire(PinpointReassignmentLock, LW_EXCLUSIVE);
 
 	/*
-	 * Other sessions may reassign more to this one meanwhile, but only on
-	 * channels that it still shares.
+	 * Concurrently, other sessions can reassign notifications to this one, but
+	 * only on channels that it still shares.
 	 */
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
 	unread = &slot->unread;
 
-	/* It may end while it reads only what was reassigned to it. */
+	/* It may be reading only reassigned notifications, when it ends. */
 	if (unread->batch == NULL && slot->state == PINPOINT_READING_AGAIN)
 		unread = &slot->again;
 	batch = unread->batch;
@@ -122,6 +125,8 @@ pinpoint_reassign(PinpointStillShares still_shares)
 }
 
 /*
+ * Reassign the notifications of one batch.
+ *
  * unread: has this session not read the batch?
  */
 static void
@@ -181,8 +186,8 @@ reassign_to(const PinpointListeners *listeners, void *arg)
 }
 
 /*
- * See to it that a session reads a batch with something that was reassigned to it.  The
- * caller holds PinpointOrderLock exclusively.
+ * Make a session read a batch with a notification that was reassigned to it.
+ * The caller holds PinpointOrderLock exclusively.
  */
 static void
 let_read(int slotno, const PinpointPosition *position)
@@ -192,7 +197,7 @@ let_read(int slotno, const PinpointPosition *position)
 	if (slot->reassigned.batch == NULL)
 	{
 		(void) pinpoint_slot_set_position(&slot->reassigned, position);
-		/* It is not behind with what was just reassigned to it. */
+		/* The backlog of the session begins with this reassignment. */
 		slot->reassigned.bytes = pinpoint_message_log_bytes();
 	}
 	else if (position->sequence < slot->reassigned.sequence)

@@ -10,7 +10,7 @@
 #ifndef PINPOINT_REASSIGNMENT_H
 #define PINPOINT_REASSIGNMENT_H
 
-/* Does the session still share a channel? */
+/* Callback: does this session still share a channel? */
 typedef bool (*PinpointStillShares) (const char *channel);
 
 extern void pinpoint_reassign(PinpointStillShares still_shares);

@@ -43,17 +43,20 @@
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
 
-/* PinpointAssignment.receiver: a slot number, perhaps with a flag, or nobody. */
+/*
+ * PinpointAssignment.receiver: a slot number, possibly with a flag, or
+ * RECEIVER_NOBODY.
+ */
 #define RECEIVER_REASSIGNED	((uint32) 1 << 31)
-#define RECEIVER_HAS_IT		((uint32) 1 << 30)	/* it was reassigned, and is
-												 * delivered */
+#define RECEIVER_HAS_IT		((uint32) 1 << 30)	/* the session has delivered
+												 * the notification */
 #define RECEIVER_FLAGS		(RECEIVER_REASSIGNED | RECEIVER_HAS_IT)
 #define RECEIVER_NOBODY		(~RECEIVER_FLAGS)
 
-/* See readiness(). */
+/* Maximum of readiness(). */
 #define MAX_READINESS		3
 
-/* Is the current transaction about to end by COMMIT AND CHAIN, or the like? */
+/* Will the current transaction end by COMMIT AND CHAIN, or similarly? */
 static bool chains = false;
 
 static void set_room(const PinpointListeners *listeners, void *arg);
@@ -67,8 +70,8 @@ static PinpointAssignment *find_assignment(PinpointBatch *batch, uint32 channel,
 								 int slotno);
 
 /*
- * Before commit: make room for the receivers of what the batch will have on
- * channels that are shared, now or when it is published.
+ * Reserve space in a batch for its receivers on channels that are shared now,
+ * and for one receiver on each other channel.  Called before the commit.
  */
 void
 pinpoint_sharing_reserve(PinpointBatchLayout *layout)
@@ -100,7 +103,8 @@ set_room(const PinpointListeners *listeners, void *arg)
 }
 
 /*
- * Is the current transaction about to end by COMMIT AND CHAIN, or the like?
+ * Set whether the current transaction will end by COMMIT AND CHAIN, or
+ * similarly.
  */
 void
 pinpoint_sharing_set_chains(bool value)
@@ -109,10 +113,14 @@ pinpoint_sharing_set_chains(bool value)
 }
 
 /*
- * A batch is being published: give what it has on a channel to some members of each
- * group that shares the channel, and call visitor for each of them.
+ * Assign the notifications of a batch on a shared channel to some members of
+ * each group, and call visitor for each of these.  Called at the publication
+ * of the batch.
  *
- * The caller holds PinpointOrderLock and the lock of the channel's partition.
+ * channel: number of the channel within the batch.
+ *
+ * The caller holds PinpointOrderLock exclusively, and the lock of the
+ * partition of the channel.
  */
 void
 pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
@@ -131,8 +139,8 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 		wanted > batch->max_assignments - batch->nassignments)
 	{
 		/*
-		 * Not the channels before this one: what was given of them may be
-		 * handed on, and must not come to a session that has it.
+		 * Notifications on earlier channels of the batch remain assigned.
+		 * They can be reassigned, but not to a session that has received them.
 		 */
 		batch->all_share_from = Min(batch->all_share_from, channel);
 		for (int i = 0; i < n; i++)
@@ -149,6 +157,9 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 
 /*
  * The same for the members of one group.
+ *
+ * first_member: index of its first member among the sharing listeners.  n:
+ * number of its members.
  */
 static void
 assign_to_group(PinpointBatch *batch, uint32 channel,
@@ -163,12 +174,13 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 	int			first = batch->nassignments;
 
 	/*
-	 * First those who wait for something to do, then those who will before
-	 * long, then those who are at least not behind, then whoever is left.
+	 * First the sessions with the highest readiness, then those with the next
+	 * lower one that exists, and so on.
 	 */
 	for (int least = MAX_READINESS, next; least >= 0 && wanted > 0; least = next)
 	{
-		next = -1;				/* the readiest of those who are passed over */
+		next = -1;				/* highest readiness among those that are
+								 * skipped */
 		for (int i = 0; i < n && wanted > 0; i++)
 		{
 			int			place = (turn + i) % n;
@@ -197,8 +209,8 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 }
 
 /*
- * Was something given to a session already, at this place among the
- * PinpointAssignments of a batch or behind it?
+ * Is there an assignment to a session, from the index "first" on among the
+ * assignments of a batch?
  */
 static bool
 is_assigned(PinpointBatch *batch, int first, int slotno)
@@ -214,14 +226,18 @@ is_assigned(PinpointBatch *batch, int first, int slotno)
 }
 
 /*
- * How soon is a session going to read what is given to it?
+ * Returns how soon a session will read a notification that is assigned to it:
  *
- * One that is in a transaction reads its notifications only when that ends; one that
- * rests, when its pinpoint.latency_target has passed.  Its PGPROC is looked at
- * without a lock: it is a matter of taste, not of truth.
+ * 3	at once: it is idle, and in no transaction
+ * 2	when its pinpoint.latency_target has passed
+ * 1	when its transaction ends
+ * 0	after earlier notifications that it has not read
  *
- * This session is in no transaction while it publishes, but it will be in the next
- * one at once if a procedure has committed, or after COMMIT AND CHAIN.
+ * PGPROC is read without a lock.  A wrong result is acceptable: it affects
+ * only the choice of the session.
+ *
+ * A session that publishes is in no transaction at this moment.  But the next
+ * one begins at once if a procedure has committed, or after COMMIT AND CHAIN.
  */
 static int
 readiness(PinpointSlot *slot)
@@ -236,8 +252,9 @@ readiness(PinpointSlot *slot)
 }
 
 /*
- * What was given to a session of this channel.  PinpointAssignments are in the order of
- * their channels, as these are looked up one after the other.
+ * The assignment of a notification on a channel to a session, or NULL.
+ * Assignments are in the order of their channels, because channels are looked
+ * up in this order.
  */
 static PinpointAssignment *
 find_assignment(PinpointBatch *batch, uint32 channel, int slotno)
@@ -266,8 +283,8 @@ find_assignment(PinpointBatch *batch, uint32 channel, int slotno)
 }
 
 /*
- * Is what a batch has on a channel for this session, which shares it?  The session reads
- * the batch, and needs no lock.
+ * Are the notifications of a batch on a shared channel assigned to this
+ * session?  It reads the batch, and needs no lock.
  */
 PinpointShare
 pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
@@ -286,8 +303,8 @@ pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
 }
 
 /*
- * This session has delivered what it has of a batch on a channel.  If it was assigned to
- * the session, it does not deliver it again, nor is it to be reassigned.
+ * This session has delivered the notifications of a batch on a channel.  If
+ * they were assigned to it, it will not deliver or reassign them again.
  */
 void
 pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
@@ -301,13 +318,16 @@ pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
 }
 
 /*
- * Something that was assigned to this session and that it has not delivered, at this
- * place among the assignments of a batch or behind it.  Sets the place and the channel's
- * number; false if there is none.  Needs no lock, as nobody assigns anything to the
- * session that it is about to pass on.
+ * Find the next assignment of a batch to this session that it has not
+ * delivered.  Needs no lock, because nothing more is assigned to this session
+ * on the channels that it has left.
  *
- * unread: has this session not read the batch?  If it has, only what was reassigned to
- * it is left.
+ * unread: has this session not read the batch?  If it has, only reassigned
+ * notifications remain.  *place: index from which on to search; set to the
+ * index of the assignment.  *channel: set to the number of its channel within
+ * the batch.
+ *
+ * Returns false if there is none.
  */
 bool
 pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
@@ -331,13 +351,17 @@ pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
 }
 
 /*
- * Reassign what was assigned at a place to the readiest of the other members of this
- * session's group to which it was not assigned yet.
+ * Change an assignment of this session to another member of its group: one
+ * with the highest readiness, among those without an assignment for the
+ * channel in this batch.  If there is none, RECEIVER_NOBODY is stored.
+ *
+ * place: index of the assignment.  listeners: the listeners on its channel,
+ * NULL if there are none.
  *
  * Returns the slot number, or -1 if there is no such session.
  *
- * The caller holds PinpointOrderLock exclusively, and the lock of the channel's
- * partition if listeners is not NULL.
+ * The caller holds PinpointOrderLock exclusively, and the lock of the
+ * partition of the channel if listeners is not NULL.
  */
 int
 pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,

@@ -13,15 +13,16 @@
 #include "queue/batch.h"
 #include "wakeup/channel_map.h"
 
-/* Is a notification on a shared channel for a session? */
+/* Is a notification on a shared channel assigned to a session? */
 typedef enum PinpointShare
 {
 	PINPOINT_SHARE_NONE,		/* no, or it has been delivered */
-	PINPOINT_SHARE_ASSIGNED,	/* it was assigned when it was published */
-	PINPOINT_SHARE_REASSIGNED	/* it was reassigned, and is not delivered */
+	PINPOINT_SHARE_ASSIGNED,	/* yes, at its publication */
+	PINPOINT_SHARE_REASSIGNED	/* yes, it was reassigned, and is not
+								 * delivered */
 } PinpointShare;
 
-/* What is done with each session that gets one. */
+/* Callback for each session to which a notification is assigned. */
 typedef void (*PinpointReceiverVisitor) (int slotno, void *arg);
 
 extern void pinpoint_sharing_set_chains(bool chains);

@@ -62,10 +62,10 @@ PinpointSlots *PinpointSlotArray = NULL;
 /* Does this session own its slot? */
 static bool registered = false;
 
-/* Is the time noted at which this session began to send? */
+/* Does the slot contain the time since when this session is sending? */
 static bool sending = false;
 
-/* To how many reminders since it was woken has this session answered? */
+/* Number of reminders that this session has handled since it was signalled. */
 static uint32 answered = 0;
 
 static PinpointSlot *my_slot(void);
@@ -110,11 +110,13 @@ pinpoint_slots_shmem_init(void)
 }
 
 /*
- * This session begins to listen, unless it does already.
+ * Register the slot of this session, unless it is registered: the session
+ * begins to listen.
  *
- * Until pid is set the slot is nobody's, and publishers pass over it.  So the lock is
- * taken in shared mode, and sessions that LISTEN and UNLISTEN do not wait for each other.
- * Readers with the lock in shared mode see the owner set before pid.
+ * While pid is 0, publishers skip the slot.  Therefore the lock is acquired in
+ * shared mode, and sessions that execute LISTEN or UNLISTEN do not wait for
+ * each other.  The fields are set before pid, for readers that hold the lock
+ * in shared mode.
  */
 void
 pinpoint_slot_register(void)
@@ -142,8 +144,8 @@ pinpoint_slot_register(void)
 }
 
 /*
- * This session listens no more, or ends: what is unread is none of its
- * business.
+ * Unregister the slot: this session does not listen any more, or ends.  Its
+ * positions in the log are removed.
  */
 void
 pinpoint_slot_unregister(void)
@@ -173,8 +175,9 @@ pinpoint_slot_registered(void)
 }
 
 /*
- * The role of this session, as of when it began to listen.  SET SESSION
- * AUTHORIZATION does not change it while the session listens on anything.
+ * The session user of this session when it began to listen.  SET SESSION
+ * AUTHORIZATION does not change the result while the session listens on any
+ * channel.
  */
 Oid
 pinpoint_slot_role(void)
@@ -183,19 +186,19 @@ pinpoint_slot_role(void)
 }
 
 /*
- * Before the commit of a LISTEN: the session has channels that do not fit into the
- * channel map.  From now on publications of all channels in its database find it.  Or
- * it has no such channel any more.
+ * Set whether this session has channels that do not fit into the channel map.
+ * If so, publications of all channels in its database find it.  Set to true
+ * before the commit of the LISTEN.
  *
- * A sender that sees the commit of the LISTEN finds the session: it publishes with
- * PinpointOrderLock held, which it takes later.
+ * A sender that sees this commit finds the session, because it acquires
+ * PinpointOrderLock later, to publish.
  */
 void
 pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 {
 	PinpointSlot *slot = my_slot();
 
-	/* Nobody but us changes it. */
+	/* Only this session changes it. */
 	if (!registered || slot->wakes_for_all == wakes_for_all)
 		return;
 
@@ -210,8 +213,9 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 }
 
 /*
- * Before the commit of a LISTEN, and after its channels have been entered into
- * the channel map: let those know who have looked there already; see wakeup.c.
+ * Take a number for a LISTEN.  Called before its commit, and after its
+ * channels are in the channel map.  So senders that have read the map before
+ * find this session; see wakeup.c.
  */
 void
 pinpoint_slot_join(void)
@@ -220,18 +224,19 @@ pinpoint_slot_join(void)
 
 	pg_atomic_write_u64(&my_slot()->joined, number);
 
-	/* It is there before the commit. */
+	/* The number is visible before the commit. */
 	pg_memory_barrier();
 }
 
 /*
- * From now on something may be given to this session on a channel that it shares; or
- * it shares none any more, and has handed on what it had.
+ * Set whether notifications can be assigned to this session.  Set to false
+ * when it shares no channel any more, and has reassigned all notifications
+ * that were assigned to it.
  */
 void
 pinpoint_slot_set_shares(bool shares)
 {
-	/* Nobody but us changes it. */
+	/* Only this session changes it. */
 	if (!registered || my_slot()->shares == shares)
 		return;
 
@@ -241,8 +246,8 @@ pinpoint_slot_set_shares(bool shares)
 }
 
 /*
- * Before the commit of a LISTEN: this session listens on the channel of the heartbeat;
- * or it does not any more.
+ * Set whether this session listens on the channel of heartbeats.  Set to true
+ * before the commit of the LISTEN.
  */
 void
 pinpoint_slot_set_heartbeats(bool heartbeats)
@@ -253,7 +258,7 @@ pinpoint_slot_set_heartbeats(bool heartbeats)
 }
 
 /*
- * Tell the views how many channels this session listens on.
+ * Set the number of channels of this session, for the views.
  */
 void
 pinpoint_slot_set_channels(uint32 nchannels)
@@ -262,13 +267,15 @@ pinpoint_slot_set_channels(uint32 nchannels)
 }
 
 /*
- * Let a position of a slot, unread or reassigned, be another one, or none if NULL, and
- * pin its epoch instead of the former one.
+ * Set a position of a slot, "unread" or "reassigned", or remove it if position
+ * is NULL or without a batch.  Pins the new epoch, and removes the pin of the
+ * former one.
  *
- * The caller holds PinpointOrderLock, exclusively if the slot is another session's, or
- * if the session has pinned no earlier epoch.  Returns true if the former pin may have
- * been all that kept the oldest epoch: then the caller calls
- * pinpoint_message_log_trim().
+ * The caller holds PinpointOrderLock: exclusively if the slot belongs to
+ * another session, or if it has not pinned this epoch or an earlier one.
+ *
+ * Returns true if the former pin may have been the last one of the oldest
+ * epoch.  The caller must then call pinpoint_message_log_trim().
  */
 bool
 pinpoint_slot_set_position(PinpointPosition *place,
@@ -287,7 +294,7 @@ pinpoint_slot_set_position(PinpointPosition *place,
 }
 
 /*
- * Give back what no pin keeps any more.
+ * Free the space of the epochs that are no longer kept.
  */
 static void
 trim(void)
@@ -298,8 +305,9 @@ trim(void)
 }
 
 /*
- * The state of this session.  Asked at every commit of a session that listens, so
- * it looks without a lock: a signal follows if it looks too early.
+ * The state of this session.  It is read at every commit of a session that
+ * listens, so this takes no lock.  If the result is outdated, a signal
+ * follows.
  */
 static PinpointWakeState
 my_state(void)
@@ -309,7 +317,7 @@ my_state(void)
 }
 
 /*
- * Is there something to read?
+ * Is the state SIGNALLED, so that this session must read?
  */
 bool
 pinpoint_slot_pending(void)
@@ -318,7 +326,7 @@ pinpoint_slot_pending(void)
 }
 
 /*
- * Is this session to look by itself?
+ * Is the state RESTING, so that this session must check by itself?
  */
 bool
 pinpoint_slot_resting(void)
@@ -327,8 +335,8 @@ pinpoint_slot_resting(void)
 }
 
 /*
- * Is this session to look, whether or not there is something yet?  It is one look,
- * as somebody may publish between two: RESTING becomes SIGNALLED without a signal.
+ * Is the state SIGNALLED or RESTING?  The state is read only once, because it
+ * can change from RESTING to SIGNALLED, without a signal, between two reads.
  */
 bool
 pinpoint_slot_to_look(void)
@@ -339,8 +347,8 @@ pinpoint_slot_to_look(void)
 }
 
 /*
- * This session looks, or will not be able to look, by itself: from now on it needs a
- * signal.
+ * End the state RESTING: this session checks now, or cannot check by itself
+ * later.  From now on, it needs a signal.
  */
 void
 pinpoint_slot_stop_resting(void)
@@ -354,7 +362,8 @@ pinpoint_slot_stop_resting(void)
 }
 
 /*
- * Was this session reminded of it?  True once for each reminder.
+ * Did this session receive a reminder that it has not handled yet?  Returns
+ * true only once for each reminder.
  */
 bool
 pinpoint_slot_reminded(void)
@@ -371,7 +380,7 @@ pinpoint_slot_reminded(void)
 }
 
 /*
- * Was this session evicted, and why?
+ * The reason why this session was told to end, or PINPOINT_NOT_EVICTED.
  */
 PinpointEviction
 pinpoint_slot_evicted(void)
@@ -382,7 +391,8 @@ pinpoint_slot_evicted(void)
 }
 
 /*
- * This session begins to send notifications at this time, or does something else if 0.
+ * This session has been sending notifications since this time; 0: it does not
+ * send.
  */
 void
 pinpoint_slot_set_sending(TimestampTz since)
@@ -393,8 +403,8 @@ pinpoint_slot_set_sending(TimestampTz since)
 }
 
 /*
- * Begin to read.  All of it stays pinned.  False if there is nothing to read after all,
- * or no longer, as the session was evicted.
+ * Begin to read.  All unread batches stay pinned.  Returns false if there are
+ * none, or if the session was told to end.
  */
 bool
 pinpoint_slot_begin_reading(PinpointReading *reading)
@@ -422,7 +432,7 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 }
 
 /*
- * All before next has been read: let the log have it back.
+ * All batches before the given one have been read: remove their pin.
  */
 void
 pinpoint_slot_advance(PinpointBatch *next)
@@ -438,10 +448,14 @@ pinpoint_slot_advance(PinpointBatch *next)
 }
 
 /*
- * All that there was has been read, with so many notifications for this session
- * delivered.  Returns true if more has come: then the session is to begin to
- * read again, without a signal.  If not, and rests_until is not 0, it is to look by
- * itself then.
+ * End to read.
+ *
+ * delivered: number of notifications that were delivered.  rests_from: time of
+ * the last delivery.  rests_until: if not 0, the time at which the session
+ * will check by itself, if it has no unread batches now.
+ *
+ * Returns true if there are more unread batches.  The session must then begin
+ * to read again, without a signal.
  */
 bool
 pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
@@ -475,8 +489,8 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 }
 
 /*
- * Has a slot such a position?  The owner may change it at this moment, with
- * PinpointOrderLock in shared mode, if the caller has it so, too.
+ * Does a slot have this position?  The owner can change it concurrently, if
+ * the caller holds PinpointOrderLock only in shared mode.
  */
 static bool
 has_position(const PinpointPosition *position)
@@ -485,8 +499,8 @@ has_position(const PinpointPosition *position)
 }
 
 /*
- * Number of the first publication that a slot keeps, 0 if it keeps none.  The caller
- * holds PinpointOrderLock, in shared mode at least.
+ * Number of the first publication that a slot pins; 0 if there is none.  The
+ * caller holds PinpointOrderLock, shared or exclusive.
  */
 uint64
 pinpoint_slot_first_sequence(const PinpointSlot *slot)
@@ -501,9 +515,9 @@ pinpoint_slot_first_sequence(const PinpointSlot *slot)
 }
 
 /*
- * Bytes published since the first batch that a session has to read, and since
- * something was reassigned to it; 0 if it has nothing to read.  The caller holds
- * PinpointOrderLock, in shared mode at least.
+ * The backlog of a session: bytes published since its first unread batch, or,
+ * if this is more, since the first reassignment to it.  It is 0 if it has
+ * nothing to read.  The caller holds PinpointOrderLock, shared or exclusive.
  */
 uint64
 pinpoint_slot_lag(const PinpointSlot *slot)
@@ -521,8 +535,8 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 /*
  * Does a session listen with this slot?
  *
- * For readers that do not keep its owner from beginning or ending to listen at this
- * moment.  After true they may read what the owner has set before pid.
+ * For readers that do not hold PinpointOrderLock exclusively.  If the result
+ * is true, they can read the fields that the owner has set before pid.
  */
 static bool
 is_listening(const PinpointSlot *slot)
@@ -534,11 +548,14 @@ is_listening(const PinpointSlot *slot)
 }
 
 /*
- * Set listens[] for each slot whose owner listens in a database; it has MaxBackends
- * elements, which are false.  Returns how many there are.
+ * Set listens[] for each slot whose owner listens in a database.  Returns the
+ * number of these slots.
  *
- * Takes no lock.  Those whose LISTEN has a number that the caller has read before are
- * seen, as pid is set before the number is taken; see wakeup.c.
+ * listens: an array of MaxBackends elements, all false.
+ *
+ * Takes no lock.  If the caller has read PinpointSlots.joined before, this
+ * finds all sessions whose number is not above that value: a session sets pid
+ * before it takes a number; see wakeup.c.
  */
 int
 pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
@@ -559,8 +576,10 @@ pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
 }
 
 /*
- * The databases in which anybody listens on the channel of the heartbeat.  dboids has
- * room for MaxBackends elements.  Returns their number.
+ * Find the databases in which a session listens on the channel of heartbeats.
+ * Returns their number.
+ *
+ * dboids: an array of MaxBackends elements.
  */
 int
 pinpoint_slots_heartbeat_databases(Oid *dboids)
@@ -582,8 +601,8 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 }
 
 /*
- * Copy what there is to know of all listeners to copy[], which has room for
- * MaxBackends elements.  Returns their number.
+ * Copy the data of all listeners to copy[], an array of MaxBackends elements.
+ * Returns their number.
  */
 int
 pinpoint_slots_copy(PinpointListenerStats *copy)
@@ -600,7 +619,7 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 		if (pid == 0)
 			continue;
 
-		/* Its owner may begin to listen, or end that, at this moment. */
+		/* The owner can begin or end to listen concurrently. */
 		pg_read_barrier();
 		n++;
 		stats->slotno = i;

@@ -15,135 +15,166 @@
 #include "port/atomics.h"
 #include "queue/message_log.h"
 
-/* What a slot says about the next wakeup of its session; see slots.c. */
+/*
+ * The state of a slot, which determines whether a batch needs a signal; see
+ * slots.c.
+ */
 typedef enum PinpointWakeState
 {
-	PINPOINT_IDLE,				/* nothing unread */
-	PINPOINT_RESTING,			/* likewise, and will look by itself */
-	PINPOINT_SIGNALLED,			/* unread batches, signal under way */
-	PINPOINT_READING,			/* reads what there was when it began */
-	PINPOINT_READING_AGAIN		/* as before, and there is more by now */
+	PINPOINT_IDLE,				/* no unread batch */
+	PINPOINT_RESTING,			/* no unread batch; checks by itself */
+	PINPOINT_SIGNALLED,			/* unread batches; a signal is pending, or it
+								 * checks by itself */
+	PINPOINT_READING,			/* reads the batches that existed when it
+								 * began */
+	PINPOINT_READING_AGAIN		/* likewise; it must read again */
 } PinpointWakeState;
 
-/* Was a session told to end, and why?  See listener/eviction.c. */
+/* The reason why a session was told to end.  See listener/eviction.c. */
 typedef enum PinpointEviction
 {
 	PINPOINT_NOT_EVICTED = 0,
-	PINPOINT_EVICTED_LAGGING,	/* behind by more than
+	PINPOINT_EVICTED_LAGGING,	/* its backlog exceeds
 								 * pinpoint.max_listener_lag */
-	PINPOINT_EVICTED_QUEUE_FULL,	/* replay needs the room that it keeps */
-	PINPOINT_EVICTED_NO_ROOM,	/* a transaction does not fit into the queue */
-	PINPOINT_EVICTED_INCOMPLETE,	/* the WAL has but a part of them */
+	PINPOINT_EVICTED_QUEUE_FULL,	/* replay needs the space that it pins */
+	PINPOINT_EVICTED_NO_ROOM,	/* the notifications of a transaction do not
+								 * fit into the queue */
+	PINPOINT_EVICTED_INCOMPLETE,	/* the notifications of a transaction are
+									 * incomplete in the WAL */
 	PINPOINT_EVICTED_NEWER_FORM,	/* the primary has a newer version */
-	PINPOINT_EVICTED_BEFORE_REDO,	/* they may be in the WAL before the place
-									 * where replay began */
+	PINPOINT_EVICTED_BEFORE_REDO,	/* the notifications of a transaction may
+									 * be before the position in the WAL where
+									 * replay began */
 	PINPOINT_EVICTED_REPLICATE_OFF, /* the primary does not replicate */
-	PINPOINT_EVICTED_UNREPLICATED,	/* replicate was off, and heartbeats go on */
-	PINPOINT_EVICTED_REPLAY_WAITS	/* replay waits for it */
+	PINPOINT_EVICTED_UNREPLICATED,	/* pinpoint.replicate was off, and
+									 * heartbeats continue */
+	PINPOINT_EVICTED_REPLAY_WAITS	/* replay waits for its client */
 } PinpointEviction;
 
 /*
- * Indexed by PINPOINT_MY_SLOT_NUMBER.
+ * A slot of a session.  The index is PINPOINT_MY_SLOT_NUMBER.
  *
- * The fields of the first group are written by the owner, who holds
- * PinpointOrderLock at least in shared mode, and by others, who hold it
- * exclusively.  The owner may look at state, reminders and evicted without it, and
- * pinpoint_slots_mark_listeners() at pid and dboid.
- * Those of the second group are written by whoever holds it exclusively, and by the
- * owner in shared mode when it begins to listen: nobody uses them while pid is 0.
- * Those of the third group are written by the owner, and read by anybody, without a
- * lock.
+ * Fields of the first group are written by the owner, under PinpointOrderLock
+ * in shared mode, and by other sessions under the exclusive lock.  The owner
+ * reads state, reminders and evicted without the lock, and also the fields
+ * that no other session changes.  pinpoint_slots_mark_listeners() reads pid
+ * and dboid without it.
+ *
+ * Fields of the second and the third group are written under the exclusive
+ * lock.  But when the owner begins to listen, it initializes those of the
+ * second group in shared mode: no other session uses them while pid is 0.
+ *
+ * Fields of the last group are written by the owner, and read by all sessions,
+ * without a lock.
  */
 typedef struct PinpointSlot
 {
-	int			pid;			/* owner, 0 if it does not listen */
-	Oid			dboid;			/* the owner's database */
+	int			pid;			/* PID of the owner; 0 if it does not listen */
+	Oid			dboid;			/* database of the owner */
 	struct PGPROC *proc;		/* the owner */
-	Oid			roleid;			/* its session user when it began to listen: the
-								 * group with which it shares channels */
+	Oid			roleid;			/* session user of the owner when it began to
+								 * listen: it shares channels with sessions of
+								 * this role */
 	PinpointWakeState state;
-	PinpointPosition unread;	/* to read first; its epoch is pinned; none if
-								 * IDLE or evicted */
-	PinpointPosition again;		/* while READING_AGAIN: the first that was
-								 * published for it since it began */
-	PinpointPosition reassigned;	/* the first with something that was
+	PinpointPosition unread;	/* first unread batch; its epoch is pinned;
+								 * none if IDLE or RESTING, or if only
+								 * reassigned notifications are unread;
+								 * possibly none if evicted */
+	PinpointPosition again;		/* while READING_AGAIN: first batch published
+								 * for it since it began; none if there are
+								 * only reassigned notifications */
+	PinpointPosition reassigned;	/* first batch with a notification that was
 									 * reassigned to it; its epoch is pinned;
-									 * its bytes are those published before
-									 * the reassignment */
-	bool		reassigned_again;	/* something was reassigned to it since it
-									 * began to read */
-	TimestampTz signalled_at;	/* when it was signalled last; 0 if not known */
-	uint32		reminders;		/* signals since it is SIGNALLED, less one */
-	uint64		delivered;		/* notifications handed to its client */
-	bool		shares;			/* something may be given to it, or is to be
-								 * handed on by it */
-	bool		heartbeats;		/* listens on the channel of the heartbeat */
-	PinpointEviction evicted;	/* it was told to end */
-	TimestampTz rests_from;		/* while RESTING: since when, */
-	TimestampTz rests_until;	/* and when it is going to look */
+									 * its bytes are those published before the
+									 * reassignment */
+	bool		reassigned_again;	/* a notification was reassigned to it
+									 * since it began to read */
+	TimestampTz signalled_at;	/* time of the last reminder, or when senders
+								 * first saw it SIGNALLED; 0 if not known */
+	uint32		reminders;		/* number of reminders since it became
+								 * SIGNALLED */
+	uint64		delivered;		/* number of notifications delivered to it */
+	bool		shares;			/* a notification may be assigned to it, or it
+								 * still has to reassign one */
+	bool		heartbeats;		/* it listens on the channel of heartbeats */
+	PinpointEviction evicted;	/* reason why it was told to end */
+	TimestampTz rests_from;		/* while RESTING: time of its last delivery */
+	TimestampTz rests_until;	/* while RESTING: time at which it will
+								 * check */
 
-	uint64		marked;			/* publication that last found this listener */
-	uint64		wakeups;		/* signals sent to it */
-	bool		wakes_for_all;	/* everything in its database is for it, as its
-								 * channels do not fit into the channel map */
-	dlist_node	wakes_for_all_link; /* in PinpointSlots, if so */
+	uint64		marked;			/* number of the publication that found this
+								 * listener last */
+	uint64		wakeups;		/* number of signals to it */
+	bool		wakes_for_all;	/* all publications in its database find it,
+								 * because its channels do not fit into the
+								 * channel map */
+	dlist_node	wakes_for_all_link;	/* link of the list in PinpointSlots, if
+									 * wakes_for_all is set */
 
 	/*
-	 * These outlive the owner, as the list of slots that the waker is to
-	 * signal may contain a slot whose owner has gone.
+	 * These fields remain when the owner ends, because the list of the waker
+	 * can contain the slot of a session that has ended.
 	 */
-	bool		queued_for_waker;	/* in that list */
-	int			next;			/* the one behind it there, -1 for none */
+	bool		queued_for_waker;	/* the slot is in that list */
+	int			next;			/* next slot of that list, -1 if there is
+								 * none */
 
-	uint32		nchannels;		/* channels its owner is listening on, for the
+	uint32		nchannels;		/* number of channels of the owner, for the
 								 * views */
-	pg_atomic_uint64 joined;	/* number of its owner's last LISTEN; see
+	pg_atomic_uint64 joined;	/* number of the last LISTEN of the owner; see
 								 * wakeup.c */
-	pg_atomic_uint64 sending_since; /* when its owner began to send
-									 * notifications, 0 if it does something
-									 * else */
+	pg_atomic_uint64 sending_since;	/* time since when the owner has been
+									 * sending notifications; 0 if it does
+									 * not */
 } PinpointSlot;
 
-/* What a session is to read; see delivery.c. */
+/* The batches that a session reads; see delivery.c. */
 typedef struct PinpointReading
 {
-	PinpointBatch *reassigned;	/* the first with something reassigned; NULL
-								 * if there is none */
-	PinpointBatch *first;		/* the first unread one; NULL if there is none */
-	PinpointBatch *last;		/* up to here */
-	bool		queued_for_waker;	/* the signal for it is left to the waker,
-									 * which does not send it to a session
-									 * that reads first */
+	PinpointBatch *reassigned;	/* first batch with a reassigned notification;
+								 * NULL if there is none */
+	PinpointBatch *first;		/* first unread batch; NULL if there is none */
+	PinpointBatch *last;		/* last batch to read */
+	bool		queued_for_waker;	/* the slot is in the list of the waker,
+									 * which sends no signal to a session that
+									 * has begun to read */
 } PinpointReading;
 
-/* What the view pinpoint.stat_listeners shows of a session. */
+/* A session as in the view pinpoint.stat_listeners. */
 typedef struct PinpointListenerStats
 {
 	int			slotno;
 	PinpointSlot slot;
-	Oid			roleid;			/* who is connected */
-	uint64		backlog_bytes;	/* published since the first unread batch, */
-	uint64		backlog_batches;	/* including that */
-	TimestampTz oldest_unread;	/* when that was published; 0 if all is read */
+	Oid			roleid;			/* role that has connected */
+	uint64		backlog_bytes;	/* bytes published from the first unread batch
+								 * on */
+	uint64		backlog_batches;	/* number of publications from that batch
+									 * on */
+	TimestampTz oldest_unread;	/* time of publication of the first unread
+								 * batch; 0 if there is none */
 } PinpointListenerStats;
 
-/* What the waker is to do next, and who it is; see wakeup.c. */
+/* The waker, and its list of slots to signal; see wakeup.c. */
 typedef struct PinpointWakerQueue
 {
-	struct Latch *waker;		/* NULL if there is none */
-	int			first;			/* list of slots, -1 if empty */
+	struct Latch *waker;		/* its latch; NULL if there is no waker */
+	int			first;			/* first slot of the list, -1 if it is empty */
 	int			last;
 } PinpointWakerQueue;
 
-/* Protected by PinpointOrderLock, but for joined. */
+/*
+ * Protected by PinpointOrderLock, with exceptions; for slots, see
+ * PinpointSlot.
+ */
 typedef struct PinpointSlots
 {
-	pg_atomic_uint64 joined;	/* number of the last LISTEN; needs no lock */
+	pg_atomic_uint64 joined;	/* number of the last LISTEN; no lock */
 	PinpointWakerQueue waker_queue;
-	dlist_head	wakes_for_all;	/* the slots with wakes_for_all */
-	TimestampTz last_reminders; /* when somebody looked last; read without the
-								 * lock, too */
-	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them */
+	dlist_head	wakes_for_all;	/* list of the slots with wakes_for_all */
+	TimestampTz last_reminders; /* time of the last check for slots that need a
+								 * reminder; also read without the lock */
+	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* array of MaxBackends
+												 * elements */
 } PinpointSlots;
 
 extern PinpointSlots *PinpointSlotArray;

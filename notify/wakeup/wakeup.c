@@ -77,23 +77,27 @@
 #include "wakeup/wakeup.h"
 
 /*
- * More signals than this are left to the waker.
+ * If a process has more signals to send than this, it leaves them to the
+ * waker.
  */
 #define MAX_SIGNALS			8
 
 /*
- * How many batches are gone through without letting go of PinpointOrderLock.
+ * Number of batches after which PinpointOrderLock is released and acquired
+ * again.
  */
 #define MAX_BATCHES_PER_ROUND	64
 
 /*
- * Milliseconds between two looks for slots that need a reminder, and until the
- * first one.  The next ones come after 2, 4, 8 ... times this, up to 64.
+ * Milliseconds between two checks for slots that need a reminder, and from the
+ * first check that finds a slot SIGNALLED to its first reminder.  The next
+ * reminders follow at intervals of 2, 4, 8 times this, and so on up to 64
+ * times.
  */
 #define REMINDER_INTERVAL	1000
 #define REMINDER_MAX_SHIFT	6
 
-/* What a look-up is to find, and what it has found. */
+/* Argument and result of a look-up at publication. */
 typedef struct ListenerSearch
 {
 	PinpointBatch *batch;
@@ -102,33 +106,37 @@ typedef struct ListenerSearch
 	int			nfound;
 } ListenerSearch;
 
-/* The same for one before commit. */
+/* Argument and result of a look-up before the commit. */
 typedef struct EarlySearch
 {
 	bool	   *found;			/* by slot */
 	int			nfound;
-	bool	   *listens;		/* by slot: those to be found; NULL if not known */
-	int			nmissing;		/* of these: not found yet */
+	bool	   *listens;		/* by slot: sessions that listen in the
+								 * database; NULL if not known */
+	int			nmissing;		/* number of these that are not found yet */
 } EarlySearch;
 
 /*
- * Room for what a publication finds, made by the postmaster and inherited: the slots
- * that listen on a batch, and the signals to send.  MaxBackends elements each, as no
- * slot is found twice for one batch, or signalled twice without reading in between.
+ * Memory for publications: the slots found for a batch, and the signals to
+ * send.  The postmaster allocates it, and all processes inherit it.
+ *
+ * Each array has MaxBackends elements.  This is sufficient: a slot is found
+ * only once for a batch, and is noted only once until its session has read.
  */
 static int *found_slots = NULL;
 static PinpointWakeup *noted = NULL;
 static int	nnoted = 0;
 
 /*
- * The same for the batch that pinpoint_wakeup_find_replayed() was called for last.
+ * The slots found by the last call of pinpoint_wakeup_find_replayed(), and its
+ * batch.
  */
 static PinpointBatch *replayed = NULL;
 static bool *found_replayed = NULL; /* by slot */
 static int *slots_replayed = NULL;
 static int	nslots_replayed = 0;
 
-/* Is the waker to be told that there is something in its list? */
+/* Latch of the waker, if its list has new slots. */
 static struct Latch *waker_to_tell = NULL;
 
 static void find_listeners(const PinpointListeners *listeners, void *arg);
@@ -145,7 +153,8 @@ static bool is_resting(PinpointSlot *slot);
 static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
 
 /*
- * In the postmaster, at start and at restart after a crash.
+ * Allocate the arrays.  The postmaster calls this at start and at restart
+ * after a crash.
  */
 void
 pinpoint_wakeup_init(void)
@@ -165,7 +174,8 @@ pinpoint_wakeup_init(void)
 }
 
 /*
- * Before commit: if the batch will have many channels, look now who listens.
+ * Find the listeners of a batch, if it will have many channels.  Otherwise,
+ * reserve space for assignments.  Called before the commit.
  *
  * Errors: out of memory.
  */
@@ -192,7 +202,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	search.nmissing = pinpoint_slots_mark_listeners(MyDatabaseId,
 													search.listens);
 
-	/* Who listens on one of the channels may well listen on all of them. */
+	/* A session that listens on one channel may listen on all of them. */
 	for (; nlooked < PINPOINT_CHANNELS_LOOKED_UP && search.nmissing > 0; nlooked++)
 		pinpoint_channel_map_lookup(MyDatabaseId,
 									layout->channels[nlooked]->data,
@@ -213,7 +223,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 }
 
 /*
- * Look up the channels of a batch from one on.
+ * Look up the channels of a batch from an index on.
  *
  * Errors: out of memory.
  */
@@ -238,7 +248,7 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 	EarlySearch *search = arg;
 	int			n = listeners->nslots + listeners->nsharers;
 
-	/* Those who share the channel come right behind the others. */
+	/* The listeners that share the channel follow the others. */
 	for (int i = 0; i < n; i++)
 	{
 		int			slotno = pinpoint_listener(listeners, i)->slotno;
@@ -254,12 +264,13 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 }
 
 /*
- * On a standby, right before a batch is published: if it has many channels, look now who
- * listens, without PinpointOrderLock.  Such a batch does not carry its listeners.
+ * Find the listeners of a batch on a standby, if it has many channels.  Such a
+ * batch does not contain its listeners.  The startup process calls this
+ * directly before the publication, without PinpointOrderLock.
  *
- * It makes no difference for the argument at the top of this file that the transaction
- * has committed already: what counts is that the number is noted before the map is
- * looked into, and that this is done before the publication.
+ * The transaction has already committed.  This does not matter for the
+ * argument at the top of this file: the number is stored before the map is
+ * read, and both are done before the publication.
  */
 void
 pinpoint_wakeup_find_replayed(PinpointBatch *batch)
@@ -293,13 +304,15 @@ pinpoint_wakeup_find_replayed(PinpointBatch *batch)
 }
 
 /*
- * Find the slots that are to get anything of a batch, and write into the batch who
- * of those who share a channel they are.  Changes nothing else but marks.
+ * Find the slots of the sessions that must read a batch.  Assigns
+ * notifications on shared channels, and counts the transaction for its
+ * channels.  Does not change the state of the slots.
  *
  * mark: number of the publication.
  *
- * Returns how many there are.  The caller holds PinpointOrderLock, and calls
- * pinpoint_wakeup_collect() before the next batch.
+ * Returns the number of slots.  The caller holds PinpointOrderLock
+ * exclusively.  Before the next batch, it calls pinpoint_wakeup_collect(),
+ * unless the number is 0.
  */
 int
 pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
@@ -337,7 +350,7 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 			find_joined(&search);
 	}
 
-	/* Those whose channels do not fit into the channel map. */
+	/* Sessions with channels that do not fit into the channel map. */
 	dlist_foreach(iter, &PinpointSlotArray->wakes_for_all)
 	{
 		PinpointSlot *slot = dlist_container(PinpointSlot, wakes_for_all_link,
@@ -349,7 +362,8 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 }
 
 /*
- * Those who may have entered channels after the look before commit.
+ * Find sessions that may have entered channels into the map after the look-up
+ * before the commit.
  */
 static void
 find_joined(ListenerSearch *search)
@@ -376,8 +390,8 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 }
 
 /*
- * Note that a slot is found for a publication, unless it was before, or is not,
- * or no longer, that of a listener in this database, or that one is evicted.
+ * Note that a slot is found for a publication.  Skips a slot that was already
+ * found, that has no owner or one of another database, or that is evicted.
  */
 static void
 find_slot(int slotno, void *arg)
@@ -394,9 +408,12 @@ find_slot(int slotno, void *arg)
 }
 
 /*
- * A batch is published: let the nfound slots that pinpoint_wakeup_find() found
- * know, and remember which of them need a signal.  The caller holds
- * PinpointOrderLock.
+ * Make the sessions read a published batch, and note the slots that need a
+ * signal.
+ *
+ * nfound: result of pinpoint_wakeup_find(), which has found these slots.
+ *
+ * The caller holds PinpointOrderLock exclusively.
  */
 void
 pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
@@ -417,7 +434,7 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 					nsignals++;
 				break;
 			case PINPOINT_SIGNALLED:
-				/* It may have been signalled for what was reassigned to it. */
+				/* It may have been signalled for a reassigned notification. */
 				if (slot->unread.batch == NULL)
 					(void) pinpoint_slot_set_position(&slot->unread, &position);
 				break;
@@ -435,9 +452,12 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 }
 
 /*
- * An IDLE or RESTING slot has something to read now.  Returns true if it needs a signal
- * for that; what a session sends to itself does not wait.  The caller holds
- * PinpointOrderLock, and releases it by pinpoint_wakeup_release_and_send().
+ * Change a slot from IDLE or RESTING to SIGNALLED.  Returns true if it needs a
+ * signal, and notes it in that case.  A RESTING session needs none, unless it
+ * is this session, which does not wait for its own notifications.
+ *
+ * The caller holds PinpointOrderLock exclusively, and releases it by
+ * pinpoint_wakeup_release_and_send().
  */
 bool
 pinpoint_wakeup_note(int slotno)
@@ -461,8 +481,9 @@ pinpoint_wakeup_note(int slotno)
 }
 
 /*
- * Is a RESTING session going to look in time?  It is not if the clock was set back,
- * as PostgreSQL's timeouts go by that, or if it should have looked long ago.
+ * Will a RESTING session check in time?  It may not if the clock was set back,
+ * because PostgreSQL's timeouts use the clock, or if it should have checked
+ * long ago.
  */
 static bool
 is_resting(PinpointSlot *slot)
@@ -474,7 +495,8 @@ is_resting(PinpointSlot *slot)
 }
 
 /*
- * Decide who sends the signals that were noted.
+ * Leave the noted signals to the waker, if there are many.  Without a waker,
+ * take over the signals on its list.
  */
 static void
 share_out(void)
@@ -483,7 +505,7 @@ share_out(void)
 
 	if (list->waker == NULL)
 	{
-		/* Send what a waker has left behind. */
+		/* Send the signals that an ended waker has left. */
 		if (unlikely(list->first >= 0))
 			nnoted += take(noted + nnoted,
 						   MaxBackends - nnoted);
@@ -494,7 +516,7 @@ share_out(void)
 
 	for (int i = 0; i < nnoted; i++)
 	{
-		/* Nobody else can raise one's own interrupt without a signal. */
+		/* This session needs no signal, and does not wait for the waker. */
 		if (noted[i].pid == MyProcPid)
 			notifyInterruptPending = true;
 		else
@@ -509,7 +531,7 @@ share_out(void)
 }
 
 /*
- * Put a slot into the list of the waker, unless it is there already.
+ * Add a slot to the list of the waker, unless it is in the list.
  */
 static void
 queue_for_waker(int slotno)
@@ -529,9 +551,9 @@ queue_for_waker(int slotno)
 }
 
 /*
- * Take slots out of the list of the waker, at most max; those among them that
- * still need a signal are stored in wakeups[].  Returns their number, or -1 if the
- * list was empty.
+ * Remove up to max slots from the list of the waker.  Stores those that still
+ * need a signal in wakeups[], and returns their number, or -1 if the list was
+ * empty.
  */
 int
 pinpoint_wakeup_take(PinpointWakeup *wakeups, int max)
@@ -547,7 +569,8 @@ pinpoint_wakeup_take(PinpointWakeup *wakeups, int max)
 }
 
 /*
- * The same, with PinpointOrderLock held.
+ * The same, but returns 0 if the list was empty.  The caller holds
+ * PinpointOrderLock exclusively.
  */
 static int
 take(PinpointWakeup *wakeups, int max)
@@ -573,7 +596,7 @@ take(PinpointWakeup *wakeups, int max)
 }
 
 /*
- * This process is the waker, or is the waker no longer if NULL.
+ * Set the latch of the waker; NULL if the waker ends.
  */
 void
 pinpoint_wakeup_set_waker(struct Latch *waker)
@@ -584,8 +607,8 @@ pinpoint_wakeup_set_waker(struct Latch *waker)
 }
 
 /*
- * Release PinpointOrderLock, and send the signals that were noted while it was held,
- * or let the waker do it.
+ * Release PinpointOrderLock, and send the noted signals or leave them to the
+ * waker.
  */
 void
 pinpoint_wakeup_release_and_send(void)
@@ -597,15 +620,17 @@ pinpoint_wakeup_release_and_send(void)
 		pinpoint_wakeup_signal(noted, nnoted);
 	nnoted = 0;
 
-	/* It may have gone meanwhile, but then its latch does no harm. */
+	/* If the waker has ended, setting its latch does no harm. */
 	if (waker_to_tell != NULL)
 		SetLatch(waker_to_tell);
 	waker_to_tell = NULL;
 }
 
 /*
- * Called for each of many batches, with PinpointOrderLock held: let go of it after
- * some of them, for others to do their work.
+ * Release PinpointOrderLock and acquire it again, after a number of batches,
+ * so that other sessions can work.  Sends the noted signals.
+ *
+ * *in_round: number of batches since the lock was acquired.
  */
 void
 pinpoint_wakeup_let_others_in(int *in_round)
@@ -619,7 +644,7 @@ pinpoint_wakeup_let_others_in(int *in_round)
 }
 
 /*
- * Signal sessions.
+ * Signal sessions.  The caller does not hold PinpointOrderLock.
  */
 void
 pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
@@ -631,7 +656,9 @@ pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
 		else if (SendProcSignal(wakeups[i].pid, PROCSIG_NOTIFY_INTERRUPT,
 								PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno)) < 0)
 		{
-			/* It has exited meanwhile, and its slot is free or another's. */
+			/*
+			 * The session has ended, and its slot is free or has a new owner.
+			 */
 			elog(DEBUG3, "could not signal backend with PID %d: %m",
 				 wakeups[i].pid);
 		}
@@ -639,8 +666,8 @@ pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
 }
 
 /*
- * If the log has taken disk space that it does not need any more, give it back.  To do
- * so may take long, so it is left to the waker if there is one.
+ * Free disk space of the log that is not needed any more.  This can take long,
+ * so it is left to the waker if there is one.
  */
 void
 pinpoint_wakeup_give_back(void)
@@ -650,7 +677,7 @@ pinpoint_wakeup_give_back(void)
 	if (!pinpoint_message_log_has_spare_file())
 		return;
 
-	/* A latch of a process that has gone does no harm. */
+	/* If the waker has ended, setting its latch does no harm. */
 	waker = *(struct Latch *volatile *) &PinpointSlotArray->waker_queue.waker;
 	if (waker != NULL && waker != MyLatch)
 		SetLatch(waker);
@@ -659,9 +686,10 @@ pinpoint_wakeup_give_back(void)
 }
 
 /*
- * Before commit, while something is pinned: signal sessions again that have
- * been woken long ago and have not begun to read.  Most of them are in a
- * transaction, and lose nothing by it.
+ * Signal sessions again that were signalled long ago and have not begun to
+ * read.  Most of them are in a transaction: for these, the signal changes
+ * nothing.  Called before a commit, and by the waker, while an epoch is
+ * pinned.
  *
  * Errors: out of memory.
  */
@@ -673,7 +701,7 @@ pinpoint_wakeup_remind(void)
 	PinpointWakeup *reminders;
 	int			nreminders = 0;
 
-	/* A clock that was set back must not silence us. */
+	/* Do not wait if the clock was set back. */
 	if (last <= now && !TimestampDifferenceExceeds(last, now, REMINDER_INTERVAL))
 		return;
 	if (pinpoint_fault == PINPOINT_FAULT_DROP_SIGNALS)
@@ -701,7 +729,7 @@ pinpoint_wakeup_remind(void)
 	}
 	LWLockRelease(PinpointOrderLock);
 
-	/* As in pinpoint_wakeup_release_and_send(), it may have exited meanwhile. */
+	/* As in pinpoint_wakeup_signal(), a session may have ended. */
 	for (int i = 0; i < nreminders; i++)
 	{
 		(void) SendProcSignal(reminders[i].pid, PROCSIG_CATCHUP_INTERRUPT,
@@ -713,8 +741,9 @@ pinpoint_wakeup_remind(void)
 }
 
 /*
- * Was a slot signalled long enough ago?  The time of a signal is not noted when
- * it is sent, as this would cost every notification, but at the first look.
+ * Was a slot signalled long enough ago?  The time of a signal is not stored
+ * when it is sent, which would cost time for each notification, but by the
+ * first check.
  */
 static bool
 needs_reminder(PinpointSlot *slot, TimestampTz now)

@@ -13,12 +13,13 @@
 #include "queue/batch.h"
 
 /*
- * A batch with more channels than this carries its listeners.  So this is also
- * how many channels are looked up while PinpointOrderLock is held.
+ * Maximum number of channels that are looked up while PinpointOrderLock is
+ * held.  For a batch with more channels, they are looked up before that; see
+ * wakeup.c.
  */
 #define PINPOINT_CHANNELS_LOOKED_UP		64
 
-/* A session to be signalled. */
+/* A session to signal. */
 typedef struct PinpointWakeup
 {
 	int			slotno;
