@@ -208,7 +208,9 @@ smoke_scaling() {
 	have_tools bench/scaling python3 || return 0
 	if run_quietly "$log" "$ROOT/bench/scaling/run" --standbys 1 --runs 1 --seconds 1 \
 		--json "$WORK/scaling.json" &&
-		run_quietly "$log" "$ROOT/bench/scaling/run" --model "$WORK/scaling.json"; then
+		run_quietly "$log" "$ROOT/bench/scaling/run" --model "$WORK/scaling.json" &&
+		run_quietly "$log" "$ROOT/bench/scaling/order_lock.py" --listeners 1 --runs 1 --seconds 1 \
+			--json "$WORK/order-lock.json"; then
 		count 1 0 0
 		echo "bench/scaling: measured, and calculated"
 	else

@@ -17,10 +17,8 @@ from measurement import Failure
 
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "results")
 
-# Microseconds for which a transaction holds the lock PinpointOrder: alone, and for each listener
-# of the channel. Measured on two cores (docs/scaling.md), and doubled, as the lock moves from
-# core to core on larger machines.
-LOCK, LOCK_PER_LISTENER = 2 * 1.4, 2 * 0.025
+LOCK_WRITERS = 16  # as in the other records that are used here
+LOCK_FACTOR = 2  # the lock is measured on two cores; on larger machines it moves from core to core
 NETWORK = 1.25e9  # bytes per second, of each server and in each direction: 10 Gbit/s
 PACKET = 66  # bytes that Ethernet, IP and TCP add to a message
 
@@ -115,7 +113,7 @@ def loads(parts, cores, standbys, upstreams, listeners):
         return listeners * (costs["listeners"] + costs.get("waker", 0) / copies)
 
     found = {
-        "lock": (LOCK + LOCK_PER_LISTENER * listeners) / 1e6,
+        "lock": LOCK_FACTOR * lock_usec(listeners) / 1e6,
         "primary's cores": (primary["flushing_writers"] + primary["other"] + upstreams * primary["walsender"]
                                  + per_listener(primary)) / 1e6 / cores,
         "primary's network": (upstreams * wal + listeners * packet) / NETWORK,
@@ -134,6 +132,42 @@ def loads(parts, cores, standbys, upstreams, listeners):
 def record(name):
     with open(sorted(glob.glob(os.path.join(RESULTS, "*", f"{name}.json")))[-1]) as file:
         return Parts(json.load(file))
+
+
+# ---- The lock PinpointOrder, from the record of order_lock.py -----------------------------
+
+
+def lock_figure(figure, writers, listeners):
+    return record("order-lock").get(f"writers_{writers}", listeners, "pinpoint", figure)
+
+
+def lock_usec(listeners):
+    """The time for which a transaction holds the lock: on a line through those with 1 and 1,000 listeners."""
+    one, many = (1e6 / lock_figure("limit_per_sec", LOCK_WRITERS, x) for x in (1, 1000))
+    return one + (many - one) * (listeners - 1) / 999
+
+
+def lock_times():
+    def times(step, *point):
+        mean, median = (lock_figure(f"{step}_{what}", *point) for what in ("usec", "median_usec"))
+        return f"{mean:.2f} ({median:.2f})"
+
+    points = sorted((int(workload.removeprefix("writers_")), x) for workload, x in record("order-lock").points)
+    return table(["writers", "listeners", "announce (µs)", "publish (µs)",
+                  "limit, calculated from the means (transactions per second)"],
+                 [[f"{writers}", f"{x:,}", times("announce", writers, x), times("publish", writers, x),
+                   rounded(lock_figure("limit_per_sec", writers, x))] for writers, x in points])
+
+
+def lock_texts():
+    """What the text of the page says about the lock."""
+    doubled = sorted(lock_figure("limit_per_sec", writers, 1) / LOCK_FACTOR for writers in (16, 64))
+    return {
+        "lock rate": rounded(lock_figure("transactions_per_sec", LOCK_WRITERS, 1)),
+        "lock held": f"{100 * lock_figure('held', LOCK_WRITERS, 1):.1f} %",
+        "lock deliveries": rounded(200 * lock_figure("limit_per_sec", LOCK_WRITERS, 200)),
+        "lock doubled": " to ".join(map(rounded, doubled)),
+    }
 
 
 def stock_limit(version, cores, woken):
@@ -188,18 +222,18 @@ def utilisation(parts, options):
 
 def tables(parts):
     return {"parts": measured_parts(parts), "throughput": validation(parts),
-            "limits": limits(parts)}
+            "limits": limits(parts), "lock": lock_times()}
 
 
 def update(page, found):
-    """Write the tables into a page, between comments <!-- model NAME --> and <!-- end -->."""
+    """Write tables and figures into a page, between comments <!-- model NAME --> and <!-- end -->."""
     with open(page) as file:
         text = file.read()
     for name, rows in found.items():
-        text, n = re.subn(f"(<!-- model {name} -->\n).*?(<!-- end -->)", lambda match: match[1] + rows + match[2],
+        text, n = re.subn(f"(<!-- model {name} -->).*?(<!-- end -->)", lambda match: match[1] + rows + match[2],
                           text, flags=re.DOTALL)
         if n != 1:
-            raise Failure(f"{page} has no place for the table \"{name}\"")
+            raise Failure(f"{page} has no place for \"{name}\"")
     with open(page, "w") as file:
         file.write(text)
 
@@ -212,7 +246,7 @@ def main(options):
     if any(value is not None for value in (options.cores, options.standbys, options.upstreams, options.listeners, options.rate)):
         print(utilisation(parts, options), end="")
     elif options.page:
-        update(options.page, tables(parts))
+        update(options.page, {**{name: f"\n{rows}" for name, rows in tables(parts).items()}, **lock_texts()})
     else:
         for name, rows in tables(parts).items():
             print(f"{name}\n\n{rows}")

@@ -1,7 +1,8 @@
-"""Throwaway servers for run: a primary, its standbys, and what their processes have used."""
+"""Throwaway servers: a primary, its standbys, sessions, and what the processes of a server have used."""
 
 import os
 import re
+import selectors
 import socket
 import struct
 import time
@@ -66,6 +67,39 @@ class Session:
 
     def close(self):
         self.socket.close()
+
+
+class Receivers:
+    """Sessions that listen on some servers, and that are read in one loop."""
+
+    def __init__(self, servers, channels):
+        self.sessions = {server: [Session(server) for _ in channels] for server in servers}
+        self.selector = selectors.DefaultSelector()
+        for sessions in self.sessions.values():
+            for session, channel in zip(sessions, channels):
+                session.query(f"LISTEN {channel}")
+                session.socket.setblocking(False)
+                self.selector.register(session.socket, selectors.EVENT_READ)
+
+    def pids(self, server):
+        return {session.pid for session in self.sessions[server]}
+
+    def receive(self):
+        """Wait a moment, and read what has come; return the number of bytes."""
+        size = 0
+        for key, _ in self.selector.select(0.02):
+            data = key.fileobj.recv(262144)
+            if not data:
+                raise Failure("a listener was disconnected")
+            size += len(data)
+        return size
+
+    def close(self):
+        self.selector.close()
+        for sessions in self.sessions.values():
+            for session in sessions:
+                session.close()
+            wait_for_end([session.pid for session in sessions])
 
 
 class Server:

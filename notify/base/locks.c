@@ -11,6 +11,12 @@
  */
 #include "postgres.h"
 
+#ifdef PINPOINT_TIME_ORDER_LOCK
+#include "miscadmin.h"
+#include "portability/instr_time.h"
+#include "storage/ipc.h"
+#endif
+
 #include "base/locks.h"
 
 #define STORAGE_TRANCHE		"PinpointStorage"
@@ -62,3 +68,80 @@ pinpoint_check_preloaded(void)
 				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),
 				 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
 }
+
+#ifdef PINPOINT_TIME_ORDER_LOCK
+/*
+ * For how long this session held PinpointOrderLock.  When the session ends, it writes a
+ * line "announce NANOSECONDS" or "publish NANOSECONDS" for each hold, in their order, to
+ * the file pinpoint_order_lock.PID in the data directory.  bench/scaling/order_lock.py
+ * reads these files.
+ *
+ * Part of a hold is after commit, where nothing may fail: the memory is reserved when the
+ * library is loaded.  When it is full, no more is recorded.
+ */
+#define MAX_HOLDS	(1 << 18)
+
+static struct
+{
+	const char *place;
+	double		seconds;
+}			holds[MAX_HOLDS];
+static int	nholds = 0;
+
+/* The hold that has begun; NULL if none, or one that is not measured. */
+static const char *current_place = NULL;
+static instr_time held_since;
+
+static void
+write_holds(int code, Datum arg)
+{
+	char		path[MAXPGPATH];
+	FILE	   *file;
+
+	snprintf(path, sizeof(path), "pinpoint_order_lock.%d", MyProcPid);
+	file = fopen(path, "w");
+	if (file == NULL)
+		return;
+	for (int i = 0; i < nholds; i++)
+		fprintf(file, "%s %.0f\n", holds[i].place, holds[i].seconds * 1e9);
+	fclose(file);
+}
+
+/*
+ * place: "announce", which comes first in a session, or "publish".
+ */
+void
+pinpoint_order_lock_acquire(const char *place)
+{
+	static bool registered = false;
+
+	if (!registered)
+		on_proc_exit(write_holds, 0);
+	registered = true;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	current_place = place;
+	INSTR_TIME_SET_CURRENT(held_since);
+}
+
+/*
+ * The lock may have been acquired elsewhere, too: then nothing is recorded.
+ */
+void
+pinpoint_order_lock_release(void)
+{
+	const char *place = current_place;
+	instr_time	held;
+
+	INSTR_TIME_SET_CURRENT(held);
+	current_place = NULL;
+	LWLockRelease(PinpointOrderLock);
+
+	if (place == NULL || nholds == MAX_HOLDS)
+		return;
+	INSTR_TIME_SUBTRACT(held, held_since);
+	holds[nholds].place = place;
+	holds[nholds].seconds = INSTR_TIME_GET_DOUBLE(held);
+	nholds++;
+}
+#endif

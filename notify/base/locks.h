@@ -41,4 +41,26 @@ extern void pinpoint_locks_request(void);
 extern void pinpoint_locks_init(void);
 extern void pinpoint_check_preloaded(void);
 
+/*
+ * PinpointOrderLock in exclusive mode, at the places that each transaction that
+ * notifies goes through.  With -DPINPOINT_TIME_ORDER_LOCK, the time for which it is held
+ * there is measured; see locks.c.
+ */
+#ifdef PINPOINT_TIME_ORDER_LOCK
+extern void pinpoint_order_lock_acquire(const char *place);
+extern void pinpoint_order_lock_release(void);
+#else
+static inline void
+pinpoint_order_lock_acquire(const char *place)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+}
+
+static inline void
+pinpoint_order_lock_release(void)
+{
+	LWLockRelease(PinpointOrderLock);
+}
+#endif
+
 #endif							/* PINPOINT_LOCKS_H */

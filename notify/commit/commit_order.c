@@ -216,11 +216,11 @@ pinpoint_commit_order_announce(void)
 	if (pinpoint_replicate_notifications && XLogIsNeeded())
 		pinpoint_wal_messages_write(batch);
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_order_lock_acquire("announce");
 	batch->order = behind_last_record();
 	dlist_push_tail(&commit_order->in_flight, &batch->in_flight);
 	commit_order->nin_flight++;
-	LWLockRelease(PinpointOrderLock);
+	pinpoint_order_lock_release();
 	pinpoint_transaction_enter(PINPOINT_ANNOUNCED);
 }
 
@@ -274,7 +274,7 @@ pinpoint_commit_order_publish(void)
 		return;
 	PinpointMyTransaction.batch = NULL;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_order_lock_acquire("publish");
 	leave_in_flight(batch);
 	batch->order = PinpointMyTransaction.stamp;
 	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();

@@ -614,7 +614,7 @@ void
 pinpoint_wakeup_release_and_send(void)
 {
 	share_out();
-	LWLockRelease(PinpointOrderLock);
+	pinpoint_order_lock_release();
 
 	if (nnoted > 0)
 		pinpoint_wakeup_signal(noted, nnoted);
@@ -640,7 +640,7 @@ pinpoint_wakeup_let_others_in(int *in_round)
 
 	pinpoint_wakeup_release_and_send();
 	*in_round = 0;
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_order_lock_acquire("publish");
 }
 
 /*

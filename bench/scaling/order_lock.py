@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Measure for how long transactions that notify hold the lock PinpointOrder.
+
+    order_lock.py [--runs 6] [--seconds 3] [--listeners 0 1 200 1000 5000] [--pg-config FILE] [--json FILE]
+
+Builds pg_pinpoint with -DPINPOINT_TIME_ORDER_LOCK (notify/base/locks.c) in a temporary folder,
+and starts a server that preloads it from there, on a Unix socket only. It needs pg_pinpoint in the
+server's installation, which is not changed, for CREATE EXTENSION, and make and a C compiler. All
+files are removed at the end, also after Ctrl-C. Started as root, the server runs as the user
+postgres.
+
+The exit code is 0 when everything was measured, 2 when something went wrong, and 128 and the
+number of the signal when one ended it.
+"""
+
+import argparse
+import datetime
+import glob
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from measurement import ROOT, Failure, call, environment, exit_on_signals, new_folder, report, say, series, write
+from servers import DEADLINE, Receivers, Server, wait_for_end, wait_until
+
+POINTS = {0: (1, 16, 64), 1: (1, 16, 64), 200: (1, 16, 64), 1000: (1, 16, 64), 5000: (16,)}  # listeners: writers
+CHANNEL = "c"
+MESSAGE = 5 + 4 + len(CHANNEL) + 1 + 1  # type and length, PID, channel, no payload
+WARMUP = 0.1  # of the holds of each session, which are left out
+
+SETTINGS = {
+    "shared_preload_libraries": "pg_pinpoint", "max_connections": str(max(POINTS) + 100), "fsync": "on",
+    # no checkpoint and no vacuum in some runs and not in others
+    "autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB",
+}
+FIGURES = [  # name, label, kind
+    ("limit_per_sec", "1 / (mean time of announce + mean time of publish)", "rate"),
+    ("announce_usec", "announce, mean", "time"),
+    ("announce_median_usec", "announce, median", "time"),
+    ("publish_usec", "publish, mean", "time"),
+    ("publish_median_usec", "publish, median", "time"),
+    ("holds", "holds that were measured", "count"),
+    ("transactions_per_sec", "transactions per second", "rate"),
+    ("held", "share of the time in which a transaction that notifies held the lock", "count"),
+]
+METHOD = [
+    "Sessions of pgbench insert a row and notify one channel in one transaction, as fast as they can. The other sessions listen on "
+    "this channel and read all notifications. x is the number of listeners. A run begins when all listeners have read everything.",
+    "The library is built with -DPINPOINT_TIME_ORDER_LOCK. Each session reads the clock after it has acquired PinpointOrder in "
+    "exclusive mode, and before it releases it: once when it announces, and once when it publishes. "
+    f"The first {WARMUP:.0%} of each session's times are left out.",
+]
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="order_lock.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=6, metavar="N", help="how often all is measured (6)")
+    parser.add_argument("--seconds", type=int, default=3, metavar="S", help="of each load, a whole number (3)")
+    parser.add_argument("--listeners", type=int, nargs="+", metavar="N", choices=POINTS, default=list(POINTS),
+                        help="sessions that listen (all of them)")
+    parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"), metavar="FILE",
+                        help="of the server to measure (PG_CONFIG, or the one on the PATH)")
+    parser.add_argument("--json", metavar="FILE", help="write the report there, as docs/results.md describes it (standard output)")
+    return parser.parse_args()
+
+
+def build(pg_config, folder):
+    """The path by which the server preloads the library."""
+    shutil.copytree(f"{ROOT}/notify", f"{folder}/notify", ignore=shutil.ignore_patterns("*.o", "*.bc", "*.so", "test"))
+    shutil.copy(f"{ROOT}/VERSION", folder)
+    call("make", "-s", "-j2", "-C", f"{folder}/notify", "pg_pinpoint.so", "with_llvm=no", f"PG_CONFIG={pg_config}",
+         "COPT=-DPINPOINT_TIME_ORDER_LOCK")
+    return f"{folder}/notify/pg_pinpoint"
+
+
+def measure_once(server, receivers, writers, seconds):
+    script = f"{server.folder}/script.sql"
+    with open(script, "w") as file:
+        file.write(f"INSERT INTO changes (text) VALUES (repeat('x', 100)) \\; NOTIFY {CHANNEL};\n")
+    load = subprocess.Popen([f"{server.bindir}/pgbench", "-n", "-f", script, f"-c{writers}", f"-j{min(writers, 2)}",
+                             f"-T{seconds}", "-h", server.folder, "-p", "5432", "-U", "postgres", "postgres"],
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment())
+    received, end = 0, time.monotonic() + seconds + DEADLINE
+    try:
+        while load.poll() is None and time.monotonic() < end:
+            received += receivers.receive()
+    finally:
+        load.kill()
+        output = load.communicate()[1]
+    if load.returncode != 0:
+        raise Failure(f"pgbench:\n{output[-2000:]}")
+
+    files = f"{server.data}/pinpoint_order_lock.*"
+    wait_until(lambda: len(glob.glob(files)) == writers, "all writers have written their times")
+    wait_for_end([name.rpartition(".")[2] for name in glob.glob(files)])
+    times, n = {"announce": [], "publish": []}, 0
+    for name in glob.glob(files):
+        with open(name) as file:
+            holds = [line.split() for line in file]
+        os.remove(name)
+        n += sum(place == "announce" for place, _ in holds)
+        for place, nanoseconds in holds[int(WARMUP * len(holds)):]:
+            times[place].append(int(nanoseconds) / 1000)
+    listeners = sum(map(len, receivers.sessions.values()))
+    while received < n * listeners * MESSAGE:
+        received += receivers.receive()
+        if time.monotonic() > end:
+            raise Failure(f"{received} bytes of {n * listeners * MESSAGE} were received")
+
+    announce, publish = (statistics.fmean(times[place]) for place in ("announce", "publish"))
+    return {"limit_per_sec": 1e6 / (announce + publish), "announce_usec": announce, "publish_usec": publish,
+            "announce_median_usec": statistics.median(times["announce"]),
+            "publish_median_usec": statistics.median(times["publish"]), "holds": sum(map(len, times.values())),
+            "transactions_per_sec": n / seconds, "held": n * (announce + publish) / 1e6 / seconds}
+
+
+def main():
+    options = parse_arguments()
+    started, runs, code, server, target = datetime.datetime.now(datetime.timezone.utc), {}, 0, None, {}
+    exit_on_signals()
+    folder = new_folder()
+    try:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(POINTS) + 200, max(hard, max(POINTS) + 200)))
+        pg_config = os.path.abspath(shutil.which(options.pg_config) or options.pg_config)
+        library = build(pg_config, folder)
+        server = Server(call(pg_config, "--bindir").strip(), f"{folder}/p", SETTINGS)
+        server.start()
+        server.control.query("CREATE EXTENSION pg_pinpoint; CREATE TABLE changes (text text)")
+        # CREATE EXTENSION loads the installed library, and fails if another one is preloaded.
+        server.control.query(f"ALTER SYSTEM SET shared_preload_libraries = '{library}'")
+        server.stop()
+        server.start()
+        shown = ("full_page_writes", "synchronous_commit", "wal_level", "shared_buffers")
+        target = {"name": "pinpoint", "pg_config": os.path.basename(options.pg_config), "url": None, "preload": ["pg_pinpoint"],
+                  "server_version": server.control.query("SELECT version()"), "extensions": {"pg_pinpoint": server.control.query(
+                      "SELECT extversion FROM pg_extension WHERE extname = 'pg_pinpoint'")},
+                  "settings": {**SETTINGS, **{name: server.control.query(f"SHOW {name}") for name in shown}}}
+        for number in range(1, options.runs + 1):
+            for listeners in options.listeners:
+                receivers = Receivers([server], [CHANNEL] * listeners)
+                for writers in POINTS[listeners]:
+                    result = measure_once(server, receivers, writers, options.seconds)
+                    runs.setdefault((f"writers_{writers}", listeners), []).append(result)
+                receivers.close()
+            say(f"run {number} of {options.runs}, {datetime.datetime.now(datetime.timezone.utc) - started}")
+    except (Failure, OSError, ValueError, subprocess.SubprocessError) as failure:
+        say(f"failed: {failure}")
+        code = 2
+    except SystemExit as stopped:
+        code = stopped.code
+    finally:
+        try:
+            if server:
+                server.stop("immediate")
+        except Failure as failure:
+            say(f"failed: {failure}")
+            code = 2
+        shutil.rmtree(folder, ignore_errors=True)
+    if not runs:
+        return code or 2
+    write(options.json, report(
+        "bench/scaling/order_lock.py", started, code == 0, benchmark="order-lock",
+        question="For how long does a transaction that notifies hold the lock PinpointOrder?", method=METHOD,
+        parameters={"runs": options.runs, "seconds": options.seconds, "listeners": options.listeners}, targets=[target],
+        axis={"name": "listeners", "label": "listeners", "scale": "logarithmic"},
+        figures=[{"name": name, "label": label, "kind": kind, "scale": "logarithmic", "chart": False}
+                 for name, label, kind in FIGURES],
+        points=[{"workload": workload, "x": x, "series": [series("pinpoint", found)]}
+                for (workload, x), found in sorted(runs.items(), key=lambda item: int(item[0][0].partition("_")[2]))]))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
