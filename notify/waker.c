@@ -58,6 +58,9 @@
 #define SLEEP_WHILE_KEPT	1000
 #define SLEEP_WHILE_EMPTY	10000
 
+/* The same, while disk space is freed step by step. */
+#define SLEEP_WHILE_SHRINKING	1
+
 /*
  * The same during recovery: no sender does these checks, and recovery may end.
  */
@@ -173,7 +176,8 @@ pinpoint_waker_main(Datum arg)
 			pinpoint_wakeup_remind();
 			sleep = SLEEP_WHILE_KEPT;
 		}
-		pinpoint_message_log_give_back();
+		if (pinpoint_message_log_give_back())
+			sleep = SLEEP_WHILE_SHRINKING;
 		if (next_heartbeat >= 0)
 			sleep = Min(sleep, next_heartbeat);
 		(void) WaitLatch(MyLatch,

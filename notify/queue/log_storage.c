@@ -143,7 +143,7 @@ pinpoint_log_storage_create(Size unit)
 static void
 empty_file(int code, Datum arg)
 {
-	pinpoint_log_storage_shrink();
+	pinpoint_log_storage_shrink(log_memory_size);
 }
 
 /*
@@ -215,23 +215,28 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 }
 
 /*
- * Free all disk space.  No block of the file is in use.
+ * Free disk space.  No block of the file is in use.
+ *
+ * usable: bytes at the beginning of the range that remain usable.
  *
  * The caller holds PinpointStorageLock exclusively, and not PinpointOrderLock.
  * The postmaster calls this at its end without a lock.
  */
 void
-pinpoint_log_storage_shrink(void)
+pinpoint_log_storage_shrink(Size usable)
 {
+	static bool failed = false;
 	int			rc;
 
 	pgstat_report_wait_start(file_wait_event);
-	rc = ftruncate(log_file, 0);
+	rc = ftruncate(log_file, (off_t) (usable - log_memory_size));
 	pgstat_report_wait_end();
 
-	if (rc != 0)
+	/* The next step would fail for the same reason. */
+	if (rc != 0 && !failed)
 		ereport(LOG_SERVER_ONLY,
 				(errcode_for_file_access(),
 				 errmsg("could not truncate file \"%s\": %m",
 						PINPOINT_LOG_FILE_NAME)));
+	failed = rc != 0;
 }

@@ -17,6 +17,6 @@ extern Size pinpoint_log_storage_requested_size(void);
 extern Size pinpoint_log_storage_size(void);
 extern Size pinpoint_log_storage_memory_size(void);
 extern int	pinpoint_log_storage_grow(Size *usable, Size wanted);
-extern void pinpoint_log_storage_shrink(void);
+extern void pinpoint_log_storage_shrink(Size usable);
 
 #endif							/* PINPOINT_LOG_STORAGE_H */

@@ -45,6 +45,11 @@
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
 
+/* Disk space is freed in steps of this many bytes. */
+#ifndef SHRINK_STEP
+#define SHRINK_STEP			((Size) 1024 * 1024)
+#endif
+
 /*
  * pins: number of positions in slots that pin this epoch; a slot has up to
  * two, see slots.h.  Changed under PinpointOrderLock, shared or exclusive.
@@ -269,31 +274,39 @@ pinpoint_message_log_has_spare_file(void)
 }
 
 /*
- * Free such disk space.  The caller does not hold PinpointOrderLock.  Freeing
- * much space takes long.
+ * Free some of this disk space.  Returns whether there is more.
+ *
+ * The kernel frees much space without a pause, and other processes would wait
+ * for a core.  A commit that needs space waits for one step at most.
+ *
+ * The caller does not hold PinpointOrderLock.
  */
-void
+bool
 pinpoint_message_log_give_back(void)
 {
 	MessageLog *log = message_log;
+	Size		usable;
 	bool		shrink = false;
 
 	if (!pinpoint_message_log_has_spare_file())
-		return;
+		return false;
 
 	/* Another session that holds it needs the space, or frees it. */
 	if (!LWLockConditionalAcquire(PinpointStorageLock, LW_EXCLUSIVE))
-		return;
+		return false;
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (log->usable > log->memory && !pinpoint_blocks_use_file())
+	usable = log->usable;
+	if (usable > log->memory && !pinpoint_blocks_use_file())
 	{
-		log->usable = log->memory;
+		usable -= Min(usable - log->memory, SHRINK_STEP);
+		log->usable = usable;
 		shrink = true;
 	}
 	LWLockRelease(PinpointOrderLock);
 	if (shrink)
-		pinpoint_log_storage_shrink();
+		pinpoint_log_storage_shrink(usable);
 	LWLockRelease(PinpointStorageLock);
+	return shrink && usable > log->memory;
 }
 
 /*

@@ -51,7 +51,7 @@ extern void pinpoint_message_log_trim(void);
 extern uint64 pinpoint_message_log_bytes(void);
 extern Size pinpoint_message_log_kept(void);
 extern bool pinpoint_message_log_has_spare_file(void);
-extern void pinpoint_message_log_give_back(void);
+extern bool pinpoint_message_log_give_back(void);
 extern void pinpoint_message_log_stats(PinpointLogStats *stats);
 
 #endif							/* PINPOINT_MESSAGE_LOG_H */

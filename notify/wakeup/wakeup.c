@@ -667,7 +667,7 @@ pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
 
 /*
  * Free disk space of the log that is not needed any more.  This can take long,
- * so it is left to the waker if there is one.
+ * so it is left to the waker, if there is one.  The waker does it in steps.
  */
 void
 pinpoint_wakeup_give_back(void)
@@ -682,7 +682,10 @@ pinpoint_wakeup_give_back(void)
 	if (waker != NULL && waker != MyLatch)
 		SetLatch(waker);
 	else
-		pinpoint_message_log_give_back();
+	{
+		while (pinpoint_message_log_give_back())
+			 /* loop */ ;
+	}
 }
 
 /*

@@ -22,6 +22,10 @@
  *
  *-------------------------------------------------------------------------
  */
+/* The file is small here. */
+#define PAGE		4096
+#define SHRINK_STEP	((Size) 2 * PAGE)
+
 #include "base/channel_hash.c"
 #include "queue/batch.c"
 #include "queue/blocks.c"
@@ -32,7 +36,6 @@
 #undef printf
 
 #define MAX_ALIVE	256
-#define PAGE		4096
 
 #define FAIL(...) \
 	(printf("%s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__), \
@@ -176,11 +179,11 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 }
 
 void
-pinpoint_log_storage_shrink(void)
+pinpoint_log_storage_shrink(Size usable)
 {
 	if (order_lock_held || !storage_lock_held)
 		FAIL("the log shrinks under the wrong lock");
-	ASAN_POISON_MEMORY_REGION(range + memory_size, range_size - memory_size);
+	ASAN_POISON_MEMORY_REGION(range + usable, range_size - usable);
 }
 
 /* ---- the input ---- */
@@ -603,7 +606,8 @@ drain(void)
 		else
 			withdraw();
 	}
-	pinpoint_message_log_give_back();
+	while (pinpoint_message_log_give_back())
+		 /* loop */ ;
 	if (log_blocks->nused != 0 || message_log->last != NULL ||
 		message_log->kept != 0 || message_log->usable != message_log->memory)
 		FAIL("something is left");
