@@ -235,7 +235,7 @@ test_nats() {
 		! build_in examples/browser "$WORK/examples/browser" "$BUILD" || browser=1
 	fi
 	run_logged "$log" env -C "$WORK/examples/nats" "BRIDGE_TEST_BROWSER=$browser" \
-		go test -mod=readonly -count=1 -timeout 300s -v . || rc=$?
+		go test -mod=readonly -count=1 -timeout 1200s -v . || rc=$?
 	count "$(matches '^--- PASS' "$log")" "$(matches '^--- FAIL' "$log")" "$rc" \
 		examples/nats "$log" '^--- FAIL|_test\.go:'
 }
