@@ -190,7 +190,7 @@ smoke_queues() {
 		log=$WORK/queue-$name.log
 		have_tools "bench/queues, $name" "$tool" || continue
 		if run_quietly "$log" python3 "$WORK/queues/run" --pg-config "$PG_CONFIG" \
-			--queue "$name" --workers 1 --pairs 1 --seconds 1; then
+			--queue "$name" --workers 1 --pairs 1 --seconds 3; then
 			count 1 0 0
 			echo "$name: jobs are done on both servers"
 		else

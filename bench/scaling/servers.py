@@ -25,7 +25,7 @@ def wait_until(condition, what):
 
 
 def environment():
-    return {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "PGCTLTIMEOUT": str(DEADLINE)}
 
 
 def as_server_user(*command):
