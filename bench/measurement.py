@@ -26,8 +26,8 @@ def say(text):
 
 
 def environment():
-    """The environment without the settings of libpq."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+    """The environment without the settings of libpq. A machine may be slow: pg_ctl waits longer."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "PGCTLTIMEOUT": "120"}
 
 
 def server_user():

@@ -15,6 +15,7 @@ examples print each row that they put into their cache. The last lines are
 import argparse
 import contextlib
 import os
+import random
 import shlex
 import socket
 import subprocess
@@ -23,7 +24,7 @@ import threading
 import time
 
 SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schema.sql")
-DEADLINE = 30
+DEADLINE = 120  # seconds; a machine may be slow
 HEARTBEAT = 0.5
 
 parser = argparse.ArgumentParser()
@@ -51,9 +52,13 @@ def wait_until(condition, what):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the range of which connections get their ports: one of them could otherwise have
+    the port of a server while that is down."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def say(text):
@@ -73,7 +78,7 @@ class Server:
             code = subprocess.call(
                 [os.path.join(OPTIONS.bindir, program), *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=OPTIONS.dir,
-                env={**os.environ, "LC_ALL": "C"}, **SERVER_USER,
+                env={**os.environ, "LC_ALL": "C", "PGCTLTIMEOUT": str(DEADLINE)}, **SERVER_USER,
             )
             log.seek(0)
             if code != 0:
@@ -405,14 +410,22 @@ class Test:
     def cut_queries(self):
         """Cut silently while each cache waits for the answer of a query."""
         with locked(self.server, "settings"):
+            # One that has just lost its connection, as heartbeats were late, may come back.
+            self.proxy.target = self.server.port
             self.server.sql("NOTIFY setting_changed, 'change 1'")
             running = sum(cache.process.poll() is None for cache in self.caches)
             wait_until(lambda: waiting(self.server, "settings") >= running, "queries")
+            self.proxy.target = None
             self.proxy.cut_silently()
 
     def fail_over(self):
         """Clients find the standby first, and then it is promoted."""
         self.primary.stop()
+        # It has received everything, and may not have replayed it yet.
+        wait_until(
+            lambda: self.standby.sql("SELECT count(*) FROM settings"
+                                     f" WHERE key = 'change {self.changes}'") == ["1"],
+            "the standby has the last change")
         self.server = self.standby
         self.proxy.target = self.standby.port
         self.check_caches("the switch to the standby")

@@ -191,7 +191,7 @@ smoke_queues() {
 		log=$WORK/queue-$name.log
 		have_tools "bench/queues, $name" "$tool" || continue
 		if run_quietly "$log" python3 "$WORK/bench/queues/run" --pg-config "$PG_CONFIG" \
-			--queue "$name" --workers 1 --pairs 1 --seconds 1; then
+			--queue "$name" --workers 1 --pairs 1 --seconds 3; then
 			count 1 0 0
 			echo "$name: jobs are done on both servers"
 		else
@@ -253,7 +253,7 @@ test_nats() {
 		! build_in examples/browser "$WORK/examples/browser" "$BUILD" || browser=1
 	fi
 	run_logged "$log" env -C "$WORK/examples/nats" "BRIDGE_TEST_BROWSER=$browser" \
-		go test -mod=readonly -count=1 -timeout 600s -v . || rc=$?
+		go test -mod=readonly -count=1 -timeout 1200s -v . || rc=$?
 	count "$(matches '^--- PASS' "$log")" "$(matches '^--- FAIL' "$log")" "$rc" \
 		examples/nats "$log" '^--- FAIL|_test\.go:'
 }

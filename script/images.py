@@ -368,7 +368,7 @@ def stop_all(services):
         service.stop()
 
 
-def wait_until(what, condition, services, seconds=120):
+def wait_until(what, condition, services, seconds=300):
     """Wait for a condition while services run."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -165,7 +165,8 @@ clean_environment() {
 			PG* | LC_* | LANGUAGE | MAKE* | MFLAGS) unset "$name" ;;
 		esac
 	done
-	export LANG=C.UTF-8
+	# For pg_ctl and pg_regress: a machine may be slow.
+	export LANG=C.UTF-8 PGCTLTIMEOUT=180
 }
 
 # Set BINDIR, PKGLIBDIR and TESTTOOLS (where pg_regress and its relatives are).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -63,12 +64,18 @@ func waitUntil(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// freePort is a port that nobody has at this moment.
-func freePort(t testing.TB) int {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+// freePort is a port that nobody has at this moment. It is below the range of which connections
+// get their ports: one of them could otherwise have the port of a server while that is down.
+func freePort(t testing.TB) (port int) {
+	waitUntil(t, "a port is free", func() bool {
+		port = 20000 + rand.IntN(12000)
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			listener.Close()
+		}
+		return err == nil
+	})
+	return port
 }
 
 // folder is a new folder that the servers' user can write to.
@@ -111,6 +118,7 @@ func program(t testing.TB, name string, arguments ...string) error {
 	check(t, err)
 	command := exec.Command(filepath.Join(strings.TrimSpace(string(bindir)), name), arguments...)
 	command.Dir = "/"
+	command.Env = append(os.Environ(), fmt.Sprintf("PGCTLTIMEOUT=%d", int(deadline.Seconds())))
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: serverUser(t)}
 	log, err := os.CreateTemp("", "pinpoint-nats")
 	check(t, err)
@@ -262,7 +270,7 @@ func startNATS(t testing.TB, configuration string, options ...nats.Option) *nats
 	})
 	t.Cleanup(conn.Close)
 	var err error
-	n.js, err = jetstream.New(conn)
+	n.js, err = jetstream.New(conn, jetstream.WithDefaultTimeout(deadline))
 	check(t, err)
 	return n
 }
@@ -320,7 +328,9 @@ func (n *natsServer) messages(t testing.TB, stream string) (result []message) {
 	messages, err := consumer.Messages()
 	check(t, err)
 	defer messages.Stop()
-	for last := n.last(stream); uint64(len(result)) < last; {
+	s, err := n.js.Stream(ctx, stream)
+	check(t, err)
+	for last := s.CachedInfo().State.LastSeq; uint64(len(result)) < last; {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		check(t, err)
 		metadata, err := m.Metadata()
@@ -343,6 +353,11 @@ func startBridge(t testing.TB, url string, n *natsServer, flags ...string) *brid
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	flags = append([]string{"-metrics", address}, flags...)
 	return &bridge{startProcess(t, []string{"DATABASE_URL=" + url, "NATS_URL=" + n.url}, bridgeProgram, flags...), address}
+}
+
+// isConnected: it reads from its slot.
+func (b *bridge) isConnected() bool {
+	return strings.Contains(b.log.String(), "msg=connected")
 }
 
 // metric is the value of one of the bridge's metrics, -1 if it cannot be had.

@@ -20,7 +20,7 @@ import urllib.request
 
 import psycopg2
 
-DEADLINE = 120  # seconds, for everything that is waited for
+DEADLINE = 240  # seconds, for everything that is waited for
 SCOPE = "ha"
 NAMES = ("node1", "node2", "node3")
 HEARTBEAT = 0.5
