@@ -178,7 +178,7 @@ fn signals_that_are_dropped_are_caught() {
         "20",
         &[
             "--seed=13",
-            "--duration=60",
+            "--duration=600",
             "--listeners=40",
             "--channels=2",
             "--fault=drop_signals",
@@ -205,7 +205,7 @@ fn publication_in_order_of_arrival_is_caught() {
     let [record, shrunk] = [&record, &shrunk].map(|path| path.to_str().unwrap());
     let verdict = torture.run(&[
         "--seed=14",
-        "--duration=60",
+        "--duration=600",
         "--fault=arrival_order",
         "--record",
         record,
@@ -279,7 +279,7 @@ fn faults_are_caught_with_a_standby() {
     let torture = Torture::new();
     let verdict = torture.run(&[
         "--seed=16",
-        "--duration=60",
+        "--duration=600",
         "--standby",
         "--fault=arrival_order",
     ]);
@@ -318,7 +318,7 @@ fn faults_of_positions_are_caught() {
     for fault in ["missing_place", "counter_first", "count_late"] {
         let verdict = torture.run(&[
             "--seed=19",
-            "--duration=60",
+            "--duration=600",
             "--fault",
             fault,
             "--record",

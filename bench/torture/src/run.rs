@@ -31,8 +31,9 @@ const ROUND_INTERVAL: Duration = Duration::from_millis(200);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// For a look at the sessions of a server that may be stuck.
-const LOOK_DEADLINE: Duration = Duration::from_secs(5);
+/// For a look at the sessions of a server that may be stuck, and for a notification that may
+/// only be late.
+const LOOK_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What one sees then, the first without the engine, too.
 const LOOKS: [&str; 3] = [
