@@ -31,7 +31,8 @@ async function keepCache() {
     try {
       await follow(sql)
     } catch (error) {
-      if (!/^(CONNECT|ECONN|57|08)/.test(error.code)) throw error
+      // Codes with E are the system's, as ECONNRESET and EPIPE.
+      if (!/^(CONNECT|E|57|08)/.test(error.code)) throw error
       await sleep(RECONNECT_AFTER)
     } finally {
       await sql.end({ timeout: 0 })

@@ -70,7 +70,9 @@ async def keep_cache():
             finally:
                 connection.terminate()
         except (OSError, asyncio.TimeoutError, asyncpg.PostgresConnectionError,
-                asyncpg.InterfaceError, asyncpg.OperatorInterventionError):
+                asyncpg.InterfaceError, asyncpg.OperatorInterventionError,
+                asyncpg.InternalClientError):
+            # The last one: a query between the server's last message and its disconnection.
             await asyncio.sleep(RECONNECT_AFTER)
 
 
