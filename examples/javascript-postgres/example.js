@@ -21,6 +21,12 @@ const RECONNECT_AFTER = 200
 // Milliseconds until LISTEN or a query is given up.
 const TIMEOUT = 10_000
 
+// A new connection reads the types of arrays in a query of its own. If the connection is lost
+// meanwhile, the library does not catch the error of this query.
+process.on('unhandledRejection', (error) => {
+  if (!/^CONNECT/.test(error.code)) throw error
+})
+
 // The copy of the settings, and the position up to which it is right.
 const cache = { rows: new Map(), position: null }
 
