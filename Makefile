@@ -8,7 +8,6 @@ PG_CONFIG ?= pg_config
 .PHONY: all install uninstall installcheck clean clean-bench bench check
 
 all install uninstall installcheck clean:
-	@$(PG_CONFIG) --pgxs >/dev/null
 	@set -e; for part in $(PARTS); do \
 		$(MAKE) -C $$part PG_CONFIG='$(PG_CONFIG)' $@; \
 	done

@@ -14,6 +14,9 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+DEADLINE = 120  # seconds, for what takes a moment on a machine that is not busy
+
+
 class Failure(Exception):
     """Something does not work; the text says what."""
 
@@ -26,8 +29,8 @@ def say(text):
 
 
 def environment():
-    """The environment without the settings of libpq. A machine may be slow: pg_ctl waits longer."""
-    return {**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "PGCTLTIMEOUT": "120"}
+    """The environment without the settings of libpq."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "PGCTLTIMEOUT": str(DEADLINE)}
 
 
 def server_user():

@@ -5,6 +5,13 @@
 
 -- The schema belongs to the extension: nobody who made one of that name before
 -- can own what is in it, and it goes with the extension.
+-- The function raises an error with a hint if there is such a schema.
+CREATE FUNCTION pg_catalog.pinpoint_decoding_check_schema()
+RETURNS void
+AS 'MODULE_PATHNAME', 'pinpoint_decoding_check_schema'
+LANGUAGE C;
+SELECT pg_catalog.pinpoint_decoding_check_schema();
+DROP FUNCTION pg_catalog.pinpoint_decoding_check_schema();
 CREATE SCHEMA pinpoint_decoding;
 
 CREATE FUNCTION pinpoint_decoding.stat_get_server(

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/namespace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -24,6 +25,7 @@
 PINPOINT_MODULE_MAGIC("pg_pinpoint_decoding");
 
 void		_PG_init(void);
+PG_FUNCTION_INFO_V1(pinpoint_decoding_check_schema);
 
 /* Version of the running server, in the format of PG_VERSION_NUM */
 int			pinpoint_server_version;
@@ -172,6 +174,25 @@ probe(void *function)
 	call(InvalidOid, InvalidOid);
 	probing = false;
 	return probe_arrived;
+}
+
+/*
+ * pinpoint_decoding_check_schema() returns void
+ *		Called by CREATE EXTENSION.
+ *
+ * Errors: the schema that the extension creates exists.  CREATE SCHEMA would
+ * raise the same error, but without a hint.
+ */
+Datum
+pinpoint_decoding_check_schema(PG_FUNCTION_ARGS)
+{
+	if (OidIsValid(get_namespace_oid("pinpoint_decoding", true)))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_SCHEMA),
+				 errmsg("schema \"%s\" already exists", "pinpoint_decoding"),
+				 errdetail("The extension pg_pinpoint_decoding creates this schema, and does not use an existing one."),
+				 errhint("Rename the schema with ALTER SCHEMA, or drop it, and execute CREATE EXTENSION again.")));
+	PG_RETURN_VOID();
 }
 
 static void

@@ -20,13 +20,12 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_database.h"
+#include "catalog/namespace.h"
 #include "commands/async.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
-#include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
@@ -42,13 +41,20 @@
 #include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "commit/early_commit_work.h"
+#include "commit/own_queue.h"
+#include "commit/position_text.h"
 #include "commit/positions.h"
+#include "commit/replication_status.h"
 #include "commit/wal_messages.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/eviction.h"
 #include "listener/listening.h"
 #include "listener/slow_listener.h"
+#include "live/changes.h"
+#include "live/live.h"
+#include "live/prepared.h"
+#include "live/watch.h"
 #include "queue/message_log.h"
 #include "sql/pending.h"
 #include "sql/pg_notify_rewrite.h"
@@ -60,11 +66,13 @@
 #include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
+#include "wakeup/waiters.h"
 #include "wakeup/wakeup.h"
 
 PINPOINT_MODULE_MAGIC("pg_pinpoint");
 
 void		_PG_init(void);
+PG_FUNCTION_INFO_V1(pinpoint_check_schema);
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -81,7 +89,8 @@ static void at_subtransaction_event(SubXactEvent event,
 									SubTransactionId parent_subid, void *arg);
 static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
 								bool is_top_level, void *arg);
-static bool has_used_own_queue(void);
+static void tell_what_is_left_out(void);
+static void notify_changes(void);
 static void pre_commit(void);
 static void end_transaction(void);
 static void at_exit(int code, Datum arg);
@@ -113,6 +122,9 @@ _PG_init(void)
 			ereport(WARNING,
 					(errmsg("pg_pinpoint has no effect unless it is loaded via \"shared_preload_libraries\""),
 					 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
+
+		/* A dump can be restored whose tables are watched. */
+		pinpoint_register_label_provider();
 		return;
 	}
 
@@ -125,6 +137,7 @@ _PG_init(void)
 	shmem_startup_hook = startup_shmem;
 
 	pinpoint_statement_init();
+	pinpoint_live_init();
 	pinpoint_planner_rewrite_init();
 	pinpoint_replacement_init();
 	pinpoint_waker_register();
@@ -132,7 +145,25 @@ _PG_init(void)
 
 	RegisterXactCallback(at_transaction_event, NULL);
 	RegisterSubXactCallback(at_subtransaction_event, NULL);
-	RegisterResourceReleaseCallback(at_resource_release, NULL);
+}
+
+/*
+ * pinpoint_check_schema() returns void
+ *		Called by CREATE EXTENSION.
+ *
+ * Errors: the schema that the extension creates exists.  CREATE SCHEMA would
+ * raise the same error, but without a hint.
+ */
+Datum
+pinpoint_check_schema(PG_FUNCTION_ARGS)
+{
+	if (OidIsValid(get_namespace_oid("pinpoint", true)))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_SCHEMA),
+				 errmsg("schema \"%s\" already exists", "pinpoint"),
+				 errdetail("The extension pg_pinpoint creates this schema, and does not use an existing one."),
+				 errhint("Rename the schema with ALTER SCHEMA, or drop it, and execute CREATE EXTENSION again.")));
+	PG_RETURN_VOID();
 }
 
 static void
@@ -142,10 +173,13 @@ request_shmem(void)
 		prev_shmem_request_hook();
 
 	RequestAddinShmemSpace(pinpoint_channel_map_shmem_size());
+	RequestAddinShmemSpace(pinpoint_position_text_shmem_size());
 	RequestAddinShmemSpace(pinpoint_positions_shmem_size());
+	RequestAddinShmemSpace(pinpoint_replication_status_shmem_size());
 	RequestAddinShmemSpace(pinpoint_commit_order_shmem_size());
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
+	RequestAddinShmemSpace(pinpoint_waiters_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
 	RequestAddinShmemSpace(pinpoint_replay_blockers_shmem_size());
 	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
@@ -164,10 +198,13 @@ startup_shmem(void)
 	pinpoint_locks_init();
 	pinpoint_channel_hash_init();
 	pinpoint_channel_map_shmem_init();
+	pinpoint_position_text_shmem_init();
 	pinpoint_positions_shmem_init();
+	pinpoint_replication_status_shmem_init();
 	pinpoint_commit_order_shmem_init();
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
+	pinpoint_waiters_shmem_init();
 	pinpoint_wakeup_init();
 	pinpoint_eviction_init();
 	pinpoint_replay_allocate();
@@ -212,6 +249,8 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_listening_at_pre_commit();
 			if (pinpoint_replacement_created())
 				pinpoint_wal_messages_write_floor();
+			notify_changes();
+			tell_what_is_left_out();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_delivery_look_afterwards();
@@ -222,8 +261,10 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_COMMIT:
-			if (has_used_own_queue())
+			pinpoint_replication_status_end_commit();
+			if (pinpoint_own_queue_was_used())
 				pinpoint_positions_count_database();
+			pinpoint_prepared_at_commit();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_transaction_enter(PINPOINT_COMMITTED);
@@ -234,19 +275,28 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_ABORT:
+			pinpoint_replication_status_end_commit();
 			pinpoint_commit_order_withdraw();
 			pinpoint_listening_abort(pinpoint_pending_actions());
 			pinpoint_delivery_at_abort();
+			pinpoint_prepared_at_abort();
 			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
 
 		case XACT_EVENT_PRE_PREPARE:
 			pinpoint_transaction_enter(PINPOINT_SEALED);
-			if (pinpoint_pending_exists())
+
+			/*
+			 * PostgreSQL refuses a transaction that has used temporary objects
+			 * before one that has notified, but after this callback.
+			 */
+			if (pinpoint_pending_exists() &&
+				(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) == 0)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
+			pinpoint_prepared_at_pre_prepare();
 			pinpoint_delivery_look_afterwards();
 			break;
 
@@ -274,19 +324,37 @@ at_subtransaction_event(SubXactEvent event, SubTransactionId my_subid,
 }
 
 /*
- * Has the transaction, which has committed, used PostgreSQL's own queue?  If
- * so, it has an XID and a lock on "database 0", which it still holds, and
- * which is used for nothing else: see PreCommit_Notify().
+ * Before the commit: if the last replication status is "on", and notifications
+ * of this transaction are not replicated, write a message for standbys.
+ *
+ * Errors: out of memory, those of writing WAL.
  */
-static bool
-has_used_own_queue(void)
+static void
+tell_what_is_left_out(void)
 {
-	LOCKTAG		tag;
+	if (!pinpoint_replication_status_begin_commit())
+		return;
+	if ((pinpoint_pending_notifications() != NIL &&
+		 !pinpoint_replicate_notifications) ||
+		pinpoint_own_queue_will_be_used(pinpoint_pending_actions() != NIL))
+		pinpoint_wal_messages_write_left_out();
+}
 
-	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		return false;
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
-	return PINPOINT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock);
+/*
+ * Add the notifications of watched tables to those of the transaction.  The
+ * current memory context may live longer, for instance in a procedure that
+ * commits.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+static void
+notify_changes(void)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
+
+	pinpoint_changes_at_pre_commit();
+	pinpoint_prepared_at_pre_commit();
+	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
@@ -299,15 +367,20 @@ has_used_own_queue(void)
 static void
 pre_commit(void)
 {
-	static bool exit_callback_registered = false;
+	static bool callbacks_registered = false;
 	List	   *actions = pinpoint_pending_actions();
 	List	   *notifications = pinpoint_pending_notifications();
 	MemoryContext oldcontext;
 
-	if (!exit_callback_registered)
+	/*
+	 * Many sessions never come here.  PostgreSQL would call the first of these
+	 * at least six times in each of their transactions.
+	 */
+	if (!callbacks_registered)
 	{
+		RegisterResourceReleaseCallback(at_resource_release, NULL);
 		before_shmem_exit(at_exit, (Datum) 0);
-		exit_callback_registered = true;
+		callbacks_registered = true;
 	}
 
 	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
@@ -370,6 +443,7 @@ static void
 end_transaction(void)
 {
 	pinpoint_pending_reset();
+	pinpoint_changes_end_transaction();
 	pinpoint_sharing_set_chains(false);
 	pinpoint_transaction_enter(PINPOINT_RUNNING);
 	if (traces)
@@ -387,10 +461,7 @@ static void
 at_exit(int code, Datum arg)
 {
 	LWLockReleaseAll();
-	if (PinpointMyTransaction.phase == PINPOINT_COMMITTED)
-		pinpoint_commit_order_publish();
-	else
-		pinpoint_commit_order_withdraw();
+	pinpoint_commit_order_at_exit();
 	pinpoint_listening_stop();
 	pinpoint_wakeup_give_back();
 }

@@ -4,15 +4,18 @@
  *		The background worker that signals listeners.
  *
  * A sender that must signal more than a few sessions adds the others to a list, and
- * this process signals them; see wakeup.c.  It starts as soon as sessions can connect,
- * also during recovery.  If it ends, it is restarted after a second.  Nothing depends
- * on it: without a waker, senders signal all listeners.
+ * this process signals them; see wakeup.c.  It also publishes the batches that senders
+ * leave to it when a slow commit has held back many; see commit_order.c.  It starts as
+ * soon as sessions can connect, also during recovery.  If it ends, it is restarted
+ * after a second.  Nothing depends on it: without a waker, senders signal all
+ * listeners, and publish all batches.
  *
  * It connects without a database, because pg_stat_activity does not show a background
  * worker that is not connected.
  *
  * While nobody sends, it also signals listeners again that have not reacted to a
- * signal, as senders do.  It returns disk space that the log does not need any more,
+ * signal, as senders do.  It reassigns notifications of sessions that share channels
+ * and stay in a transaction (wakeup/reassignment.c).  It returns disk space that the log does not need any more,
  * and sends the heartbeats; see heartbeat.c.
  *
  * During recovery nobody sends.  Then it also checks for listeners that are far behind
@@ -36,16 +39,21 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "utils/guc.h"
 
 #include "base/compat.h"
+#include "base/locks.h"
 #include "base/settings.h"
+#include "commit/commit_order.h"
 #include "commit/heartbeat.h"
 #include "commit/replication_status.h"
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
 #include "standby/replay_blockers.h"
 #include "waker.h"
+#include "wakeup/waiters.h"
+#include "wakeup/reassignment.h"
 #include "wakeup/wakeup.h"
 
 /*
@@ -60,11 +68,6 @@
 
 /* The same, while disk space is freed step by step. */
 #define SLEEP_WHILE_SHRINKING	1
-
-/*
- * The same during recovery: no sender does these checks, and recovery may end.
- */
-#define SLEEP_IN_RECOVERY	1000
 
 /* Seconds after which the postmaster restarts the waker. */
 #define RESTART_INTERVAL	1
@@ -142,12 +145,16 @@ pinpoint_waker_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	before_shmem_exit(at_exit, (Datum) 0);
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_wakeup_set_waker(MyLatch);
+	LWLockRelease(PinpointOrderLock);
 
 	while (!ShutdownRequestPending)
 	{
 		long		sleep = SLEEP_WHILE_EMPTY;
 		long		next_heartbeat;
+		long		next_status;
+		bool		more;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -156,30 +163,35 @@ pinpoint_waker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		/* This comes first, because under load the list may never be empty. */
+		/* These come first, because under load the list may never be empty. */
 		next_heartbeat = pinpoint_heartbeat_send();
-		if (signal_listed() >= 0)
+		next_status = pinpoint_replication_status_write();
+		more = pinpoint_commit_order_continue();
+		if (signal_listed() >= 0 || more)
+			continue;
+		if (pinpoint_waiters_wake_queued())
 			continue;
 
 		if (RecoveryInProgress())
 		{
-			pinpoint_replay_blockers_check();
+			sleep = pinpoint_replay_blockers_check();
 			if (pinpoint_message_log_kept() > 0)
 				check_slow_listeners();
-			sleep = SLEEP_IN_RECOVERY;
 		}
-		else
-			pinpoint_replication_status_write();
 
 		if (pinpoint_message_log_kept() > 0)
 		{
 			pinpoint_wakeup_remind();
-			sleep = SLEEP_WHILE_KEPT;
+			if (pinpoint_reassign_stalled())
+				continue;
+			sleep = Min(sleep, SLEEP_WHILE_KEPT);
 		}
 		if (pinpoint_message_log_give_back())
 			sleep = SLEEP_WHILE_SHRINKING;
 		if (next_heartbeat >= 0)
 			sleep = Min(sleep, next_heartbeat);
+		if (next_status >= 0)
+			sleep = Min(sleep, next_status);
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 sleep, wait_event);
@@ -219,13 +231,18 @@ check_slow_listeners(void)
 }
 
 /*
- * The worker ends: from here on, senders send all signals.  Send those that
- * are still in the list.
+ * The worker ends: from here on, senders send all signals and publish all
+ * batches.  Publish those that are left, and send the signals that are still in
+ * the list.
  */
 static void
 at_exit(int code, Datum arg)
 {
-	pinpoint_wakeup_set_waker(NULL);
+	LWLockReleaseAll();
+	pinpoint_commit_order_remove_waker();
+	pinpoint_commit_order_at_exit();
 	while (signal_listed() >= 0)
+		 /* loop */ ;
+	while (pinpoint_waiters_wake_queued())
 		 /* loop */ ;
 }

@@ -21,14 +21,6 @@ describe_example() {
 			TOOL=npm EXAMPLE=(node "$dir/example.js")
 			BUILD='npm ci --silent --no-audit --no-fund'
 			;;
-		go-*)
-			TOOL=go EXAMPLE=("$dir/example")
-			BUILD='go build -mod=readonly -o example .'
-			;;
-		java-*)
-			TOOL=mvn EXAMPLE=(java -cp "$dir/target/classes:$dir/target/dependency/*" Example)
-			BUILD='mvn -q -B compile dependency:copy-dependencies'
-			;;
 		rust-*)
 			TOOL=cargo EXAMPLE=("$dir/target/debug/example-${1#rust-}")
 			BUILD='cargo build -q --locked --target-dir target'
@@ -62,7 +54,7 @@ stage_examples() {
 
 	have_tools "examples, bench/queues" python3 || return 0
 	cp -R "$ROOT/examples" "$WORK/examples"
-	for dir in "$WORK"/examples/{python,javascript,go,java,rust}-*; do
+	for dir in "$WORK"/examples/{python,javascript,rust}-*; do
 		name=$(basename "$dir")
 		describe_example "$name" "$dir"
 		have_tools "examples/$name" "$TOOL" || continue
@@ -162,14 +154,9 @@ compare_example() {
 # promoted: none misses a change. Arguments: the server, the examples.
 check_missed() {
 	local target=$1 dir=$WORK/missed-$1 log=$WORK/missed-$1.log name options=() rc=0
-	local python=$WORK/examples/python-psycopg/venv/bin/python
 	shift
 	mkdir "$dir"
 	[ "$(id -u)" -ne 0 ] || chown postgres: "$dir"
-	if [ "$target" = pinpoint ] && contains python-psycopg "$@" &&
-		have_tools examples/python-psycopg/pooled_worker.py pgbouncer; then
-		options=(--pooled "$python ${python%/venv/*}/pooled_worker.py")
-	fi
 	for name in "$@"; do
 		describe_example "$name" "$WORK/examples/$name"
 		options+=("$name=${EXAMPLE[*]@Q}")

@@ -4,12 +4,6 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PROGRAM=script/$(basename "$0")
 
-# A bare name or a relative path would not survive a change of directory.
-PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/15/bin/pg_config}
-PG_CONFIG=$(command -v "$PG_CONFIG" || printf '%s' "$PG_CONFIG")
-PG_CONFIG=$(realpath -ms "$PG_CONFIG")
-export PG_CONFIG
-
 # A script prints its head when it is asked for help.
 case ${1-} in
 	-h | --help)
@@ -24,13 +18,31 @@ if ! command -v cargo >/dev/null && [ -x "${HOME:-}/.cargo/bin/cargo" ]; then
 	PATH=$HOME/.cargo/bin:$PATH
 fi
 
+# Ubuntu has packages of newer versions beside its package cargo, each in a folder of its own.
+RUST_VERSION=$(sed -n 's/^rust-version *= *"\(.*\)"$/\1/p' "$ROOT/bench/Cargo.toml")
+
+is_new_enough() {
+	printf '%s\n' "$RUST_VERSION" "$1" | sort -VC
+}
+
+use_newer_rust() {
+	local folder
+	for folder in /usr/lib/rust-*/bin; do
+		if [ -x "$folder/cargo" ] && is_new_enough "$(basename "${folder%/bin}" | sed 's/^rust-//')" &&
+			! is_new_enough "$(cargo --version 2>/dev/null | cut -d ' ' -f 2)"; then
+			PATH=$folder:$PATH
+		fi
+	done
+}
+use_newer_rust
+
 # The folders that hold the parts of the extension.
 read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
 
 # What script/test can do: by itself, and when it is asked to. See there.
-STAGES=(shell fmt clippy build regress isolation tap cargo torture)
+STAGES=(shell models fmt clippy build regress isolation tap cargo torture)
 # shellcheck disable=SC2034 # for the scripts
-ALL_STAGES=("${STAGES[@]}" upstream examples page ha package containers)
+ALL_STAGES=("${STAGES[@]}" upstream examples clients page ha package containers)
 
 # ---- Messages ---------------------------------------------------------------
 
@@ -153,7 +165,61 @@ is_installed() {
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# ---- The environment and the PostgreSQL installation ------------------------
+# ---- The server -------------------------------------------------------------
+
+# The releases of distributions with the versions of PostgreSQL that pg_pinpoint supports.
+# 19 is for tests.
+declare -A RELEASES=([15]=bookworm [16]=noble [17]=trixie [18]=forky [19]=experimental)
+NEWEST_FIRST=(18 17 16 15 19)
+
+# The major version in the output of pg_config, such as "PostgreSQL 16.10 (Ubuntu 16.10-1.pgdg24.04+1)".
+# Argument: a pg_config.
+major_version() {
+	"$1" --version 2>/dev/null | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p'
+}
+
+is_supported() {
+	contains "$1" "${NEWEST_FIRST[@]}"
+}
+
+# Print the pg_config of the server to build for. This is an installed server: that of pg_config
+# on the PATH, otherwise the newest one, if possible with its development files. Packages of
+# Debian, Ubuntu and the PostgreSQL project have the same folders. If no server is installed, it
+# is that of the distribution. Fails if there is none.
+default_pg_config() {
+	local folder file version codename
+	if folder=$(pg_config --bindir 2>/dev/null) && [ -x "$folder/postgres" ] &&
+		is_supported "$(major_version pg_config)"; then
+		if [ -x "$folder/pg_config" ]; then echo "$folder/pg_config"; else command -v pg_config; fi
+		return
+	fi
+	for file in pg_config postgres; do
+		for version in "${NEWEST_FIRST[@]}"; do
+			for folder in "/usr/lib/postgresql/$version/bin" "/usr/pgsql-$version/bin"; do
+				if [ -x "$folder/postgres" ] && [ -x "$folder/$file" ]; then
+					echo "$folder/pg_config"
+					return
+				fi
+			done
+		done
+	done
+	codename=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
+	for version in "${NEWEST_FIRST[@]}"; do
+		[ "${RELEASES[$version]}" != "$codename" ] || break
+		version=
+	done
+	[ -n "$version" ] || version=$(apt_candidate postgresql | sed 's/[^0-9].*//')
+	is_supported "$version" && echo "/usr/lib/postgresql/$version/bin/pg_config"
+} 2>/dev/null
+
+# A bare name or a relative path would not survive a change of directory. A script that needs no
+# server can run without one.
+PG_CONFIG=${PG_CONFIG:-$(default_pg_config || echo pg_config)}
+PG_CONFIG=$(command -v "$PG_CONFIG" || printf '%s' "$PG_CONFIG")
+[[ $PG_CONFIG != */* ]] || PG_CONFIG=$(realpath -ms "$PG_CONFIG")
+export PG_CONFIG
+
+# ---- The environment --------------------------------------------------------
 
 # Variables such as PGHOST or PGOPTIONS would change what the tests do, and
 # those of a make that called us would reach the makes that we call.
@@ -194,8 +260,8 @@ build_extension() {
 
 	mkdir "$WORK/build"
 	cp -R "$ROOT/Makefile" "$ROOT/VERSION" "${PARTS[@]/#/$ROOT/}" "$WORK/build"
-	supervise make -s -C "$WORK/build" clean
-	run make -s -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
+	supervise make -s -C "$WORK/build" clean "PG_CONFIG=$PG_CONFIG"
+	run make -s "-j$(nproc)" -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
 
 	mapfile -t stale < <(find "$extdir" -maxdepth 1 -name 'pg_pinpoint*--*')
 	install=(make -s -C "$WORK/build" install "PG_CONFIG=$PG_CONFIG")

@@ -12,15 +12,10 @@
 CACHE=${PINPOINT_CACHE:-/var/cache/pg_pinpoint}
 
 release_of() {
-	case $1 in
-		15) echo bookworm ;;
-		16) echo noble ;;
-		17) echo trixie ;;
-		18) echo forky ;;
-		19) echo experimental ;;
-		*) die "PostgreSQL \"$1\" is not known here, only 15 to 19; PG_CONFIG in the" \
-			"environment names any other server" ;;
-	esac
+	is_supported "$1" ||
+		die "PostgreSQL \"$1\" is not known here, only 15 to 19; PG_CONFIG in the" \
+			"environment names any other server"
+	echo "${RELEASES[$1]}"
 }
 
 # Replace this process with script/test on a version. If the server cannot be installed, the
@@ -65,11 +60,12 @@ mirror() {
 }
 
 # Where apt gets a release from if it is this machine's, with its updates, as lines of a
-# sources.list.
+# sources.list. Ubuntu's updates differ from the release only in the suite.
 own_sources() {
 	# shellcheck disable=SC2016 # apt's placeholders
-	apt-get indextargets --format '$(CREATED_BY) $(REPO_URI) $(CODENAME) $(COMPONENT)' 'Origin: Debian' |
-		sed -nE "s/^Packages ([^ ]+ $1(-[^ ]+)? main)$/deb \1/p" | sort -u
+	apt-get indextargets --format '$(CREATED_BY) $(LABEL) $(REPO_URI) $(CODENAME) $(SUITE) $(COMPONENT)' | sed -nE \
+		-e "s/^Packages Debian(-Security)? ([^ ]+ $1(-[^ ]+)?) [^ ]+ main$/deb \2 main/p" \
+		-e "s/^Packages Ubuntu ([^ ]+) $1 ($1(-[^ ]+)?) (main|universe)$/deb \1 \2 \4/p" | sort -u
 }
 
 # Install a release into its folder of the cache, with apt and little else.
@@ -89,16 +85,20 @@ install_release() {
 
 	command -v mmdebstrap >/dev/null || {
 		apt_update mmdebstrap
-		apt_install mmdebstrap
+		apt_install mmdebstrap debian-archive-keyring
 	} || return
 	uri=$(mirror)
+	mapfile -t sources < <(own_sources "$release")
 	case $release in
 		noble)
 			# mmdebstrap knows Ubuntu's mirror. Not every Debian has Ubuntu's keys.
-			make_folder trixie && run_in_folder "$CACHE/trixie" apt-get install -q -y \
-				ubuntu-archive-keyring || return
-			options=("--components=main,universe"
-				"--keyring=$CACHE/trixie/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+			options=("--components=main,universe")
+			[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ] || {
+				make_folder trixie &&
+					run_in_folder "$CACHE/trixie" apt-get update -q &&
+					run_in_folder "$CACHE/trixie" apt-get install -q -y ubuntu-archive-keyring || return
+				options+=("--keyring=$CACHE/trixie/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+			}
 			;;
 		experimental)
 			# It holds only what differs from sid. apt takes nothing from it unasked.
@@ -110,7 +110,6 @@ install_release() {
 			release=sid
 			;;
 		*)
-			mapfile -t sources < <(own_sources "$release")
 			[ "${#sources[@]}" -gt 0 ] || sources=(${uri:+"$uri"})
 			;;
 	esac
@@ -128,14 +127,13 @@ install_release() {
 # If IN_PLACE is set, it takes the place of this process. Arguments: the folder; another folder,
 # and commands of the shell with both, $folder and $other, that come first; what env gets.
 in_namespaces() {
-	local become=() propagation=private
+	local become=()
 	[ "$(id -u)" -eq 0 ] || become=(sudo)
-	# Within a folder of the cache the mounts are private already, and / is none.
-	[ -z "${PINPOINT_IN_FOLDER:-}" ] || propagation=unchanged
 	# shellcheck disable=SC2016 # variables of the shell inside
-	${IN_PLACE:+exec} "${become[@]}" unshare --mount --propagation "$propagation" --pid --fork \
+	${IN_PLACE:+exec} "${become[@]}" unshare --mount --propagation private --pid --fork \
 		--kill-child=TERM bash -euc '
 		folder=$1 other=$2
+		mount --bind "$folder" "$folder" # for commands to which / must be a mount
 		eval "$3"
 		shift 3
 		mount -t proc proc "$folder/proc"

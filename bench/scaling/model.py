@@ -8,6 +8,7 @@ Not in the model: PostgreSQL's own limits for transactions that write (the disk,
 the effect that a busy process handles several items at once, so that each of them costs less.
 """
 
+import functools
 import glob
 import json
 import os
@@ -129,6 +130,7 @@ def loads(parts, cores, standbys, upstreams, listeners):
     return found
 
 
+@functools.cache
 def record(name):
     with open(sorted(glob.glob(os.path.join(RESULTS, "*", f"{name}.json")))[-1]) as file:
         return Parts(json.load(file))

@@ -26,8 +26,8 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from measurement import ROOT, Failure, call, environment, exit_on_signals, new_folder, report, say, series, write
-from servers import DEADLINE, Receivers, Server, wait_for_end, wait_until
+from measurement import DEADLINE, ROOT, Failure, call, environment, exit_on_signals, new_folder, report, say, series, write
+from servers import Receivers, Server, wait_for_end, wait_until
 
 POINTS = {0: (1, 16, 64), 1: (1, 16, 64), 200: (1, 16, 64), 1000: (1, 16, 64), 5000: (16,)}  # listeners: writers
 CHANNEL = "c"
@@ -137,11 +137,7 @@ def main():
         server.control.query(f"ALTER SYSTEM SET shared_preload_libraries = '{library}'")
         server.stop()
         server.start()
-        shown = ("full_page_writes", "synchronous_commit", "wal_level", "shared_buffers")
-        target = {"name": "pinpoint", "pg_config": os.path.basename(options.pg_config), "url": None, "preload": ["pg_pinpoint"],
-                  "server_version": server.control.query("SELECT version()"), "extensions": {"pg_pinpoint": server.control.query(
-                      "SELECT extversion FROM pg_extension WHERE extname = 'pg_pinpoint'")},
-                  "settings": {**SETTINGS, **{name: server.control.query(f"SHOW {name}") for name in shown}}}
+        target = {"name": "pinpoint", **server.description(options.pg_config, SETTINGS)}
         for number in range(1, options.runs + 1):
             for listeners in options.listeners:
                 receivers = Receivers([server], [CHANNEL] * listeners)

@@ -7,9 +7,8 @@ import socket
 import struct
 import time
 
-from measurement import Failure, as_server_user
+from measurement import DEADLINE, Failure, as_server_user
 
-DEADLINE = 120
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -102,6 +101,10 @@ class Receivers:
             wait_for_end([session.pid for session in sessions])
 
 
+# What a record says of a server's settings, beside those that the measurement makes.
+SHOWN = ("fsync", "full_page_writes", "synchronous_commit", "wal_level", "shared_buffers")
+
+
 class Server:
     """A primary, or a standby of another server."""
 
@@ -120,6 +123,14 @@ class Server:
                                 "unix_socket_directories": folder}.items():
                 conf.write(f"{name} = '{value}'\n")
         self.control = None
+
+    def description(self, pg_config, settings):
+        """The server as a target of a report, without its name."""
+        query = self.control.query
+        return {"pg_config": os.path.basename(pg_config), "url": None, "preload": ["pg_pinpoint"],
+                "server_version": query("SELECT version()"),
+                "extensions": {"pg_pinpoint": query("SELECT extversion FROM pg_extension WHERE extname = 'pg_pinpoint'")},
+                "settings": {**settings, **{name: query(f"SHOW {name}") for name in SHOWN}}}
 
     def start(self):
         try:

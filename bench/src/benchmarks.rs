@@ -11,6 +11,7 @@ mod options;
 mod pingpong;
 mod standby;
 mod transaction;
+mod watch;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -22,6 +23,7 @@ use self::decode::DecodeArgs;
 use self::listen::{LISTEN, ListenArgs, OVERHEAD, script_parser};
 use self::pingpong::PingpongArgs;
 use self::standby::StandbyArgs;
+use self::watch::WatchArgs;
 use crate::report::results::Axis;
 use crate::report::results::Scale::{Linear, Logarithmic};
 use crate::runner::options::CommonArgs;
@@ -167,6 +169,14 @@ pub enum BenchmarkCommand {
     ///
     /// Example: pinpoint-bench standby --writers 0,16 --duration 10s
     Standby(Measure<StandbyArgs>),
+
+    /// Cost of watched tables, by number of writers
+    ///
+    /// The transactions of pgbench change a table that is watched, or that is not. Servers
+    /// without pinpoint.watch() have triggers in PL/pgSQL instead.
+    ///
+    /// Example: pinpoint-bench watch --workload statement_trigger --writers 1,16
+    Watch(Measure<WatchArgs>),
 }
 
 /// The options of a benchmark, and those that all have.
@@ -258,6 +268,11 @@ impl BenchmarkCommand {
                  down the sender?",
                 ("writers", "writers"),
             )),
+            Self::Watch(args) => args.own.describe(about(
+                "watch",
+                "What does a watched table cost the transactions that change it, and others?",
+                ("writers", "writers"),
+            )),
         }
     }
 
@@ -281,6 +296,7 @@ impl BenchmarkCommand {
             Self::Listen(args) | Self::Overhead(args) => (&args.common, json!(args)),
             Self::Decode(args) => (&args.common, json!(args)),
             Self::Standby(args) => (&args.common, json!(args)),
+            Self::Watch(args) => (&args.common, json!(args)),
         }
     }
 }

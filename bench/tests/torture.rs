@@ -262,6 +262,23 @@ fn listeners_on_a_standby_pass() {
     );
 }
 
+/// Also what is not replicated is counted, and forged heartbeats are not believed.
+#[test]
+fn positions_are_right_when_replication_is_switched() {
+    let verdict = Torture::new().run(&[
+        "--seed=20",
+        "--duration=10",
+        "--standby",
+        "--switch-replication",
+        "--position-clients=8",
+    ]);
+    verdict.assert_passed();
+    verdict.assert_positions_checked();
+    assert!(verdict.number("switching") > 0, "{}", verdict.stdout);
+    let text = "times paused, 5 restarted";
+    assert!(verdict.stdout.contains(text), "{}", verdict.stdout);
+}
+
 /// Each server gives to its own.
 #[test]
 fn listeners_on_a_standby_that_share_pass() {

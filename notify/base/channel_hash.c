@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * channel_hash.c
- *		Hash values of channel names.
+ *		Hash values of channel names and payloads.
  *
- * The hash values are stored in batches, and all tables of channels use them.  They
- * depend on a random seed, which is new at each server start.  So a user cannot choose
- * names with equal or similar hash values.
+ * The hash values of channel names are stored in batches, and all tables of channels
+ * use them.  Those of payloads are for pinpoint.fold.  All depend on a random seed,
+ * which is new at each server start.  So a user cannot choose names or payloads with
+ * equal or similar hash values.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -19,6 +20,8 @@
 
 /* Set by the postmaster, and inherited by all processes. */
 static uint64 hash_seed = 0;
+
+static uint32 string_hash_with_seed(const char *string);
 
 /*
  * Choose a new seed.  The postmaster calls this at start and at restart after
@@ -35,14 +38,29 @@ pinpoint_channel_hash_init(void)
 				 errmsg("could not generate random numbers")));
 }
 
+static uint32
+string_hash_with_seed(const char *string)
+{
+	return (uint32) hash_bytes_extended((const unsigned char *) string,
+										(int) strlen(string), hash_seed);
+}
+
 /*
  * Hash value of a channel name, which is terminated by a zero byte.
  */
 uint32
 pinpoint_channel_hash(const char *channel)
 {
-	return (uint32) hash_bytes_extended((const unsigned char *) channel,
-										(int) strlen(channel), hash_seed);
+	return string_hash_with_seed(channel);
+}
+
+/*
+ * Hash value of a payload, which is terminated by a zero byte.
+ */
+uint32
+pinpoint_payload_hash(const char *payload)
+{
+	return string_hash_with_seed(payload);
 }
 
 /*

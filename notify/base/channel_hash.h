@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * channel_hash.h
- *		Hash values of channel names.
+ *		Hash values of channel names and payloads.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -13,5 +13,6 @@
 extern void pinpoint_channel_hash_init(void);
 extern uint32 pinpoint_channel_hash(const char *channel);
 extern uint32 pinpoint_channel_hash_in_database(Oid dboid, uint32 hash);
+extern uint32 pinpoint_payload_hash(const char *payload);
 
 #endif							/* PINPOINT_CHANNEL_HASH_H */

@@ -52,6 +52,18 @@
 #define PINPOINT_LOCK_HELD_BY_ME(tag, mode)	LockHeldByMe((tag), (mode))
 #endif
 
+/*
+ * Has this process no locks in a partition of the lock table?  Locks of the
+ * fast path are in none.
+ */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_NO_LOCKS_IN_PARTITION(n) \
+	dlist_is_empty(&MyProc->myProcLocks[n])
+#else
+#define PINPOINT_NO_LOCKS_IN_PARTITION(n) \
+	SHMQueueEmpty(&MyProc->myProcLocks[n])
+#endif
+
 /* Local ID of a process's transaction. */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_PROC_LXID(proc)	((proc)->vxid.lxid)
@@ -82,6 +94,16 @@ typedef struct PinpointCommMethods
 
 extern PGDLLIMPORT const PinpointCommMethods *PqCommMethods;
 
+/*
+ * The wait events of the connection to the client, NULL without a client; the
+ * number of these events, and of the one of the socket.  Also from
+ * libpq/libpq.h.
+ */
+extern PGDLLIMPORT struct WaitEventSet *FeBeWaitSet;
+
+#define PINPOINT_FEBE_SOCKET	0
+#define PINPOINT_FEBE_EVENTS	3
+
 /* The files of a relation that is not temporary. */
 #if PG_VERSION_NUM >= 160000
 typedef RelFileLocator PinpointRelFile;
@@ -110,6 +132,37 @@ typedef RelFileNode PinpointRelFile;
 #define PINPOINT_STARTUP_INTERRUPTS()	HandleStartupProcInterrupts()
 #endif
 
+/*
+ * Does a process own a replication slot?  The caller holds the slot's mutex.
+ */
+#if PG_VERSION_NUM >= 190000
+#define PINPOINT_OWNS_SLOT(process, slot) \
+	((slot)->active_proc == GetNumberFromPGProc(process))
+#else
+#define PINPOINT_OWNS_SLOT(process, slot) \
+	((slot)->active_pid == (process)->pid)
+#endif
+
+/*
+ * Has the startup process asked this process to end its transaction, its
+ * session or its use of a replication slot?  It does so when the time has
+ * passed for which settings allow a conflict.  Before 19, it does not mark the
+ * process for a replication slot.  The marks for buffer pins are ignored,
+ * because all processes get them.
+ */
+#if PG_VERSION_NUM >= 190000
+#define PINPOINT_HAS_RECOVERY_CONFLICT(proc) \
+	((pg_atomic_read_u32(&(proc)->pendingRecoveryConflicts) & \
+	  ((1 << RECOVERY_CONFLICT_DATABASE) | \
+	   (1 << RECOVERY_CONFLICT_TABLESPACE) | \
+	   (1 << RECOVERY_CONFLICT_LOCK) | \
+	   (1 << RECOVERY_CONFLICT_SNAPSHOT) | \
+	   (1 << RECOVERY_CONFLICT_LOGICALSLOT))) != 0)
+#else
+#define PINPOINT_HAS_RECOVERY_CONFLICT(proc) \
+	(*(volatile bool *) &(proc)->recoveryConflictPending)
+#endif
+
 /* The name that it has since PostgreSQL 18. */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn					pg_attribute_noreturn()
@@ -131,6 +184,43 @@ typedef RelFileNode PinpointRelFile;
 #else
 #define PINPOINT_SCHEMA_ACLCHECK(nspid, roleid) \
 	pg_namespace_aclcheck((nspid), (roleid), ACL_USAGE)
+#endif
+
+/* Does roleid own a relation? */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_OWNS_RELATION(relid, roleid) \
+	object_ownercheck(RelationRelationId, (relid), (roleid))
+#else
+#define PINPOINT_OWNS_RELATION(relid, roleid) \
+	pg_class_ownercheck((relid), (roleid))
+#endif
+
+/* Checks the privileges for the tables of a Query; includes executor.h. */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_CHECK_PERMISSIONS(query) \
+	((void) ExecCheckPermissions((query)->rtable, (query)->rteperminfos, true))
+#else
+#define PINPOINT_CHECK_PERMISSIONS(query) \
+	((void) ExecCheckRTPerms((query)->rtable, true))
+#endif
+
+/* The OID in a PgStat_TableStatus. */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_COUNTED_TABLE(status)	((status)->id)
+#else
+#define PINPOINT_COUNTED_TABLE(status)	((status)->t_id)
+#endif
+
+/* Do two LockInstanceData belong to the same prepared transaction? */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_SAME_LOCK_OWNER(a, b) \
+	((a)->pid == (b)->pid && \
+	 (a)->vxid.procNumber == (b)->vxid.procNumber && \
+	 (a)->vxid.localTransactionId == (b)->vxid.localTransactionId)
+#else
+#define PINPOINT_SAME_LOCK_OWNER(a, b) \
+	((a)->pid == (b)->pid && (a)->backend == (b)->backend && \
+	 (a)->lxid == (b)->lxid)
 #endif
 
 /* The parameters of planner_hook, and the arguments for the next hook. */

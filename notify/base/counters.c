@@ -43,6 +43,7 @@ typedef struct Counters
 static Counters *counters = NULL;
 
 static DatabaseCounters *place_of(Oid dboid);
+static DatabaseCounters *find_place(Oid dboid);
 
 Size
 pinpoint_counters_shmem_size(void)
@@ -93,8 +94,28 @@ pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
 		continue;
 }
 
+/*
+ * The element of a database.  If there are more databases than elements, the
+ * search reads all elements, possibly under PinpointOrderLock.  A process
+ * nearly always counts for one database, and elements do not change their
+ * database, so it remembers the last result.
+ */
 static DatabaseCounters *
 place_of(Oid dboid)
+{
+	static Oid	last_dboid = InvalidOid;
+	static DatabaseCounters *last_place = NULL;
+
+	if (dboid != last_dboid || last_place == NULL)
+	{
+		last_place = find_place(dboid);
+		last_dboid = dboid;
+	}
+	return last_place;
+}
+
+static DatabaseCounters *
+find_place(Oid dboid)
 {
 	uint32		hash = murmurhash32(dboid);
 

@@ -11,6 +11,8 @@
  */
 #include "postgres.h"
 
+#include "storage/proclist.h"
+
 #ifdef PINPOINT_TIME_ORDER_LOCK
 #include "miscadmin.h"
 #include "portability/instr_time.h"
@@ -23,11 +25,13 @@
 #define REASSIGNMENT_TRANCHE	"PinpointReassignment"
 #define ORDER_TRANCHE		"PinpointOrder"
 #define CHANNEL_MAP_TRANCHE	"PinpointChannelMap"
+#define WAITERS_TRANCHE		"PinpointWaiters"
 
 LWLock	   *PinpointStorageLock = NULL;
 LWLock	   *PinpointReassignmentLock = NULL;
 LWLock	   *PinpointOrderLock = NULL;
 LWLockPadded *PinpointChannelMapLocks = NULL;
+LWLock	   *PinpointWaitersLock = NULL;
 
 /*
  * When the server starts: ask for the locks.
@@ -39,6 +43,7 @@ pinpoint_locks_request(void)
 	RequestNamedLWLockTranche(REASSIGNMENT_TRANCHE, 1);
 	RequestNamedLWLockTranche(ORDER_TRANCHE, 1);
 	RequestNamedLWLockTranche(CHANNEL_MAP_TRANCHE, PINPOINT_PARTITIONS);
+	RequestNamedLWLockTranche(WAITERS_TRANCHE, 1);
 }
 
 /*
@@ -52,6 +57,7 @@ pinpoint_locks_init(void)
 		&GetNamedLWLockTranche(REASSIGNMENT_TRANCHE)->lock;
 	PinpointOrderLock = &GetNamedLWLockTranche(ORDER_TRANCHE)->lock;
 	PinpointChannelMapLocks = GetNamedLWLockTranche(CHANNEL_MAP_TRANCHE);
+	PinpointWaitersLock = &GetNamedLWLockTranche(WAITERS_TRANCHE)->lock;
 }
 
 /*
@@ -67,6 +73,16 @@ pinpoint_check_preloaded(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),
 				 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
+}
+
+/*
+ * Does a process wait for PinpointOrderLock?  This reads a field of the lock
+ * without the lock of its wait list, so the result may be outdated.
+ */
+bool
+pinpoint_order_lock_has_waiters(void)
+{
+	return !proclist_is_empty(&PinpointOrderLock->waiters);
 }
 
 #ifdef PINPOINT_TIME_ORDER_LOCK

@@ -7,15 +7,17 @@
  *	   It is held while that file grows or shrinks, which is rare, and is
  *	   never taken after the commit.
  *	2. PinpointReassignmentLock protects no data.  A session that ends holds
- *	   it while it reassigns, so that only one session does this at a time;
- *	   see reassignment.c.
+ *	   it while it reassigns, so that only one session does this at a time.
+ *	   It is acquired by LWLockConditionalAcquire(); see reassignment.c.
  *	3. PinpointOrderLock protects the in-flight list, the ready heap, the
  *	   message log and all session slots.
  *	4. A partition lock of the channel map protects the entries of that
  *	   partition and their listeners.  A spinlock below it protects the list
  *	   of free memory.
+ *	5. PinpointWaitersLock protects the lists of sessions in pinpoint.wait();
+ *	   see waiters.c.  No other lock is taken with it.
  *
- * A process that takes several of these locks takes them in this order.  The last two
+ * A process that takes several of these locks takes them in this order.  The last three
  * are not held while signalling, sending to a client or doing I/O.  None of them is
  * held while a commit record is written or flushed.
  *
@@ -36,10 +38,12 @@ extern LWLock *PinpointStorageLock;
 extern LWLock *PinpointReassignmentLock;
 extern LWLock *PinpointOrderLock;
 extern LWLockPadded *PinpointChannelMapLocks;	/* one for each partition */
+extern LWLock *PinpointWaitersLock;
 
 extern void pinpoint_locks_request(void);
 extern void pinpoint_locks_init(void);
 extern void pinpoint_check_preloaded(void);
+extern bool pinpoint_order_lock_has_waiters(void);
 
 /*
  * PinpointOrderLock in exclusive mode, at the places that each transaction that

@@ -24,6 +24,8 @@ typedef struct PinpointAction
 {
 	PinpointActionKind kind;
 	int			share_limit;	/* of LISTEN: 0 if the channel is not shared */
+	bool		notifies;		/* of LISTEN: pinpoint.notify_on_listen
+								 * contains the channel */
 	uint32		channel_hash;	/* pinpoint_channel_hash() of the channel */
 	char		channel[FLEXIBLE_ARRAY_MEMBER]; /* "" for UNLISTEN_ALL */
 } PinpointAction;

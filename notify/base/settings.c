@@ -34,8 +34,11 @@ int			pinpoint_max_payload_size = PINPOINT_OWN_MAX_PAYLOAD;
 char	   *pinpoint_shared_channels = NULL;
 int			pinpoint_share_limit = 2;
 bool		pinpoint_fold = false;
+char	   *pinpoint_notify_on_listen = NULL;
+char	   *pinpoint_notify_on_listen_payload = NULL;
 bool		pinpoint_replicate_notifications = false;
 int			pinpoint_heartbeat_interval = 10 * 1000;
+int			pinpoint_max_waiting = -1;
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
 
 /* Set when all settings have their values, and can be compared. */
@@ -57,8 +60,9 @@ static const struct config_enum_entry fault_options[] = {
 	{NULL, 0, false}
 };
 
-static bool check_shared_channels(char **newval, void **extra,
-								  GucSource source);
+static bool check_channels(char **newval, void **extra, GucSource source);
+static bool check_payload(char **newval, void **extra, GucSource source);
+static bool is_in_list(const char *list, const char *channel);
 static bool check_channel_memory(int *newval, void **extra, GucSource source);
 static bool check_max_listener_lag(int *newval, void **extra,
 								   GucSource source);
@@ -168,7 +172,7 @@ pinpoint_settings_define(void)
 							   "",
 							   PGC_USERSET,
 							   GUC_LIST_INPUT,
-							   check_shared_channels, NULL, NULL);
+							   check_channels, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.share_limit",
 							"Sets the number of sharing sessions of a role that receive each notification.",
@@ -180,6 +184,24 @@ pinpoint_settings_define(void)
 							PGC_USERSET,
 							0,
 							NULL, NULL, NULL);
+
+	DefineCustomStringVariable("pinpoint.notify_on_listen",
+							   "Lists the channels on which this session receives a notification when it begins to listen.",
+							   "Only this session receives it. Write names as in pinpoint.shared_channels.",
+							   &pinpoint_notify_on_listen,
+							   "",
+							   PGC_USERSET,
+							   GUC_LIST_INPUT,
+							   check_channels, NULL, NULL);
+
+	DefineCustomStringVariable("pinpoint.notify_on_listen_payload",
+							   "Sets the payload of the notifications of pinpoint.notify_on_listen.",
+							   NULL,
+							   &pinpoint_notify_on_listen_payload,
+							   "",
+							   PGC_USERSET,
+							   0,
+							   check_payload, NULL, NULL);
 
 	DefineCustomIntVariable("pinpoint.max_payload_size",
 							"Sets the maximum length of a payload.",
@@ -210,6 +232,17 @@ pinpoint_settings_define(void)
 							60 * 60 * 1000,
 							PGC_SIGHUP,
 							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pinpoint.max_waiting",
+							"Sets the maximum number of sessions of a role in pinpoint.wait().",
+							"The value of the session that begins to wait applies. Superusers have no limit. -1 means no limit.",
+							&pinpoint_max_waiting,
+							-1,
+							-1,
+							INT_MAX,
+							PGC_SUSET,
+							0,
 							NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("pinpoint.debug_fault",
@@ -276,7 +309,7 @@ check_max_listener_lag(int *newval, void **extra, GucSource source)
  * The value is a list of names.  Each can have an asterisk, at its end.
  */
 static bool
-check_shared_channels(char **newval, void **extra, GucSource source)
+check_channels(char **newval, void **extra, GucSource source)
 {
 	char	   *copy = pstrdup(*newval);
 	List	   *names;
@@ -304,6 +337,20 @@ check_shared_channels(char **newval, void **extra, GucSource source)
 }
 
 /*
+ * The payload of a notification in PostgreSQL.
+ */
+static bool
+check_payload(char **newval, void **extra, GucSource source)
+{
+	if (strlen(*newval) <= PINPOINT_OWN_MAX_PAYLOAD)
+		return true;
+
+	GUC_check_errdetail("The payload must not be longer than %d bytes.",
+						PINPOINT_OWN_MAX_PAYLOAD);
+	return false;
+}
+
+/*
  * Does this session share a channel if it listens on it now?
  *
  * Errors: out of memory.
@@ -311,17 +358,41 @@ check_shared_channels(char **newval, void **extra, GucSource source)
 bool
 pinpoint_shares_channel(const char *channel)
 {
+	return is_in_list(pinpoint_shared_channels, channel);
+}
+
+/*
+ * Does this session receive a notification if it begins to listen on a channel
+ * now?
+ *
+ * Errors: out of memory.
+ */
+bool
+pinpoint_notifies_on_listen(const char *channel)
+{
+	return is_in_list(pinpoint_notify_on_listen, channel);
+}
+
+/*
+ * Does the value of a setting, which check_channels() has checked, contain a
+ * channel?
+ *
+ * Errors: out of memory.
+ */
+static bool
+is_in_list(const char *list, const char *channel)
+{
 	char	   *copy;
 	List	   *names;
 	ListCell   *lc;
 	bool		result = false;
 
-	if (pinpoint_shared_channels[0] == '\0')
+	if (list[0] == '\0')
 		return false;
 
-	copy = pstrdup(pinpoint_shared_channels);
+	copy = pstrdup(list);
 	if (!SplitIdentifierString(copy, ',', &names))
-		elog(ERROR, "invalid list syntax in \"pinpoint.shared_channels\"");
+		elog(ERROR, "invalid list syntax: %s", list);
 	foreach(lc, names)
 	{
 		const char *name = lfirst(lc);

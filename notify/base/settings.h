@@ -59,12 +59,16 @@ extern int	pinpoint_max_payload_size;	/* bytes */
 extern char *pinpoint_shared_channels;
 extern int	pinpoint_share_limit;
 extern bool pinpoint_fold;
+extern char *pinpoint_notify_on_listen;
+extern char *pinpoint_notify_on_listen_payload;
 extern bool pinpoint_replicate_notifications;
 extern int	pinpoint_heartbeat_interval;	/* ms; 0 for none */
+extern int	pinpoint_max_waiting;	/* no limit if negative */
 extern int	pinpoint_fault;		/* a PinpointFault */
 
 extern void pinpoint_settings_define(void);
 extern void pinpoint_settings_check(void);
 extern bool pinpoint_shares_channel(const char *channel);
+extern bool pinpoint_notifies_on_listen(const char *channel);
 
 #endif							/* PINPOINT_SETTINGS_H */

@@ -48,5 +48,6 @@ pinpoint_transaction_enter(PinpointPhase phase)
 	{
 		Assert(PinpointMyTransaction.batch == NULL);
 		PinpointMyTransaction.entered_channels = false;
+		PinpointMyTransaction.uses_own_queue = false;
 	}
 }

@@ -33,6 +33,9 @@ typedef struct PinpointTransaction
 								 * commit order */
 	bool		entered_channels;	/* SEALED to COMMITTED: it may have
 									 * channels in the channel map */
+	bool		uses_own_queue; /* it has passed a notification to PostgreSQL,
+								 * possibly in a subtransaction that was
+								 * rolled back */
 
 	/* The next transactions use these; see listening.c. */
 	bool		changed_channels;	/* LISTENs or UNLISTENs have taken effect;

@@ -42,10 +42,54 @@
  * published in the order in which they became ready.
  *
  * Why no session waits.  A session moves its batch to the ready heap and continues,
- * whether or not the batch was published.  A batch that is held back is published by
- * the session that completes or aborts the commit that holds it back.  So the list and
- * the heap contain batches, not sessions: a session may have many batches held back
- * and one in flight.
+ * whether or not the batch was published.  So the list and the heap contain batches,
+ * not sessions: a session may have many batches held back and one in flight.
+ *
+ * Why no session works for others.  One slow commit can hold back a million batches,
+ * and all of them can be published when it ends.  A session publishes only as many as
+ * the limit of work of one hold of the lock allows (see wakeup.c), and leaves the rest
+ * to the waker.  Why the rest is published:
+ *
+ *	1. A batch can be published from the moment at which it is in the heap and no
+ *	   commit in flight can come before it.  Only three steps cause this: a batch is
+ *	   inserted into the heap; a commit leaves the in-flight list; the first batch is
+ *	   removed from the heap.  All are done under the lock, in publish_ready(),
+ *	   publish_all() and pinpoint_commit_order_continue(), or directly before these.
+ *	2. These functions release the lock in one of four cases: no batch can be
+ *	   published; or another process is the publisher; or there is a waker, and its
+ *	   latch is set after the release; or this process is the publisher, or the waker
+ *	   in its loop, and takes the lock again.
+ *	3. The publisher (CommitOrder.publisher) does not stop before it has found, under
+ *	   the lock, that no batch can be published.  It resets the field under the same
+ *	   hold.  So a session that sees a publisher can leave: the publisher takes the
+ *	   lock once more, and finds the batch.
+ *	4. A session becomes the publisher only if there is no waker, and if its own commit
+ *	   has held back the rest: from 2 follows that nothing could be published before
+ *	   this hold, and its own batch alone is no rest.
+ *	5. The waker does not sleep while a batch can be published.  If its latch is set
+ *	   after it has found none, WaitLatch() returns at once.
+ *	6. The waker ends: it becomes the publisher and is removed as the waker in one hold.
+ *	   A session that has set its latch before this did so under an earlier hold, and
+ *	   the waker as publisher finds the batch.  The next waker starts later.
+ *	7. The publisher ends by an error, which no function in its loop should raise: its
+ *	   exit callback continues.  The session that holds others back may end in the
+ *	   same way: the callback publishes or withdraws its batch, and then 2 applies.
+ *	   If a process is killed (SIGKILL), or ends in an immediate shutdown, PostgreSQL
+ *	   creates the shared memory again, and the heap is empty.
+ *	8. During recovery no transaction commits, and the heap is empty.  After its end,
+ *	   all of the above applies.
+ *
+ * From these steps it follows that no batch stays in the heap while it can be
+ * published, even if no other transaction ever commits.
+ *
+ * Why the heap does not grow without limit.  Each session that inserts a batch also
+ * publishes at least one batch, if any can be published.  So the number of batches
+ * that can be published grows only when a slow commit ends, whatever the ratio of
+ * senders to the waker is.
+ *
+ * The order of publication does not depend on the process: each batch is the first of
+ * the heap when it is published, and may_publish() was true for it under the same hold
+ * of the lock.
  *
  * Why a listener sees the rows.  A batch becomes ready only after its transaction is
  * visible to all new snapshots and its locks are released.  It is published after
@@ -63,8 +107,8 @@
  * The lock.  All work under PinpointOrderLock is bounded.  Adding a batch to the heap
  * or removing it takes a number of steps in proportion to the logarithm of the heap's
  * size.  A look-up of the listeners of a batch covers at most
- * PINPOINT_CHANNELS_LOOKED_UP channels (see wakeup.c).  After a number of batches, the
- * lock is released and taken again.
+ * PINPOINT_CHANNELS_LOOKED_UP channels.  One hold of the lock publishes one batch, and
+ * further batches up to a limit of work: see pinpoint_wakeup_worked_enough().
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -85,21 +129,19 @@
 #include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "commit/positions.h"
+#include "commit/ready_heap.h"
 #include "commit/wal_messages.h"
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
 #include "wakeup/wakeup.h"
 
 /*
- * All fields are protected by PinpointOrderLock.
- *
- * The ready heap is a leftist heap: a binary tree in which no batch comes
- * before its parent, and in which the path of right children is the shortest
- * path from any batch to a missing child.  Its length is heap_rank, which is
- * at most the logarithm of the number of batches below.  Insertion and removal
- * follow only such paths.  (PostgreSQL's pairing heap is faster on average.
- * But the removal of the first of N batches can take N steps.)
+ * Microseconds for which the waker pauses between two holds of
+ * PinpointOrderLock, if other processes wait for it.
  */
+#define PAUSE_FOR_OTHERS	100
+
+/* All fields are protected by PinpointOrderLock. */
 typedef struct CommitOrder
 {
 	dlist_head	in_flight;		/* batches whose transactions are committing,
@@ -124,6 +166,13 @@ typedef struct CommitOrder
 	uint64		round_counter;
 	uint64		round_turn;
 	uint64		nround;
+
+	/*
+	 * PID of the process that publishes all batches that can be published; 0 if
+	 * there is none, or if the waker does this.  A process also reads it without
+	 * the lock, to find out whether it contains its own PID.
+	 */
+	int			publisher;
 } CommitOrder;
 
 static CommitOrder *commit_order = NULL;
@@ -131,8 +180,6 @@ static CommitOrder *commit_order = NULL;
 static XLogRecPtr behind_last_record(void);
 static int	oldest_sender(void);
 static void leave_in_flight(PinpointBatch *batch);
-static bool comes_before(PinpointBatch *a, PinpointBatch *b);
-static PinpointBatch *merge_heaps(PinpointBatch *a, PinpointBatch *b);
 static void insert_ready(PinpointBatch *batch);
 static void remove_first_ready(void);
 static bool may_publish(PinpointBatch *batch);
@@ -140,6 +187,8 @@ static void begin_round(void);
 static void publish(PinpointBatch *batch);
 static void append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound);
 static void publish_ready(void);
+static bool publish_some(void);
+static void publish_all(void);
 static void count_held_back(PinpointBatch *batch);
 
 Size
@@ -284,6 +333,7 @@ pinpoint_commit_order_publish(void)
 		pinpoint_positions_count();
 	insert_ready(batch);
 	publish_ready();
+	pinpoint_positions_wake();
 }
 
 /*
@@ -302,6 +352,7 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
 	publish(batch);
 	pinpoint_wakeup_release_and_send();
+	pinpoint_positions_wake();
 }
 
 /*
@@ -356,65 +407,11 @@ leave_in_flight(PinpointBatch *batch)
 	commit_order->nin_flight--;
 }
 
-/*
- * Must batch a be published before batch b?
- */
-static bool
-comes_before(PinpointBatch *a, PinpointBatch *b)
-{
-	if (a->order != b->order && pinpoint_fault != PINPOINT_FAULT_ARRIVAL_ORDER)
-		return a->order < b->order;
-	return a->turn < b->turn;
-}
-
-/*
- * Merge two heaps, each NULL if empty.  Returns the new heap.
- *
- * The paths of right children of the two heaps are merged in order.  After
- * that, children on this path are swapped where the right one has become the
- * one with the higher rank.
- */
-static PinpointBatch *
-merge_heaps(PinpointBatch *a, PinpointBatch *b)
-{
-	uint32		left_rank;
-	uint32		right_rank;
-
-	if (a == NULL)
-		return b;
-	if (b == NULL)
-		return a;
-
-	if (comes_before(b, a))
-	{
-		PinpointBatch *swap = a;
-
-		a = b;
-		b = swap;
-	}
-	a->heap.right = merge_heaps(a->heap.right, b);
-
-	left_rank = a->heap.left ? a->heap.left->heap_rank : 0;
-	right_rank = a->heap.right->heap_rank;
-	if (left_rank < right_rank)
-	{
-		PinpointBatch *swap = a->heap.left;
-
-		a->heap.left = a->heap.right;
-		a->heap.right = swap;
-	}
-	a->heap_rank = Min(left_rank, right_rank) + 1;
-	return a;
-}
-
 static void
 insert_ready(PinpointBatch *batch)
 {
 	batch->turn = ++commit_order->turn;
-	batch->heap.left = NULL;
-	batch->heap.right = NULL;
-	batch->heap_rank = 1;
-	commit_order->ready = merge_heaps(commit_order->ready, batch);
+	commit_order->ready = pinpoint_ready_heap_insert(commit_order->ready, batch);
 	commit_order->nready++;
 }
 
@@ -423,7 +420,7 @@ remove_first_ready(void)
 {
 	PinpointBatch *first = commit_order->ready;
 
-	commit_order->ready = merge_heaps(first->heap.left, first->heap.right);
+	commit_order->ready = pinpoint_ready_heap_remove_first(commit_order->ready);
 	commit_order->nready--;
 
 	/* The caller publishes it before it releases the lock. */
@@ -512,19 +509,39 @@ append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound)
 }
 
 /*
- * Publish all ready batches that can be published, then signal the sessions
- * that listen.
+ * Publish ready batches, up to the limit of work of one hold of the lock, and
+ * signal the sessions that listen.  If more batches can be published, leave
+ * them to another process, or publish them, too, if there is none.
  *
  * The caller holds PinpointOrderLock exclusively.  This function releases it.
  */
 static void
 publish_ready(void)
 {
-	int			in_round = 0;
+	if (publish_some() && commit_order->publisher == 0 &&
+		!pinpoint_wakeup_leave_to_waker())
+		publish_all();
+	pinpoint_wakeup_release_and_send();
+}
+
+/*
+ * Publish ready batches, up to the limit of work of one hold of the lock.
+ * Returns whether more batches can be published.
+ *
+ * The caller holds PinpointOrderLock exclusively.
+ */
+static bool
+publish_some(void)
+{
+	bool		any = false;
 
 	while (commit_order->ready != NULL && may_publish(commit_order->ready))
 	{
 		PinpointBatch *batch = commit_order->ready;
+
+		if (any && pinpoint_wakeup_worked_enough())
+			return true;
+		any = true;
 
 		remove_first_ready();
 		if (batch->sender_pid != MyProcPid)
@@ -532,11 +549,92 @@ publish_ready(void)
 		if (batch->held_back_since != 0)
 			count_held_back(batch);
 		publish(batch);
-
-		/* One slow commit may have held back many batches. */
-		pinpoint_wakeup_let_others_in(&in_round);
 	}
+	return false;
+}
+
+/*
+ * Publish all ready batches that can be published, as the publisher: see step
+ * 3 at the top of this file.
+ *
+ * The caller holds PinpointOrderLock exclusively.  The lock is released and
+ * acquired again, and is held on return.
+ */
+static void
+publish_all(void)
+{
+	commit_order->publisher = MyProcPid;
+	do
+	{
+		pinpoint_wakeup_release_and_send();
+		pinpoint_order_lock_acquire("publish");
+	} while (publish_some());
+	commit_order->publisher = 0;
+}
+
+/*
+ * Publish ready batches that sessions have left, up to the limit of work of
+ * one hold of the lock.  The waker calls this.  Returns whether there are
+ * more.  Does not fail.
+ */
+bool
+pinpoint_commit_order_continue(void)
+{
+	bool		more;
+	bool		others_wait;
+
+	/* The latch was set after the release of the lock, so this is current. */
+	if (*(PinpointBatch *volatile *) &commit_order->ready == NULL)
+		return false;
+
+	pinpoint_order_lock_acquire("publish");
+	more = commit_order->publisher == 0 && publish_some();
+	others_wait = pinpoint_order_lock_has_waiters();
 	pinpoint_wakeup_release_and_send();
+
+	/* A process that has been woken would often find the lock taken again. */
+	if (more && others_wait)
+		pg_usleep(PAUSE_FOR_OTHERS);
+	return more;
+}
+
+/*
+ * The waker is about to end: become the publisher, unless there is one, and
+ * remove the waker.  Then the caller calls pinpoint_commit_order_at_exit().
+ *
+ * Both are done in one hold of the lock.  In between, the publisher could
+ * finish, and then another session could leave batches to this process, which
+ * would not publish them.
+ */
+void
+pinpoint_commit_order_remove_waker(void)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (commit_order->publisher == 0)
+		commit_order->publisher = MyProcPid;
+	pinpoint_wakeup_set_waker(NULL);
+	LWLockRelease(PinpointOrderLock);
+}
+
+/*
+ * This process ends, possibly within a transaction, or by an error: publish or
+ * withdraw its batch, and finish what it has begun as the publisher.  Does not
+ * fail.
+ */
+void
+pinpoint_commit_order_at_exit(void)
+{
+	if (PinpointMyTransaction.phase == PINPOINT_COMMITTED)
+		pinpoint_commit_order_publish();
+	else
+		pinpoint_commit_order_withdraw();
+
+	if (*(volatile int *) &commit_order->publisher == MyProcPid)
+	{
+		pinpoint_order_lock_acquire("publish");
+		publish_all();
+		pinpoint_wakeup_release_and_send();
+	}
 }
 
 /*

@@ -13,9 +13,10 @@
  * The waker sends heartbeats (see waker.c), one for each database in which a session
  * listens on that channel.  A heartbeat is an ordinary batch in the same log as all
  * other batches, so it arrives after the batches that were published before it.  It
- * has no transaction, and is published at once.  Its position is determined at its
- * publication, under one hold of PinpointOrderLock: see
- * pinpoint_commit_order_published().
+ * has no transaction, and is published at once.  Its position is read before its text
+ * is written, and so before its publication: all batches that were counted up to it
+ * were published then; see pinpoint_commit_order_published().  Batches that were
+ * counted since then may also arrive before the heartbeat, which does not cover them.
  *
  * A standby with pinpoint.replicate off sends no heartbeats, because it receives no
  * notifications.
@@ -29,6 +30,7 @@
  *
  * No session can notify that channel through pg_pinpoint: see statement.c, and
  * replay.c for notifications of an older primary.  Sessions cannot share the channel.
+ * For notifications through PostgreSQL's own queue, see position_text.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -48,6 +50,7 @@
 #include "base/settings.h"
 #include "commit/commit_order.h"
 #include "commit/heartbeat.h"
+#include "commit/position_text.h"
 #include "commit/positions.h"
 #include "queue/message_log.h"
 #include "wakeup/slots.h"
@@ -57,9 +60,8 @@
 
 static long milliseconds_until(TimestampTz due);
 static void send_to_all(void);
-static PinpointBatchLayout *make_layout(void);
-static void send_to_database(Oid dboid, PinpointBatchLayout *layout);
-static void write_payload(char *payload, uint64 published);
+static PinpointBatchLayout *make_layout(const char *payload);
+static void send_to_database(Oid dboid);
 
 /*
  * Send heartbeats if they are due.  Called by the waker.
@@ -105,7 +107,6 @@ send_to_all(void)
 {
 	MemoryContext context;
 	MemoryContext oldcontext;
-	PinpointBatchLayout *layout;
 	Oid		   *dboids;
 	int			n;
 
@@ -114,63 +115,55 @@ send_to_all(void)
 	oldcontext = MemoryContextSwitchTo(context);
 	dboids = palloc_array(Oid, MaxBackends);
 	n = pinpoint_slots_heartbeat_databases(dboids);
-	layout = n > 0 ? make_layout() : NULL;
 	for (int i = 0; i < n; i++)
-		send_to_database(dboids[i], layout);
+		send_to_database(dboids[i]);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 }
 
 /*
- * The layout of the batch of a heartbeat.  The payload has a constant length,
- * and is written later.
+ * The layout of the batch of a heartbeat.
  */
 static PinpointBatchLayout *
-make_layout(void)
+make_layout(const char *payload)
 {
 	int			channel_len = strlen(PINPOINT_HEARTBEAT_CHANNEL);
+	int			payload_len = strlen(payload);
 	PinpointNotification *n;
 
 	n = palloc0(offsetof(PinpointNotification, data) +
-				channel_len + PAYLOAD_LENGTH + 2);
+				channel_len + payload_len + 2);
 	n->channel_len = channel_len;
-	n->payload_len = PAYLOAD_LENGTH;
+	n->payload_len = payload_len;
 	memcpy(n->data, PINPOINT_HEARTBEAT_CHANNEL, channel_len);
-	memset(n->data + channel_len + 1, ' ', PAYLOAD_LENGTH);
+	memcpy(n->data + channel_len + 1, payload, payload_len);
 	n->channel_hash = pinpoint_channel_hash(n->data);
 	return pinpoint_batch_layout(list_make1(n));
 }
 
 static void
-send_to_database(Oid dboid, PinpointBatchLayout *layout)
+send_to_database(Oid dboid)
 {
+	PinpointBatchLayout *layout;
 	PinpointBatch *batch;
-	PinpointBatchReader reader;
-	const char *payload;
-	uint32		number;
+	uint64		published;
+	char		payload[PAYLOAD_LENGTH + 1];
 	int			error;
 
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	published = pinpoint_commit_order_published();
+	LWLockRelease(PinpointOrderLock);
+
+	pinpoint_position_format(published, dboid, payload);
+	strcpy(payload + PINPOINT_POSITION_LENGTH,
+		   RecoveryInProgress() ? " standby" : " primary");
+	layout = make_layout(payload);
 	batch = pinpoint_message_log_reserve(layout->size, &error);
 	if (batch == NULL)
 		return;
-
 	pinpoint_batch_write(batch, layout);
 	batch->dboid = dboid;
-	pinpoint_batch_read(batch,
-						pinpoint_batch_next_channel(pinpoint_batch_first_channel(batch)),
-						&reader);
-	payload = pinpoint_batch_read_next(&reader, &number);
 
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
-	write_payload(unconstify(char *, payload),
-				  pinpoint_commit_order_published());
 	pinpoint_commit_order_publish_heartbeat(batch);
-}
-
-static void
-write_payload(char *payload, uint64 published)
-{
-	pinpoint_positions_format(published, payload);
-	strcpy(payload + PINPOINT_POSITION_LENGTH,
-		   RecoveryInProgress() ? " standby" : " primary");
 }

@@ -49,11 +49,10 @@
  * separate number: the argument above is about one channel.  But heartbeats state that
  * all counted batches are published, and that needs one number for each batch.
  *
- * Positions of another server, or of this server before its shared memory was created
- * again, are not valid here.  The text of a position contains the system identifier
- * and the incarnation, a random number that is chosen when the shared memory is
- * created.  For an invalid position, all channels have changed.  So a client detects a
- * restart, a crash and a failover to another server, and reads its data once.
+ * Positions of another server, of another database, or of this server before its
+ * shared memory was created again, are not valid here; see position_text.c.  For an
+ * invalid position, all channels have changed.  So a client detects a restart, a crash
+ * and a failover to another server, and reads its data once.
  *
  * PostgreSQL's own queue.  Notifications in PostgreSQL's queue have no batch, and
  * their channels are unknown.  Therefore a transaction that has used that queue is
@@ -71,22 +70,15 @@
  *	  there, and of a transaction that executes CREATE EXTENSION: earlier
  *	  notifications in the database used PostgreSQL's own queue, so they are not in
  *	  the WAL;
- *	- on a standby, when pinpoint.replicate is switched on in its configuration;
+ *	- on a standby, when it begins to know that its primary replicates;
  *	- at the end of recovery.  Positions that a standby gave are unknown on the
  *	  primary that it has become.  They would be exact if all committed notifications
  *	  had been replicated, but the server cannot know this.
  *
  * Standbys.  The startup process counts a replayed transaction after PostgreSQL has
  * made it visible.  A standby receives only the notifications that the primary has
- * replicated, and cannot detect others.  With pinpoint.replicate in the configuration
- * of the standby, the administrator declares that the primary replicates.  The startup
- * process reads the setting, because a session may have another value.  If it is off,
- * all channels have changed, always, and there are no heartbeats.  Sessions that
- * listened for heartbeats before must not receive heartbeats from above the floor,
- * because they may have missed notifications: they are disconnected.  If the setting
- * is switched on while the standby still replays WAL that the primary wrote without
- * it, the floor is set too early.  Therefore the documentation specifies the order of
- * these steps.
+ * replicated.  While it does not know that it receives all, all channels have changed,
+ * and there are no heartbeats; see primary_status.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -105,9 +97,12 @@
 #include "base/settings.h"
 #include "commit/positions.h"
 #include "wakeup/channel_map.h"
+#include "wakeup/waiters.h"
 
-/* Number of places; a power of two. */
-#define NPLACES			65536
+#define NPLACES			PINPOINT_NPLACES
+
+/* The first places are for channels, the others for databases. */
+#define NCHANNEL_PLACES	(NPLACES - 1024)
 
 /*
  * The places of a transaction are stored as a list if it has at most this many
@@ -119,15 +114,12 @@
  * counter, floor and places are written under PinpointOrderLock, and read
  * without it.
  *
- * incarnation is constant.
- *
  * replicates is written by the startup process, and read without a lock.  It
  * is 1 if pinpoint.replicate is on in the configuration of this standby, and
- * the primary has not reported that it does not replicate.
+ * the primary has reported that it replicates; see primary_status.c.
  */
 typedef struct Positions
 {
-	uint64		incarnation;
 	pg_atomic_uint64 counter;
 	pg_atomic_uint64 floor;
 	pg_atomic_uint32 replicates;
@@ -145,11 +137,18 @@ static int	nlisted = 0;
 static uint16 listed[MAX_LISTED];
 static uint64 place_bits[NPLACES / 64];
 
+/* The sessions to wake; see pinpoint_positions_wake(). */
+static enum
+{
+	WAKE_NONE,
+	WAKE_PLACES,				/* of listed[] or place_bits */
+	WAKE_ALL
+} to_wake = WAKE_NONE;
+
 static int	place_of(Oid dboid, uint32 hash);
-static int	place_of_database(void);
+static int	place_of_database(Oid dboid);
 static void touch_places(void);
 static void set_places(uint64 number);
-static bool read_hex(const char **cursor, uint64 *number);
 
 Size
 pinpoint_positions_shmem_size(void)
@@ -160,8 +159,6 @@ pinpoint_positions_shmem_size(void)
 /*
  * Create the positions.  The postmaster calls this at start and at restart
  * after a crash.
- *
- * Errors: FATAL, if there are no random numbers.
  */
 void
 pinpoint_positions_shmem_init(void)
@@ -172,17 +169,11 @@ pinpoint_positions_shmem_init(void)
 								pinpoint_positions_shmem_size(), &found);
 	Assert(!found);
 
-	if (!pg_strong_random(&positions->incarnation,
-						  sizeof(positions->incarnation)))
-		ereport(FATAL,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random number for the positions of pg_pinpoint")));
 	pg_atomic_init_u64(&positions->counter, 0);
 	pg_atomic_init_u64(&positions->floor, 0);
 
 	/* The floor stays 0, because no client has a valid position yet. */
-	pg_atomic_init_u32(&positions->replicates,
-					   pinpoint_replicate_notifications ? 1 : 0);
+	pg_atomic_init_u32(&positions->replicates, 0);
 	for (int i = 0; i < NPLACES; i++)
 		pg_atomic_init_u64(&positions->places[i], 0);
 }
@@ -195,17 +186,20 @@ pinpoint_positions_shmem_init(void)
 static int
 place_of(Oid dboid, uint32 hash)
 {
-	return pinpoint_channel_hash_in_database(dboid, hash) % NPLACES;
+	return pinpoint_channel_hash_in_database(dboid, hash) % NCHANNEL_PLACES;
 }
 
 /*
- * The place of this database: the place of the empty name, which is not a
- * valid name of a channel.
+ * The place of a database.  No channel has it: if one had, each of its
+ * notifications would change all channels of the database.
  */
 static int
-place_of_database(void)
+place_of_database(Oid dboid)
 {
-	return place_of(MyDatabaseId, pinpoint_channel_hash(""));
+	uint32		hash = pinpoint_channel_hash_in_database(dboid,
+														 pinpoint_channel_hash(""));
+
+	return NCHANNEL_PLACES + hash % (NPLACES - NCHANNEL_PLACES);
 }
 
 /*
@@ -272,7 +266,7 @@ touch_places(void)
 /*
  * Count the transaction of the last pinpoint_positions_prepare().  It is
  * visible to all new snapshots.  The caller holds PinpointOrderLock
- * exclusively.
+ * exclusively, and calls pinpoint_positions_wake() when it has released it.
  */
 void
 pinpoint_positions_count(void)
@@ -288,6 +282,7 @@ pinpoint_positions_count(void)
 	set_places(number);
 	pg_write_barrier();
 	pg_atomic_write_u64(&positions->counter, number);
+	to_wake = Max(to_wake, WAKE_PLACES);
 }
 
 /*
@@ -298,7 +293,7 @@ pinpoint_positions_count(void)
 void
 pinpoint_positions_count_database(void)
 {
-	pg_atomic_uint64 *place = &positions->places[place_of_database()];
+	pg_atomic_uint64 *place = &positions->places[place_of_database(MyDatabaseId)];
 	uint64		number;
 
 	(void) pg_atomic_read_u64(place);
@@ -308,6 +303,26 @@ pinpoint_positions_count_database(void)
 	pg_write_barrier();
 	pg_atomic_write_u64(&positions->counter, number);
 	LWLockRelease(PinpointOrderLock);
+
+	if (!pinpoint_waiters_exist())
+		return;
+	pinpoint_waiters_take(place_of_database(MyDatabaseId));
+	pinpoint_waiters_take(PINPOINT_EVERY_PLACE);
+	pinpoint_waiters_wake();
+}
+
+/*
+ * On a standby: count a transaction of a database that was not replicated in
+ * full: all channels of the database have changed.  The caller holds
+ * PinpointOrderLock exclusively, and calls pinpoint_positions_wake() when it
+ * has released it.
+ */
+void
+pinpoint_positions_count_all_of(Oid dboid)
+{
+	nlisted = 1;
+	listed[0] = (uint16) place_of_database(dboid);
+	pinpoint_positions_count();
 }
 
 static void
@@ -350,10 +365,12 @@ pinpoint_positions_raise_floor(void)
 	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_positions_raise_floor_locked();
 	LWLockRelease(PinpointOrderLock);
+	pinpoint_positions_wake();
 }
 
 /*
- * The same.  The caller holds PinpointOrderLock exclusively.
+ * The same.  The caller holds PinpointOrderLock exclusively, and calls
+ * pinpoint_positions_wake() when it has released it.
  */
 void
 pinpoint_positions_raise_floor_locked(void)
@@ -363,6 +380,37 @@ pinpoint_positions_raise_floor_locked(void)
 	pg_atomic_write_u64(&positions->floor, number);
 	pg_write_barrier();
 	pg_atomic_write_u64(&positions->counter, number);
+	to_wake = WAKE_ALL;
+}
+
+/*
+ * Wake the sessions in pinpoint.wait() that wait for what this process has
+ * counted.  The caller has released PinpointOrderLock since, which is a full
+ * barrier.  Does not fail.
+ */
+void
+pinpoint_positions_wake(void)
+{
+	if (to_wake != WAKE_NONE && pinpoint_waiters_exist())
+	{
+		if (to_wake == WAKE_PLACES && nlisted >= 0)
+		{
+			for (int i = 0; i < nlisted; i++)
+				pinpoint_waiters_take(listed[i]);
+		}
+		else
+		{
+			for (int i = 0; i < NPLACES; i++)
+			{
+				if (to_wake == WAKE_ALL ||
+					(place_bits[i / 64] & (UINT64CONST(1) << (i % 64))) != 0)
+					pinpoint_waiters_take(i);
+			}
+		}
+		pinpoint_waiters_take(PINPOINT_EVERY_PLACE);
+		pinpoint_waiters_wake();
+	}
+	to_wake = WAKE_NONE;
 }
 
 /*
@@ -384,66 +432,32 @@ pinpoint_positions_set_replicates(bool replicates)
 {
 	pg_write_barrier();
 	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
+
+	pg_memory_barrier();
+	to_wake = WAKE_ALL;
+	pinpoint_positions_wake();
 }
 
 /*
- * Write the text of a position of this server.
- *
- * text: an array of PINPOINT_POSITION_LENGTH + 1 bytes.
+ * Enter this session into the lists of sessions to wake, for some channels of
+ * this database; see waiters.c.
  */
 void
-pinpoint_positions_format(uint64 counter, char *text)
+pinpoint_positions_enter_waiter(char (*channels)[NAMEDATALEN], int nchannels)
 {
-	snprintf(text, PINPOINT_POSITION_LENGTH + 1,
-			 "%016llx-%016llx-%016llx",
-			 (unsigned long long) GetSystemIdentifier(),
-			 (unsigned long long) positions->incarnation,
-			 (unsigned long long) counter);
-}
+	int			places[PINPOINT_MAX_WAIT_CHANNELS + 1];
+	int			n = 0;
 
-/*
- * Parse the text of a position.  Returns false if it is not valid.
- *
- * *counter: set to its counter.  *known: set to true if it is a position of
- * this server since its shared memory was created, otherwise to false.
- */
-bool
-pinpoint_positions_parse(const char *text, uint64 *counter, bool *known)
-{
-	uint64		system;
-	uint64		incarnation;
-
-	if (strlen(text) != PINPOINT_POSITION_LENGTH ||
-		!read_hex(&text, &system) || *text++ != '-' ||
-		!read_hex(&text, &incarnation) || *text++ != '-' ||
-		!read_hex(&text, counter))
-		return false;
-
-	*known = system == GetSystemIdentifier() &&
-		incarnation == positions->incarnation;
-	return true;
-}
-
-/*
- * Parse a number of 16 hexadecimal digits, and move the cursor after it.
- * Returns false if it is not valid.
- */
-static bool
-read_hex(const char **cursor, uint64 *number)
-{
-	*number = 0;
-	for (int i = 0; i < 16; i++)
+	if (nchannels > PINPOINT_MAX_WAIT_CHANNELS)
+		places[n++] = PINPOINT_EVERY_PLACE;
+	else
 	{
-		char		c = *(*cursor)++;
-
-		if (c >= '0' && c <= '9')
-			*number = *number * 16 + (c - '0');
-		else if (c >= 'a' && c <= 'f')
-			*number = *number * 16 + (c - 'a' + 10);
-		else
-			return false;
+		for (int i = 0; i < nchannels; i++)
+			places[n++] = place_of(MyDatabaseId,
+								   pinpoint_channel_hash(channels[i]));
+		places[n++] = place_of_database(MyDatabaseId);
 	}
-	return true;
+	pinpoint_waiters_enter(places, n);
 }
 
 /*
@@ -471,7 +485,7 @@ bool
 pinpoint_positions_all_changed(uint64 counter)
 {
 	return counter < pg_atomic_read_u64(&positions->floor) ||
-		counter < pg_atomic_read_u64(&positions->places[place_of_database()]);
+		counter < pg_atomic_read_u64(&positions->places[place_of_database(MyDatabaseId)]);
 }
 
 /*

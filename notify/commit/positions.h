@@ -12,9 +12,6 @@
 
 #include "queue/batch.h"
 
-/* Length of the text of a position, in bytes, without the terminating zero. */
-#define PINPOINT_POSITION_LENGTH	50
-
 /* The start of a query; see pinpoint_positions_begin_look(). */
 typedef struct PinpointLook
 {
@@ -27,14 +24,15 @@ extern void pinpoint_positions_shmem_init(void);
 extern void pinpoint_positions_prepare(PinpointBatch *batch);
 extern void pinpoint_positions_count(void);
 extern void pinpoint_positions_count_database(void);
+extern void pinpoint_positions_count_all_of(Oid dboid);
 extern uint64 pinpoint_positions_counter(void);
 extern void pinpoint_positions_raise_floor(void);
 extern void pinpoint_positions_raise_floor_locked(void);
+extern void pinpoint_positions_wake(void);
 extern bool pinpoint_positions_replicates(void);
 extern void pinpoint_positions_set_replicates(bool replicates);
-extern void pinpoint_positions_format(uint64 counter, char *text);
-extern bool pinpoint_positions_parse(const char *text, uint64 *counter,
-									 bool *known);
+extern void pinpoint_positions_enter_waiter(char (*channels)[NAMEDATALEN],
+											int nchannels);
 extern void pinpoint_positions_begin_look(PinpointLook *look);
 extern bool pinpoint_positions_all_changed(uint64 counter);
 extern bool pinpoint_positions_changed(const char *channel, uint64 counter);

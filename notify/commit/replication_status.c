@@ -3,18 +3,59 @@
  * replication_status.c
  *		Tells standbys whether this server replicates notifications.
  *
- * Listeners on a standby receive nothing if the primary has pinpoint.replicate off,
- * and cannot distinguish this from a primary without notifications.  This matters when
- * another server becomes the primary, because its configuration may differ.  So a
- * primary writes to the WAL whether it replicates: when it starts, when it has been
- * promoted, and when the setting changes.  A standby disconnects its listeners when
- * "off" follows after another state; see replay.c.
+ * A primary writes to the WAL whether it replicates notifications: when it starts,
+ * when it has been promoted, when the setting changes, and again after each
+ * checkpoint, because a standby and a base backup begin to replay at a checkpoint.  A
+ * standby disconnects its listeners when "off" follows after another state, and counts
+ * positions only while the status is "on"; see primary_status.c.
  *
  * Only the waker writes this message, because it has no database and no role: it sees
  * the value of the setting for the server, which ALTER DATABASE, ALTER ROLE and SET
- * can override for sessions.  These overrides, except SET, are in catalogs that all
- * servers of a cluster have in common, so a promotion does not change them.  A server
- * that replicates for some databases or roles only writes "off".
+ * can override for sessions.  A server that replicates for some databases or roles
+ * only writes "off".
+ *
+ * The promise of "on".  Every transaction with notifications whose commit record
+ * follows in the WAL, until the next "off" or the end of this server's WAL, has written
+ * its notifications to the WAL, or a message that it has left some out.  The steps:
+ *
+ *	waker		1. set the flag, then a full barrier
+ *				2. read the mark of each session
+ *				3. wait until each mark that was set has changed
+ *				4. write "on"
+ *				5. later: write "off"
+ *				6. clear the flag
+ *	commit		a. set the mark, then a full barrier
+ *				b. read the flag
+ *				c. if it is set, and notifications are not replicated: write the
+ *				   message that they are left out
+ *				d. commit record
+ *				e. clear the mark
+ *
+ * Let T be a commit with notifications that are not replicated, and without that
+ * message.  So it has read the flag as cleared in step b.
+ *
+ *	- If T has read the flag before step 1, then its mark was set before, and the
+ *	  barriers make the waker see it in step 2, unless step e was over.  In both cases
+ *	  the commit record of T is inserted before step 4, and so before "on".
+ *	- If T has read the flag after step 6, its commit record follows "off".  If
+ *	  another "on" follows that, the first case applies to it.
+ *
+ * So it does not matter how fast the setting is switched off and on: the flag remains
+ * set until "off" is written.  Nor does it matter why T does not replicate: a session
+ * that has another value, a statement or a procedure that began with another value, or
+ * PostgreSQL's own queue (own_queue.c describes the exceptions).  The message is
+ * written before the commit record, so writing it may fail.
+ *
+ * The wait in step 3 is for commits only, not for transactions.  It is long only if a
+ * commit waits for synchronous replication.  Meanwhile standbys do not count.
+ *
+ * Flag and status are in shared memory, because the waker can be restarted.  When the
+ * shared memory is created again, the flag is cleared without "off".  But then the WAL
+ * contains a checkpoint record at the end of recovery, after all earlier commits, and
+ * a standby knows nothing after that record.
+ *
+ * A repetition is marked as unimportant.  Otherwise an idle server would write a
+ * checkpoint because of it, and repeat it because of the checkpoint, for ever.
  *
  * The message is a logical message with our prefix, without a transaction and without
  * a database.  Logical decoding ignores messages of other databases, so no replication
@@ -31,36 +72,207 @@
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "replication/message.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
 
+#include "base/compat.h"
 #include "base/settings.h"
 #include "commit/wal_messages.h"
 #include "commit/replication_status.h"
+#include "wakeup/slots.h"
 
-static void write_status(const char *status);
+/* Milliseconds until the next look, while commits are waited for, and if not. */
+#define LOOK_WHILE_WAITING	10
+#define LOOK_FOR_CHECKPOINT	1000
 
 /*
- * Write and flush the message, if this server is a primary and this process
- * has not written the current status yet.  The waker calls this repeatedly.
+ * The flag is written by the waker, and read by all sessions, without a lock.
+ * The marks are in the session slots: the mark of a session is odd between the
+ * steps a and e.
  *
- * Errors: those of writing WAL.
+ * begin_again is increased by sessions, and read by the waker, without a lock.
+ *
+ * The other fields belong to the waker: what it has written last, the redo
+ * point at that time, and the value of begin_again that it has handled.
+ */
+typedef struct ReplicationStatus
+{
+	pg_atomic_uint32 flag;
+	pg_atomic_uint32 begin_again;
+	enum
+	{
+		WRITTEN_NOTHING,
+		WRITTEN_ON,
+		WRITTEN_OFF
+	}			written;
+	XLogRecPtr	redo;
+	uint32		begun_again;
+} ReplicationStatus;
+
+static ReplicationStatus *replication_status = NULL;
+
+/*
+ * The marks that the waker has read after it has set the flag; NULL if it has
+ * not done this.
+ */
+static uint32 *marks = NULL;
+
+static bool set_flag(void);
+static pg_atomic_uint32 *mark_of(int slotno);
+static void write_status(const char *status, bool is_repetition);
+
+Size
+pinpoint_replication_status_shmem_size(void)
+{
+	return MAXALIGN(sizeof(ReplicationStatus));
+}
+
+void
+pinpoint_replication_status_shmem_init(void)
+{
+	bool		found;
+
+	replication_status = ShmemInitStruct("pg_pinpoint replication status",
+										 pinpoint_replication_status_shmem_size(),
+										 &found);
+	Assert(!found);
+	pg_atomic_init_u32(&replication_status->flag, 0);
+	pg_atomic_init_u32(&replication_status->begin_again, 0);
+	replication_status->written = WRITTEN_NOTHING;
+	replication_status->redo = InvalidXLogRecPtr;
+	replication_status->begun_again = 0;
+}
+
+/*
+ * The steps a and b: called before the commit of each transaction.  Returns
+ * true if it must write a message if notifications are not replicated.
+ */
+bool
+pinpoint_replication_status_begin_commit(void)
+{
+	pg_atomic_uint32 *mark = mark_of(PINPOINT_MY_SLOT_NUMBER);
+
+	if (!XLogIsNeeded())
+		return false;
+
+	/* The result is odd.  This is a full barrier. */
+	(void) pg_atomic_exchange_u32(mark, (pg_atomic_read_u32(mark) + 1) | 1);
+	return pg_atomic_read_u32(&replication_status->flag) != 0;
+}
+
+/*
+ * The step e: called after the commit or the abort of each transaction.
  */
 void
+pinpoint_replication_status_end_commit(void)
+{
+	pg_atomic_uint32 *mark = mark_of(PINPOINT_MY_SLOT_NUMBER);
+	uint32		value = pg_atomic_read_u32(mark);
+
+	if (value % 2 == 1)
+	{
+		pg_write_barrier();
+		pg_atomic_write_u32(mark, value + 1);
+	}
+}
+
+static pg_atomic_uint32 *
+mark_of(int slotno)
+{
+	return &PinpointSlotArray->slots[slotno].commit_mark;
+}
+
+/*
+ * A transaction has committed whose notifications could not be sent, and
+ * standbys do not know this.  The waker writes "off" and then "on", so that
+ * listeners on standbys are disconnected and all positions there become
+ * invalid.  Does not fail.
+ */
+void
+pinpoint_replication_status_begin_again(void)
+{
+	pg_atomic_fetch_add_u32(&replication_status->begin_again, 1);
+}
+
+/*
+ * Write and flush the status, if this server is a primary and its status has
+ * changed, or if there was a checkpoint since it was written.  The waker calls
+ * this repeatedly.
+ *
+ * Returns the number of milliseconds after which it must be called again, or
+ * -1 if the next reload is early enough.
+ *
+ * Errors: out of memory, those of writing WAL.
+ */
+long
 pinpoint_replication_status_write(void)
 {
-	static bool any_written = false;
-	static bool written;
 	bool		replicates = pinpoint_replicate_notifications && pinpoint_enabled;
+	XLogRecPtr	redo;
+	uint32		begin_again;
+	bool		is_repetition;
 
-	if ((any_written && written == replicates) || RecoveryInProgress() ||
-		!XLogIsNeeded() || IsBinaryUpgrade)
-		return;
-	write_status(replicates ? PINPOINT_STATUS_ON : PINPOINT_STATUS_OFF);
-	written = replicates;
-	any_written = true;
+	if (RecoveryInProgress() || !XLogIsNeeded() || IsBinaryUpgrade)
+		return -1;
+
+	/* If it moves while the status is written, the next call repeats it. */
+	redo = GetRedoRecPtr();
+	begin_again = pg_atomic_read_u32(&replication_status->begin_again);
+	if (begin_again != replication_status->begun_again)
+	{
+		write_status(PINPOINT_STATUS_OFF, false);
+		replication_status->written = WRITTEN_OFF;
+		replication_status->redo = redo;
+		replication_status->begun_again = begin_again;
+	}
+	is_repetition = replication_status->written ==
+		(replicates ? WRITTEN_ON : WRITTEN_OFF);
+	if (replicates && !is_repetition && !set_flag())
+		return LOOK_WHILE_WAITING;
+	if (!is_repetition || redo != replication_status->redo)
+	{
+		write_status(replicates ? PINPOINT_STATUS_ON : PINPOINT_STATUS_OFF,
+					 is_repetition);
+		replication_status->written = replicates ? WRITTEN_ON : WRITTEN_OFF;
+		replication_status->redo = redo;
+	}
+	if (!replicates)
+		pg_atomic_write_u32(&replication_status->flag, 0);
+	return LOOK_FOR_CHECKPOINT;
+}
+
+/*
+ * The steps 1 to 3.  Returns false if there are commits to wait for: the
+ * caller calls this again soon.
+ *
+ * A restarted waker finds the flag set, and reads the marks again.
+ *
+ * Errors: out of memory.
+ */
+static bool
+set_flag(void)
+{
+	if (pg_atomic_exchange_u32(&replication_status->flag, 1) == 0 ||
+		marks == NULL)
+	{
+		if (marks == NULL)
+			marks = MemoryContextAlloc(TopMemoryContext,
+									   MaxBackends * sizeof(uint32));
+		for (int i = 0; i < MaxBackends; i++)
+			marks[i] = pg_atomic_read_u32(mark_of(i));
+	}
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (marks[i] % 2 == 1 && pg_atomic_read_u32(mark_of(i)) == marks[i])
+			return false;
+	}
+	pg_memory_barrier();
+	return true;
 }
 
 static void
-write_status(const char *status)
+write_status(const char *status, bool is_repetition)
 {
 	xl_logical_message record = {
 		.dbId = InvalidOid,
@@ -74,5 +286,7 @@ write_status(const char *status)
 	XLogRegisterData((char *) PINPOINT_MESSAGE_PREFIX,
 					 sizeof(PINPOINT_MESSAGE_PREFIX));
 	XLogRegisterData((char *) status, strlen(status));
+	if (is_repetition)
+		XLogSetRecordFlags(XLOG_MARK_UNIMPORTANT);
 	XLogFlush(XLogInsert(RM_LOGICALMSG_ID, XLOG_LOGICAL_MESSAGE));
 }

@@ -50,6 +50,7 @@
 static void begin_message(StringInfo message, PinpointBatch *batch,
 						  Size offset);
 static void append_line(StringInfo message, const char *string);
+static void send_without_contents(Size offset);
 static XLogRecPtr send_message(StringInfo message);
 static void mark_commit_record(void);
 
@@ -120,15 +121,35 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 void
 pinpoint_wal_messages_write_floor(void)
 {
+	if (XLogIsNeeded())
+		send_without_contents(8);
+}
+
+/*
+ * Write a message for a transaction that does not replicate notifications.
+ * Called before its commit.  The message seems to have no notifications, and
+ * version 1.0 ignores it.  A standby counts all channels of the database as
+ * changed at the commit; see primary_status.c.
+ *
+ * Errors: out of memory, those of writing WAL.
+ */
+void
+pinpoint_wal_messages_write_left_out(void)
+{
+	send_without_contents(0);
+}
+
+static void
+send_without_contents(Size offset)
+{
 	StringInfoData message;
 
-	if (!XLogIsNeeded())
-		return;
 	initStringInfo(&message);
-	appendStringInfo(&message, "%d %d 0 0 0 8\n",
-					 PINPOINT_MESSAGE_VERSION, MyProcPid);
+	appendStringInfo(&message, "%d %d 0 0 0 %zu\n",
+					 PINPOINT_MESSAGE_VERSION, MyProcPid, offset);
 	(void) send_message(&message);
 	pfree(message.data);
+	mark_commit_record();
 }
 
 static void

@@ -28,11 +28,15 @@
 /*
  * Messages without a transaction and without a database, which report whether
  * a server replicates; see replication_status.c.
+ *
+ * Version 1.0 wrote "1 replicate on".  It is ignored, because this version did
+ * not write messages for notifications that are left out.
  */
-#define PINPOINT_STATUS_ON			"1 replicate on\n"
+#define PINPOINT_STATUS_ON			"2 replicate on\n"
 #define PINPOINT_STATUS_OFF			"1 replicate off\n"
 
 extern void pinpoint_wal_messages_write(PinpointBatch *batch);
 extern void pinpoint_wal_messages_write_floor(void);
+extern void pinpoint_wal_messages_write_left_out(void);
 
 #endif							/* PINPOINT_WAL_MESSAGES_H */

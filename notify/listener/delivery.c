@@ -57,9 +57,9 @@
  * comes too soon.
  *
  * Sending takes as long as the client does not read.  To avoid holding back VACUUM,
- * nothing is sent while the transaction has a snapshot.  The slot contains the time
- * since when the session has been sending, for processes that wait for it: see
- * standby/replay_blockers.c.
+ * a delivery waits while the transaction has a snapshot, but not for ever (see
+ * MAX_SNAPSHOTS).  The slot contains the time since when the session has been sending,
+ * for processes that wait for it: see standby/replay_blockers.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -153,6 +153,7 @@ static int	snapshots = 0;
  */
 static bool assigned_to_me = false;
 
+static bool any_to_deliver(void);
 static bool is_small_transaction(void);
 static bool is_ending(void);
 static void stop_resting(void);
@@ -160,8 +161,11 @@ static bool put_off(void);
 static TimestampTz next_due(void);
 static void set_due(void);
 static void deliver(void);
+static void notify_on_listen(void);
 static uint64 deliver_range(const PinpointReading *reading);
 static void tell_all(void);
+static void send_notification(const char *channel, const char *payload,
+							  int32 sender_pid);
 static void absorb_barrier(void);
 static uint64 deliver_batch(PinpointBatch *batch, bool unread);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
@@ -182,6 +186,16 @@ pinpoint_delivery_at_statement(void)
 		statement_lxid = PINPOINT_MY_LXID;
 		failures = 0;
 	}
+}
+
+/*
+ * Is there anything to deliver: unread batches, or channels of
+ * pinpoint.notify_on_listen that have become valid?
+ */
+static bool
+any_to_deliver(void)
+{
+	return pinpoint_slot_pending() || pinpoint_listening_any_to_notify();
 }
 
 /*
@@ -225,7 +239,7 @@ pinpoint_delivery_at_pre_commit(void)
 	if (pinpoint_slot_resting() &&
 		(!get_timeout_active(due_timeout) || !is_small_transaction()))
 		stop_resting();
-	if (!pinpoint_slot_pending())
+	if (!any_to_deliver())
 		return;
 
 	/*
@@ -235,7 +249,7 @@ pinpoint_delivery_at_pre_commit(void)
 	if (pinpoint_slot_reminded())
 		pinpoint_listening_reconcile();
 
-	if (notifyInterruptPending || !pinpoint_slot_pending())
+	if (notifyInterruptPending || !any_to_deliver())
 		return;
 	if (!is_small_transaction())
 	{
@@ -262,7 +276,7 @@ pinpoint_delivery_look_afterwards(void)
 {
 	if (pinpoint_slot_resting())
 		stop_resting();
-	if (pinpoint_slot_pending())
+	if (any_to_deliver())
 		notifyInterruptPending = true;
 }
 
@@ -348,7 +362,9 @@ deliver(void)
 	 */
 	ExitOnAnyError = true;
 
-	if (pinpoint_slot_begin_reading(&reading))
+	if (pinpoint_listening_any_to_notify())
+		notify_on_listen();
+	if (pinpoint_slot_pending() && pinpoint_slot_begin_reading(&reading))
 	{
 		uint64		delivered;
 
@@ -385,8 +401,35 @@ deliver(void)
 		}
 		pinpoint_wakeup_give_back();
 	}
+	else
+		pinpoint_fold_tell(send_notification);
 
 	ExitOnAnyError = save_exit_on_any_error;
+}
+
+/*
+ * Notify the client on the channels of pinpoint.notify_on_listen that have
+ * become valid.
+ */
+static void
+notify_on_listen(void)
+{
+	const char *payload = pinpoint_notify_on_listen_payload;
+	const char *channel;
+
+	pinpoint_slot_set_sending(GetCurrentTimestamp());
+	while ((channel = pinpoint_listening_next_to_notify()) != NULL)
+	{
+		if (pinpoint_fold)
+			pinpoint_fold_add(channel, payload, MyProcPid,
+							  send_notification);
+		else
+			send_notification(channel, payload, MyProcPid);
+	}
+
+	/* If the delivery was delayed, PostgreSQL flushes when the timeout ends. */
+	if (due_timeout != MAX_TIMEOUTS && get_timeout_active(due_timeout))
+		notifyInterruptPending = true;
 }
 
 /*
@@ -398,7 +441,7 @@ deliver(void)
 void
 pinpoint_delivery_at_abort(void)
 {
-	if (!pinpoint_slot_to_look())
+	if (!pinpoint_slot_to_look() && !pinpoint_listening_any_to_notify())
 		return;
 
 	/* A procedure can roll back any number of times. */
@@ -466,6 +509,18 @@ deliver_range(const PinpointReading *reading)
 }
 
 /*
+ * Send a notification to the client.
+ *
+ * Errors: those of NotifyMyFrontEnd().
+ */
+static void
+send_notification(const char *channel, const char *payload, int32 sender_pid)
+{
+	NotifyMyFrontEnd(channel, payload, sender_pid);
+	absorb_barrier();
+}
+
+/*
  * Process a barrier (see ProcSignalBarrier).  Another process, for instance
  * one that drops a database, may wait for all sessions, and this client may
  * read slowly.  As the session has responded, the time since when it has been
@@ -489,7 +544,7 @@ absorb_barrier(void)
 static void
 tell_all(void)
 {
-	pinpoint_fold_tell();
+	pinpoint_fold_tell(send_notification);
 	if (!assigned_to_me)
 		return;
 
@@ -552,12 +607,14 @@ deliver_batch(PinpointBatch *batch, bool unread)
 			if (channels[number] == NULL)
 				continue;
 			if (pinpoint_fold)
+			{
 				pinpoint_fold_add(channels[number], payload,
-								  batch->sender_pid);
+								  batch->sender_pid, send_notification);
+				absorb_barrier();
+			}
 			else
-				NotifyMyFrontEnd(channels[number], payload,
-								 batch->sender_pid);
-			absorb_barrier();
+				send_notification(channels[number], payload,
+								  batch->sender_pid);
 			delivered++;
 		}
 	}

@@ -51,9 +51,11 @@ static const char *const eviction_details[] = {
 	[PINPOINT_EVICTED_REPLICATE_OFF] =
 	gettext_noop("The primary no longer sends notifications to standbys, because \"pinpoint.replicate\" or \"pinpoint.enabled\" is off there."),
 	[PINPOINT_EVICTED_UNREPLICATED] =
-	gettext_noop("This listener may have missed notifications while \"pinpoint.replicate\" was off, and the next heartbeat would cover them."),
+	gettext_noop("This listener may have missed notifications that were not replicated, and the next heartbeat would cover them."),
 	[PINPOINT_EVICTED_REPLAY_WAITS] =
 	gettext_noop("Replay waited for this session while its client did not read its notifications."),
+	[PINPOINT_EVICTED_PREPARED] =
+	gettext_noop("A prepared transaction that changed a watched table was committed, and could not be notified."),
 };
 
 static void at_report(void *arg);

@@ -48,6 +48,9 @@
 /* Milliseconds between two checks of whether evicted sessions keep a batch. */
 #define WAIT_INTERVAL			2
 
+/* Number of these checks before they are signalled again. */
+#define SLEEPS_PER_SIGNAL		50
+
 /* Milliseconds for which replay waits for them, at most. */
 #define MAX_WAIT				5000
 
@@ -72,6 +75,8 @@ static int	nevicted = 0;
 static bool trim_needed = false;
 
 static uint64 kept_by(int slotno);
+static bool waits_for_client(PinpointSlot *slot);
+static TimestampTz sending_since(PinpointSlot *slot);
 static void begin(void);
 static void evict(int slotno, PinpointEviction reason);
 static int	end(void);
@@ -194,26 +199,33 @@ pinpoint_evict_oldest(int divisor)
 /*
  * Called by the startup process, to wait for the sessions that it has evicted
  * in its last pass.  Returns false if none of them keeps a batch any more, or
- * if it has waited for MAX_WAIT milliseconds.  Otherwise returns true, after a
- * short sleep.
+ * if MAX_WAIT milliseconds have passed.  Otherwise returns true, after a short
+ * sleep.
  *
- * waited: milliseconds that it has waited so far; increased.
+ * began: when the first wait began.  The time is measured, because a sleep can
+ * take much longer than WAIT_INTERVAL on a busy machine.
  */
 bool
-pinpoint_eviction_wait(int *waited)
+pinpoint_eviction_wait(const instr_time *began)
 {
-	if (*waited >= MAX_WAIT || !any_keeps())
+	static int	sleeps = 0;
+	instr_time	waited;
+
+	INSTR_TIME_SET_CURRENT(waited);
+	INSTR_TIME_SUBTRACT(waited, *began);
+	if (INSTR_TIME_GET_MILLISEC(waited) >= MAX_WAIT || !any_keeps())
 		return false;
 
 	pg_usleep(WAIT_INTERVAL * 1000L);
 	PINPOINT_STARTUP_INTERRUPTS();
-	*waited += WAIT_INTERVAL;
 
 	/*
 	 * One signal may not be sufficient: after the first one, a session sends
-	 * its last message, and may wait for its client to read it.
+	 * its last message, and may wait for its client to read it.  More signals
+	 * than this would take processor time from the sessions that end.
 	 */
-	signal_all();
+	if (++sleeps % SLEEPS_PER_SIGNAL == 0)
+		signal_all();
 	return true;
 }
 
@@ -243,13 +255,16 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 }
 
 /*
- * Evict all listeners on the channel of the heartbeat, in all databases.
+ * Listeners of a database, or of all databases if dboid is InvalidOid, may
+ * have missed notifications.  Evict those that listen on the channel of the
+ * heartbeat.  The others must not begin to listen there.
+ *
  * Returns the number of sessions, without those that were evicted before.
  *
  * with_lock: a function to call in the same hold of PinpointOrderLock.
  */
 int
-pinpoint_evict_heartbeat_listeners(PinpointEviction reason,
+pinpoint_evict_heartbeat_listeners(Oid dboid, PinpointEviction reason,
 								   void (*with_lock) (void))
 {
 	begin();
@@ -258,45 +273,88 @@ pinpoint_evict_heartbeat_listeners(PinpointEviction reason,
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
 
-		if (slot->pid != 0 && slot->heartbeats)
+		if (slot->pid == 0 || (OidIsValid(dboid) && slot->dboid != dboid))
+			continue;
+		if (slot->heartbeats)
 			evict(i, reason);
+		else
+			slot->missed = true;
 	}
 	return end();
 }
 
 /*
- * Evict all listeners of a database, or of all databases if dboid is
- * InvalidOid, that wait for their clients to read, and have been sending
- * notifications since before a given time.  A session that was evicted earlier
- * is signalled again if it waits for its client, for instance with its last
+ * Evict all listeners that block replay while they wait for their clients to
+ * read notifications.  A session that was evicted earlier is signalled again if
+ * it blocks replay and waits for its client, for instance with its last
  * message.  Returns the number of sessions, without those.
+ *
+ * blocks: decides whether a session blocks replay.
+ *
+ * Sets *any to whether any listener waits for its client.
  */
 int
-pinpoint_evict_senders(Oid dboid, TimestampTz before)
+pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 {
+	bool		found = false;
 	int			nagain = 0;
+
+	*any = false;
+	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+
+		if (!waits_for_client(slot))
+			continue;
+		*any = true;
+		found |= blocks(slot->proc, sending_since(slot));
+	}
+	LWLockRelease(PinpointOrderLock);
+	if (!found)
+		return 0;
 
 	begin();
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
-		TimestampTz since;
 
-		if (slot->pid == 0 ||
-			(OidIsValid(dboid) && slot->dboid != dboid) ||
-			*(volatile uint32 *) &slot->proc->wait_event_info != WAIT_EVENT_CLIENT_WRITE)
+		if (!waits_for_client(slot) ||
+			!blocks(slot->proc, sending_since(slot)))
 			continue;
-		since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
 		if (slot->evicted != PINPOINT_NOT_EVICTED)
 		{
 			evicted[nevicted].slotno = i;
 			evicted[nevicted++].pid = slot->pid;
 			nagain++;
 		}
-		else if (since != 0 && since < before)
+		else
 			evict(i, PINPOINT_EVICTED_REPLAY_WAITS);
 	}
 	return end() - nagain;
+}
+
+/*
+ * Does the owner of a slot wait for its client to read notifications, or, after
+ * its eviction, anything?  The caller holds PinpointOrderLock.
+ */
+static bool
+waits_for_client(PinpointSlot *slot)
+{
+	return slot->pid != 0 &&
+		(slot->evicted != PINPOINT_NOT_EVICTED ||
+		 pg_atomic_read_u64(&slot->sending_since) != 0) &&
+		*(volatile uint32 *) &slot->proc->wait_event_info == WAIT_EVENT_CLIENT_WRITE;
+}
+
+/*
+ * Since when has the owner of a slot been sending?  0 if it was evicted.
+ */
+static TimestampTz
+sending_since(PinpointSlot *slot)
+{
+	return slot->evicted != PINPOINT_NOT_EVICTED ? 0 :
+		(TimestampTz) pg_atomic_read_u64(&slot->sending_since);
 }
 
 /*

@@ -11,17 +11,27 @@
 #define PINPOINT_EVICTION_H
 
 #include "datatype/timestamp.h"
+#include "portability/instr_time.h"
+#include "storage/proc.h"
+
 #include "wakeup/slots.h"
+
+/*
+ * Does replay wait for this process, which has been sending notifications since
+ * a time?  The time is 0 if the process has been evicted already.
+ */
+typedef bool (*PinpointBlocksReplay) (PGPROC *proc, TimestampTz since);
 
 extern void pinpoint_eviction_init(void);
 extern int	pinpoint_furthest_behind(Oid *dboid, uint64 *lag);
 extern int	pinpoint_evict_lagging(Size limit);
 extern int	pinpoint_evict_oldest(int divisor);
-extern bool pinpoint_eviction_wait(int *waited);
+extern bool pinpoint_eviction_wait(const instr_time *began);
 extern int	pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 									void (*with_lock) (void));
-extern int	pinpoint_evict_heartbeat_listeners(PinpointEviction reason,
+extern int	pinpoint_evict_heartbeat_listeners(Oid dboid,
+											   PinpointEviction reason,
 											   void (*with_lock) (void));
-extern int	pinpoint_evict_senders(Oid dboid, TimestampTz before);
+extern int	pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any);
 
 #endif							/* PINPOINT_EVICTION_H */

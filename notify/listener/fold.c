@@ -18,12 +18,12 @@
  */
 #include "postgres.h"
 
-#include "commands/async.h"
 #include "common/hashfn.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
+#include "base/channel_hash.h"
 #include "base/counters.h"
 #include "listener/fold.h"
 
@@ -78,9 +78,8 @@ static uint64 nfolded = 0;
 static uint32
 notification_hash(const FoldedNotification *n)
 {
-	return hash_combine(string_hash(n->channel, NAMEDATALEN),
-						hash_bytes((const unsigned char *) n->payload,
-								   (int) strlen(n->payload)));
+	return hash_combine(pinpoint_channel_hash(n->channel),
+						pinpoint_payload_hash(n->payload));
 }
 
 static bool
@@ -94,16 +93,25 @@ same_notification(const FoldedNotification *a, const FoldedNotification *b)
  * Collect a notification for the client, unless it is a duplicate.  When
  * MAX_BYTES are collected, send them.
  *
- * Errors: out of memory; those of NotifyMyFrontEnd().
+ * Errors: out of memory; those of send(); the session is
+ * terminated.
  */
 void
-pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
+pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid,
+				  PinpointSend send)
 {
 	FoldedNotification given = {.channel = channel,.payload = payload};
 	FoldedNotification *n;
 	FoldEntry  *entry;
 	MemoryContext oldcontext;
 	bool		found;
+
+	/*
+	 * A batch can contain very many notifications.  As between two batches, no
+	 * other interrupt is processed.
+	 */
+	if (unlikely(ProcDiePending))
+		CHECK_FOR_INTERRUPTS();
 
 	if (folded == NULL)
 	{
@@ -144,16 +152,16 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid)
 	folded_bytes += sizeof(FoldedNotification) + sizeof(FoldEntry) +
 		strlen(channel) + strlen(payload);
 	if (folded_bytes >= MAX_BYTES)
-		pinpoint_fold_tell();
+		pinpoint_fold_tell(send);
 }
 
 /*
  * Send the collected notifications to the client.
  *
- * Errors: those of NotifyMyFrontEnd().
+ * Errors: those of send().
  */
 void
-pinpoint_fold_tell(void)
+pinpoint_fold_tell(PinpointSend send)
 {
 	slist_iter	iter;
 
@@ -169,7 +177,7 @@ pinpoint_fold_tell(void)
 		FoldedNotification *n = slist_container(FoldedNotification, link,
 												iter.cur);
 
-		NotifyMyFrontEnd(n->channel, n->payload, n->sender_pid);
+		send(n->channel, n->payload, n->sender_pid);
 	}
 	folded = NULL;
 	MemoryContextReset(fold_context);

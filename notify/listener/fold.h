@@ -10,8 +10,12 @@
 #ifndef PINPOINT_FOLD_H
 #define PINPOINT_FOLD_H
 
-extern void pinpoint_fold_add(const char *channel, const char *payload,
+/* Sends a notification to the client. */
+typedef void (*PinpointSend) (const char *channel, const char *payload,
 							  int32 sender_pid);
-extern void pinpoint_fold_tell(void);
+
+extern void pinpoint_fold_add(const char *channel, const char *payload,
+							  int32 sender_pid, PinpointSend send);
+extern void pinpoint_fold_tell(PinpointSend send);
 
 #endif							/* PINPOINT_FOLD_H */

@@ -25,6 +25,11 @@
  * steps of this library after the commit follow some time later.  Batches that were
  * published before need not be delivered: no session could know of this LISTEN.
  *
+ * pinpoint.notify_on_listen.  When such a channel becomes valid, it is added to a list,
+ * and the interrupt is raised.  The next delivery begins with these channels; see
+ * delivery.c.  So the session is notified once, after the commit and before the next
+ * ReadyForQuery, and before it receives any other notification on the channel.
+ *
  * PostgreSQL keeps a separate list.  The two can differ if memory for PostgreSQL's
  * list runs out after the commit, or if C code calls Async_UnlistenAll() or similar
  * functions.  Then PostgreSQL's list is correct.  It is checked if a transaction seems
@@ -37,9 +42,11 @@
  */
 #include "postgres.h"
 
+#include "commands/async.h"
 #include "executor/executor.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -70,6 +77,10 @@ typedef struct LocalChannel
 								 * session then, and it receives all
 								 * notifications on the channel */
 	uint64		since;			/* deliver batches with a higher sequence */
+	bool		notifies;		/* the session is to be notified when the
+								 * channel becomes valid */
+	bool		in_to_notify;	/* in that list */
+	dlist_node	to_notify_link;
 } LocalChannel;
 
 static HTAB *local_channels = NULL;
@@ -80,6 +91,12 @@ static uint32 nshared = 0;
 
 /* Local channels that do not fit into the channel map */
 static uint32 nunmapped = 0;
+
+/*
+ * Channels that have become valid, and on which the session is to be notified,
+ * in their order.
+ */
+static dlist_head to_notify = DLIST_STATIC_INIT(to_notify);
 
 /* Does the current transaction change the channels of this session? */
 static bool changes = false;
@@ -182,14 +199,23 @@ pinpoint_listening_prepare(List *actions, uint64 position)
  * publications of all channels in the database find this session.
  *
  * share_limit: see PinpointAction.
+ *
+ * Errors: ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE for the channel of
+ * heartbeats, if this session may have missed notifications.
  */
 static void
 enter(LocalChannel *local, int share_limit)
 {
 	if (share_limit > 0)
 		pinpoint_slot_set_shares(true);
-	if (pinpoint_is_heartbeat_channel(local->channel))
-		pinpoint_slot_set_heartbeats(true);
+	if (pinpoint_is_heartbeat_channel(local->channel) &&
+		!pinpoint_slot_set_heartbeats(true))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot listen on \"%s\" because this session may have missed notifications",
+						local->channel),
+				 errdetail("Notifications were not replicated to this standby while the session listened on other channels."),
+				 errhint("Execute UNLISTEN * or connect again, then LISTEN on all channels, and query which of them have changed.")));
 
 	if (pinpoint_channel_map_add(local->channel, local->hash,
 								 PINPOINT_MY_SLOT_NUMBER, pinpoint_slot_role(),
@@ -310,7 +336,10 @@ want(List *actions)
 					local->mapped = false;
 					local->unmapped = false;
 					local->shared = false;
+					local->notifies = false;
+					local->in_to_notify = false;
 				}
+				local->notifies |= action->notifies;
 				changes |= !local->wanted;
 				local->wanted = true;
 				break;
@@ -364,6 +393,14 @@ pinpoint_listening_commit(List *actions)
 		{
 			local->listening = true;
 			nlistening++;
+			if (local->notifies)
+			{
+				dlist_push_tail(&to_notify, &local->to_notify_link);
+				local->in_to_notify = true;
+
+				/* The next delivery is directly after the command. */
+				notifyInterruptPending = true;
+			}
 		}
 	}
 
@@ -460,6 +497,31 @@ pinpoint_listening_used(void)
 }
 
 /*
+ * Is the session to be notified on any channel, because it has become valid?
+ */
+bool
+pinpoint_listening_any_to_notify(void)
+{
+	return !dlist_is_empty(&to_notify);
+}
+
+/*
+ * The first of these channels, or NULL.  It is removed from their list.
+ */
+const char *
+pinpoint_listening_next_to_notify(void)
+{
+	LocalChannel *local;
+
+	if (dlist_is_empty(&to_notify))
+		return NULL;
+	local = dlist_container(LocalChannel, to_notify_link,
+							dlist_pop_head_node(&to_notify));
+	local->in_to_notify = false;
+	return local->channel;
+}
+
+/*
  * Does this session listen on a channel?  If so, sets *since: the batches with
  * a higher number are for this session; and *shared: does it share the
  * channel?
@@ -507,9 +569,11 @@ forget_channel(LocalChannel *local)
 	}
 	if (local->unmapped)
 		nunmapped--;
+	if (local->in_to_notify)
+		dlist_delete(&local->to_notify_link);
 	if ((local->mapped || local->unmapped) &&
 		pinpoint_is_heartbeat_channel(local->channel))
-		pinpoint_slot_set_heartbeats(false);
+		(void) pinpoint_slot_set_heartbeats(false);
 	(void) local_channel(local->channel, local->hash, HASH_REMOVE, NULL);
 }
 

@@ -86,7 +86,7 @@ typedef struct PinpointBatch
 										 * not */
 		uint64		position;	/* published: bytes published before it */
 	};
-	uint32		heap_rank;		/* ready: see commit_order.c */
+	uint32		heap_rank;		/* ready: see ready_heap.c */
 	uint32		all_share_from; /* all sharing sessions receive the
 								 * notifications on channels with this number
 								 * or a higher one */
@@ -97,7 +97,9 @@ typedef struct PinpointBatch
  *
  * The channel is written under PinpointOrderLock, before the batch is
  * published.  The receiver is a slot number with flags.  It is written at that
- * time, too, and later only by the session that it identifies.  Other sessions
+ * time, too.  Later, the session that it identifies writes it without the lock
+ * while it reads, and it is reassigned under the exclusive lock, by this
+ * session, or by the waker while this session does not read.  Other sessions
  * read it without a lock.
  */
 typedef struct PinpointAssignment

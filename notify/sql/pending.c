@@ -160,7 +160,7 @@ pinpoint_pending_notify(const char *channel, const char *payload)
  * Record a LISTEN, UNLISTEN or UNLISTEN *, to be executed at commit.
  *
  * channel: name of less than NAMEDATALEN bytes, "" for UNLISTEN *.
- * share_limit: see PinpointAction.
+ * share_limit, notifies: see PinpointAction.
  *
  * UNLISTEN * removes earlier actions.  No other action is removed, because
  * their order matters.
@@ -169,7 +169,7 @@ pinpoint_pending_notify(const char *channel, const char *payload)
  */
 void
 pinpoint_pending_action(PinpointActionKind kind, const char *channel,
-						int share_limit)
+						int share_limit, bool notifies)
 {
 	PendingLevel *level = current_level();
 	size_t		len = strlen(channel);
@@ -187,6 +187,7 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 	action = palloc(offsetof(PinpointAction, channel) + len + 1);
 	action->kind = kind;
 	action->share_limit = share_limit;
+	action->notifies = notifies;
 	memcpy(action->channel, channel, len + 1);
 	action->channel_hash = pinpoint_channel_hash(action->channel);
 	level->actions = lappend(level->actions, action);
@@ -217,6 +218,31 @@ List *
 pinpoint_pending_actions(void)
 {
 	return pending ? pending->actions : NIL;
+}
+
+/*
+ * Has this transaction executed LISTEN for a channel, at any level?
+ *
+ * hash: pinpoint_channel_hash() of the channel.
+ */
+bool
+pinpoint_pending_listens(const char *channel, uint32 hash)
+{
+	for (PendingLevel *level = pending; level != NULL; level = level->upper)
+	{
+		ListCell   *lc;
+
+		foreach(lc, level->actions)
+		{
+			PinpointAction *action = lfirst(lc);
+
+			if (action->channel_hash == hash &&
+				action->kind == PINPOINT_LISTEN &&
+				strcmp(action->channel, channel) == 0)
+				return true;
+		}
+	}
+	return false;
 }
 
 /*

@@ -17,8 +17,10 @@
 extern void pinpoint_pending_notify(const char *channel, const char *payload);
 extern void pinpoint_pending_action(PinpointActionKind kind,
 									const char *channel,
-									int share_limit);
+									int share_limit,
+									bool notifies);
 extern bool pinpoint_pending_exists(void);
+extern bool pinpoint_pending_listens(const char *channel, uint32 hash);
 extern List *pinpoint_pending_actions(void);
 extern List *pinpoint_pending_notifications(void);
 extern void pinpoint_pending_at_subcommit(void);

@@ -128,6 +128,17 @@ pinpoint_replacement_exists(void)
 }
 
 /*
+ * Is this the extension of this library?
+ */
+bool
+pinpoint_is_extension(Oid extension)
+{
+	char	   *name = get_extension_name(extension);
+
+	return name != NULL && strcmp(name, EXTENSION_NAME) == 0;
+}
+
+/*
  * Before commit: has this transaction created the extension?  Resets the flag.
  */
 bool

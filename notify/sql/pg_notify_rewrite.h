@@ -15,6 +15,7 @@
 
 extern void pinpoint_replacement_init(void);
 extern bool pinpoint_replacement_exists(void);
+extern bool pinpoint_is_extension(Oid extension);
 extern bool pinpoint_replacement_created(void);
 extern void pinpoint_replacement_not_created(void);
 extern bool pinpoint_replacement_by_name(Oid original, char **schema,

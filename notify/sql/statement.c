@@ -62,8 +62,9 @@ static void executor_start(QueryDesc *query_desc, int eflags);
 static bool is_end_and_chain(Node *stmt);
 static bool get_action(Node *stmt, PinpointActionKind *kind,
 					   const char **channel);
+static void check_phase(const char *name);
 static bool listens_in_recovery(void);
-static void listen_in_recovery(const char *channel);
+static void check_action(PinpointActionKind kind);
 static void record_action(PinpointActionKind kind, const char *channel);
 static bool takes_over(void);
 static void check_reserved(const char *channel);
@@ -135,6 +136,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 			return;
 		}
 		check_own_payload(payload);
+		PinpointMyTransaction.uses_own_queue = true;
 	}
 
 	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
@@ -145,15 +147,16 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	 */
 	stmt = pstmt->utilityStmt;
 	is_action = get_action(stmt, &kind, &channel);
-	if (is_action && PinpointMyTransaction.phase != PINPOINT_RUNNING)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot execute %s while the transaction is being committed",
-						GetCommandTagName(CreateCommandTag(stmt))),
-				 errhint("Execute it in a transaction of its own.")));
+	if (is_action)
+		check_phase(GetCommandTagName(CreateCommandTag(stmt)));
 
 	if (is_action && kind == PINPOINT_LISTEN && listens_in_recovery())
-		listen_in_recovery(channel);
+	{
+		/* PostgreSQL would refuse it. */
+		PreventCommandIfParallelMode("LISTEN");
+		check_action(kind);
+		Async_Listen(channel);
+	}
 	else if (prev_ProcessUtility)
 		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
 							params, query_env, dest, qc);
@@ -209,6 +212,24 @@ get_action(Node *stmt, PinpointActionKind *kind, const char **channel)
 }
 
 /*
+ * Check that the transaction can still LISTEN or UNLISTEN.
+ *
+ * name: of the statement.
+ *
+ * Errors: ERRCODE_FEATURE_NOT_SUPPORTED.
+ */
+static void
+check_phase(const char *name)
+{
+	if (PinpointMyTransaction.phase != PINPOINT_RUNNING)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot execute %s while the transaction is being committed",
+						name),
+				 errhint("Execute it in a transaction of its own.")));
+}
+
+/*
  * Does this library execute LISTEN?  On a standby PostgreSQL refuses it,
  * because no notification can arrive.  With the extension, notifications
  * arrive.
@@ -221,28 +242,64 @@ listens_in_recovery(void)
 }
 
 /*
- * Execute LISTEN on a standby, as PostgreSQL does on a primary.
+ * Check whether the session can execute LISTEN or UNLISTEN, as PostgreSQL
+ * does.
  *
  * Errors: those of PostgreSQL, with its texts.
  */
 static void
-listen_in_recovery(const char *channel)
+check_action(PinpointActionKind kind)
 {
-	PreventCommandIfParallelMode("LISTEN");
+	const char *name = kind == PINPOINT_LISTEN ? "LISTEN" : "UNLISTEN";
+
 	if (InSecurityRestrictedOperation())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 		/* translator: %s is name of a SQL command, eg PREPARE */
 				 errmsg("cannot execute %s within security-restricted operation",
-						"LISTEN")));
-	if (MyBackendType != B_BACKEND)
+						name)));
+	if (kind == PINPOINT_LISTEN && MyBackendType != B_BACKEND)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 		/* translator: %s is name of a SQL command, eg LISTEN */
 				 errmsg("cannot execute %s within a background process",
-						"LISTEN")));
+						name)));
+}
 
-	Async_Listen(channel);
+/*
+ * The same for pinpoint.listen() and pinpoint.unlisten(), which do not pass
+ * through process_utility().  They are called in the leader of a parallel
+ * query, but not in its workers.
+ *
+ * Errors: those of the statements.
+ */
+void
+pinpoint_check_action(PinpointActionKind kind)
+{
+	const char *name = kind == PINPOINT_LISTEN ? "LISTEN" : "UNLISTEN";
+
+	if (IsParallelWorker())
+		elog(ERROR, "cannot execute %s from a parallel worker", name);
+	if (kind == PINPOINT_LISTEN && !listens_in_recovery())
+		PreventCommandDuringRecovery(name);
+	check_action(kind);
+	check_phase(name);
+}
+
+/*
+ * Execute LISTEN or UNLISTEN for a channel, after pinpoint_check_action().
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_execute_action(PinpointActionKind kind, const char *channel)
+{
+	if (kind == PINPOINT_LISTEN)
+		Async_Listen(channel);
+	else
+		Async_Unlisten(channel);
+	if (hooks_installed)
+		record_action(kind, channel);
 }
 
 /*
@@ -256,6 +313,7 @@ static void
 record_action(PinpointActionKind kind, const char *channel)
 {
 	int			share_limit = 0;
+	bool		notifies = false;
 
 	if (kind != PINPOINT_LISTEN &&
 		!pinpoint_listening_used() && !pinpoint_pending_exists())
@@ -271,9 +329,14 @@ record_action(PinpointActionKind kind, const char *channel)
 		if (kind == PINPOINT_LISTEN && !pinpoint_replacement_exists())
 			return;
 	}
-	else if (kind == PINPOINT_LISTEN && pinpoint_shares_channel(channel))
-		share_limit = pinpoint_share_limit;
-	pinpoint_pending_action(kind, channel, share_limit);
+	else if (kind == PINPOINT_LISTEN)
+	{
+		if (pinpoint_shares_channel(channel))
+			share_limit = pinpoint_share_limit;
+		notifies = pinpoint_enabled && pinpoint_notifies_on_listen(channel) &&
+			pinpoint_replacement_exists();
+	}
+	pinpoint_pending_action(kind, channel, share_limit, notifies);
 }
 
 /*
@@ -300,16 +363,7 @@ queue_notification(const char *channel, const char *payload)
 	if (IsParallelWorker())
 		elog(ERROR, "cannot send notifications from a parallel worker");
 
-	if (channel[0] == '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("channel name cannot be empty")));
-
-	if (strlen(channel) >= NAMEDATALEN)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("channel name too long")));
-
+	pinpoint_check_channel_length(strlen(channel));
 	if (strlen(payload) > (size_t) pinpoint_max_payload_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -319,6 +373,25 @@ queue_notification(const char *channel, const char *payload)
 						   strlen(payload), pinpoint_max_payload_size) : 0));
 
 	pinpoint_pending_notify(channel, payload);
+}
+
+/*
+ * Check the length of the name of a channel, in bytes.
+ *
+ * Errors: those of pg_notify(), with its texts.
+ */
+void
+pinpoint_check_channel_length(size_t length)
+{
+	if (length == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name cannot be empty")));
+
+	if (length >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name too long")));
 }
 
 /*
@@ -359,6 +432,28 @@ check_own_payload(const char *payload)
 }
 
 /*
+ * Send a notification for a trigger when the transaction commits.  As for the
+ * statement NOTIFY, no privilege is required.
+ *
+ * channel: 1 to NAMEDATALEN - 1 bytes.  payload: "" for none.
+ *
+ * Errors: see check_reserved(), queue_notification() and check_own_payload().
+ */
+void
+pinpoint_statement_notify(const char *channel, const char *payload)
+{
+	check_reserved(channel);
+	if (takes_over())
+		queue_notification(channel, payload);
+	else
+	{
+		check_own_payload(payload);
+		PinpointMyTransaction.uses_own_queue = true;
+		Async_Notify(channel, payload);
+	}
+}
+
+/*
  * pinpoint.notify(channel text, payload text): replaces pg_notify().
  *
  * NULL is the same as an empty string.
@@ -379,14 +474,7 @@ pinpoint_notify(PG_FUNCTION_ARGS)
 
 	check_privilege(fcinfo->flinfo);
 	PreventCommandDuringRecovery("NOTIFY");
-	check_reserved(channel);
-	if (takes_over())
-		queue_notification(channel, payload);
-	else
-	{
-		check_own_payload(payload);
-		Async_Notify(channel, payload);
-	}
+	pinpoint_statement_notify(channel, payload);
 
 	PG_RETURN_VOID();
 }

@@ -18,8 +18,6 @@
  *	running transactions	a transaction that is older than all of these has ended,
  *						although its end is not in the WAL, because the primary has
  *						crashed: free the space.
- *	drop database		store its OID for replay_blockers.c while PostgreSQL replays
- *						the record.
  *
  * At the end of recovery, all remaining transactions have ended, too.
  *
@@ -47,8 +45,8 @@
  * checkpoint, as the records of running transactions show.  A listener that begins
  * after the commit is replayed cannot miss anything.
  *
- * A primary also reports whether it replicates; see replication_status.c.  When it
- * stops, all listeners are disconnected.
+ * A primary also reports whether it replicates, and which transactions have left out
+ * notifications; see primary_status.c.
  *
  * This file is active only with hot standby.  A server that recovers from a crash has
  * no sessions that could listen.
@@ -65,8 +63,8 @@
 #include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "access/xlogutils.h"
-#include "commands/dbcommands_xlog.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "postmaster/startup.h"
 #include "replication/message.h"
 #include "storage/standbydefs.h"
@@ -81,6 +79,7 @@
 #include "commit/wal_messages.h"
 #include "listener/eviction.h"
 #include "queue/message_log.h"
+#include "standby/primary_status.h"
 #include "standby/replay.h"
 #include "standby/replay_blockers.h"
 #include "wakeup/channel_map.h"
@@ -104,6 +103,9 @@ typedef struct Unfinished
 	TransactionId xid;
 	Oid			dboid;
 	uint32		nnotifications;
+	bool		left_out;		/* it has notifications that are not in the
+								 * WAL */
+	bool		begun;			/* others are in the WAL: */
 	PinpointBatchWriter writer; /* without a batch if the notifications cannot
 								 * be delivered, */
 	PinpointEviction incomplete;	/* for this reason */
@@ -129,14 +131,6 @@ static Size unfinished_bytes = 0;
  */
 static TransactionId first_redo_xid = InvalidTransactionId;
 
-/* The last status that the primary has reported. */
-static enum
-{
-	STATUS_UNKNOWN,
-	STATUS_REPLICATES,
-	STATUS_DOES_NOT
-} primary_status = STATUS_UNKNOWN;
-
 /* The reasons of why_incomplete(), for the server log. */
 static const char *const incomplete_details[] = {
 	[PINPOINT_EVICTED_NO_ROOM] =
@@ -152,7 +146,6 @@ static const char *const incomplete_details[] = {
 static void (*prev_message_redo) (XLogReaderState *record) = NULL;
 static void (*prev_xact_redo) (XLogReaderState *record) = NULL;
 static void (*prev_standby_redo) (XLogReaderState *record) = NULL;
-static void (*prev_dbase_redo) (XLogReaderState *record) = NULL;
 static void (*prev_message_startup) (void) = NULL;
 static void (*prev_message_cleanup) (void) = NULL;
 
@@ -160,14 +153,11 @@ static void do_without_context(void (*work) (XLogReaderState *),
 							   XLogReaderState *record);
 static void message_redo(XLogReaderState *record);
 static void keep_message(XLogReaderState *record);
-static void set_status(const char *status, Size size);
 static void judge_replication(XLogReaderState *record);
-static void disconnect_heartbeat_listeners(void);
 static void xact_redo_end(XLogReaderState *record);
 static void end_transaction(XLogReaderState *record);
 static void standby_redo_running(XLogReaderState *record);
 static void drop_not_running(XLogReaderState *record);
-static void dbase_redo_drop(XLogReaderState *record);
 static void message_startup(void);
 static void message_cleanup(void);
 static int	max_unfinished(void);
@@ -177,8 +167,9 @@ static bool read_first_line(const char **cursor, const char *end,
 							uint64 *numbers);
 static bool read_number(const char **cursor, const char *end, char terminator,
 						uint64 *number);
-static Unfinished *begin(TransactionId xid, Oid dboid, const uint64 *numbers,
-						 PinpointEviction incomplete);
+static Unfinished *enter(TransactionId xid, Oid dboid);
+static void begin(Unfinished *transaction, const uint64 *numbers,
+				  PinpointEviction incomplete);
 static bool add_line(PinpointBatchWriter *writer, const char *line,
 					 const char *end);
 static PinpointBatch *reserve(Size size);
@@ -213,8 +204,7 @@ pinpoint_replay_init(void)
 	RmgrTable[RM_XACT_ID].rm_redo = xact_redo_end;
 	prev_standby_redo = RmgrTable[RM_STANDBY_ID].rm_redo;
 	RmgrTable[RM_STANDBY_ID].rm_redo = standby_redo_running;
-	prev_dbase_redo = RmgrTable[RM_DBASE_ID].rm_redo;
-	RmgrTable[RM_DBASE_ID].rm_redo = dbase_redo_drop;
+	pinpoint_primary_status_init();
 }
 
 /*
@@ -276,79 +266,7 @@ keep_message(XLogReaderState *record)
 		keep_piece(XLogRecGetXid(record), message->dbId,
 				   content, content + message->message_size);
 	else if (!OidIsValid(message->dbId))
-		set_status(content, message->message_size);
-}
-
-/*
- * The primary reports whether it replicates notifications.  A message in an
- * unknown format is ignored.
- */
-static void
-set_status(const char *status, Size size)
-{
-	int			n;
-
-	if (size == strlen(PINPOINT_STATUS_ON) &&
-		memcmp(status, PINPOINT_STATUS_ON, size) == 0)
-	{
-		primary_status = STATUS_REPLICATES;
-		judge_replication(NULL);
-	}
-	else if (size == strlen(PINPOINT_STATUS_OFF) &&
-			 memcmp(status, PINPOINT_STATUS_OFF, size) == 0 &&
-			 primary_status != STATUS_DOES_NOT)
-	{
-		primary_status = STATUS_DOES_NOT;
-		judge_replication(NULL);
-		n = pinpoint_evict_database(InvalidOid, PINPOINT_EVICTED_REPLICATE_OFF,
-									NULL);
-		if (n > 0)
-			ereport(LOG,
-					(errmsg("the primary no longer replicates notifications"),
-					 errdetail_plural("The %d session that listens on this server is disconnected.",
-									  "The %d sessions that listen on this server are disconnected.",
-									  n, n),
-					 errhint("Set \"pinpoint.replicate\" and \"pinpoint.enabled\" to \"on\" on every server that may become the primary.")));
-	}
-}
-
-/*
- * Determine whether all notifications that are replayed from now on are
- * counted; see positions.c.  Called after each record of the resource managers
- * Transaction and Standby, and when the primary has reported its status.
- *
- * record: not used.
- */
-static void
-judge_replication(XLogReaderState *record)
-{
-	bool		replicates = pinpoint_replicate_notifications &&
-		primary_status != STATUS_DOES_NOT;
-
-	if (replicates == pinpoint_positions_replicates())
-		return;
-	if (replicates)
-		disconnect_heartbeat_listeners();
-	pinpoint_positions_set_replicates(replicates);
-}
-
-/*
- * Transactions may have been replayed that were not counted: raise the floor,
- * and disconnect sessions that listen for heartbeats.  They may have missed
- * notifications, and the next heartbeat would cover these.
- */
-static void
-disconnect_heartbeat_listeners(void)
-{
-	int			n = pinpoint_evict_heartbeat_listeners(PINPOINT_EVICTED_UNREPLICATED,
-													   pinpoint_positions_raise_floor_locked);
-
-	if (n > 0)
-		ereport(LOG,
-				(errmsg("notifications may have been missed while \"pinpoint.replicate\" was off"),
-				 errdetail_plural("The %d session that listens for heartbeats is disconnected.",
-								  "The %d sessions that listen for heartbeats are disconnected.",
-								  n, n)));
+		pinpoint_primary_status_set(content, message->message_size);
 }
 
 /*
@@ -363,6 +281,19 @@ xact_redo_end(XLogReaderState *record)
 		do_without_context(judge_replication, record);
 	if (nunfinished > 0 || TransactionIdIsValid(first_redo_xid))
 		do_without_context(end_transaction, record);
+}
+
+/*
+ * Called after each record of the resource managers Transaction and Standby.
+ */
+static void
+judge_replication(XLogReaderState *record)
+{
+	uint8		kind = XLogRecGetInfo(record) & XLOG_XACT_OPMASK;
+
+	pinpoint_primary_status_judge(XLogRecGetRmid(record) == RM_XACT_ID &&
+								  (kind == XLOG_XACT_COMMIT ||
+								   kind == XLOG_XACT_COMMIT_PREPARED));
 }
 
 static void
@@ -405,8 +336,19 @@ end_by_commit(Unfinished *transaction, TransactionId xid,
 	reason = why_incomplete(transaction, xid, &commit);
 	if (reason == PINPOINT_NOT_EVICTED)
 	{
-		if (transaction != NULL)
+		if (transaction == NULL)
+			return;
+
+		/*
+		 * This comes first: a heartbeat that covers the batch must not reach
+		 * sessions that have missed what was left out.
+		 */
+		if (transaction->left_out)
+			pinpoint_primary_status_left_out(transaction->dboid);
+		if (transaction->begun)
 			publish(transaction);
+		else
+			forget(transaction);
 		return;
 	}
 
@@ -435,6 +377,8 @@ why_incomplete(Unfinished *transaction, TransactionId xid,
 			(commit->xinfo & XACT_XINFO_HAS_AE_LOCKS) != 0 ?
 			PINPOINT_EVICTED_BEFORE_REDO : PINPOINT_NOT_EVICTED;
 
+	if (!transaction->begun)
+		return PINPOINT_NOT_EVICTED;
 	if (transaction->writer.batch == NULL)
 		return transaction->incomplete;
 	if (!pinpoint_batch_is_complete(&transaction->writer))
@@ -476,22 +420,6 @@ drop_not_running(XLogReaderState *record)
 }
 
 /*
- * Wrapper for records of databases: tells the waker which database is dropped;
- * see replay_blockers.c.
- */
-static void
-dbase_redo_drop(XLogReaderState *record)
-{
-	bool		drops = (XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_DBASE_DROP;
-
-	if (drops)
-		pinpoint_replay_blockers_set_dropped(((xl_dbase_drop_rec *) XLogRecGetData(record))->db_id);
-	prev_dbase_redo(record);
-	if (drops)
-		pinpoint_replay_blockers_set_dropped(InvalidOid);
-}
-
-/*
  * Replay begins at a checkpoint, which contains the next XID.
  */
 static void
@@ -500,7 +428,7 @@ message_startup(void)
 	if (prev_message_startup)
 		prev_message_startup();
 	first_redo_xid = XidFromFullTransactionId(ReadNextFullTransactionId());
-	primary_status = STATUS_UNKNOWN;
+	pinpoint_primary_status_begin();
 	pinpoint_replay_blockers_begin();
 }
 
@@ -512,18 +440,9 @@ message_cleanup(void)
 {
 	if (prev_message_cleanup)
 		prev_message_cleanup();
-	pinpoint_replay_blockers_end();
 	if (nunfinished > 0)
 		drop_older_than(InvalidTransactionId);
-
-	/*
-	 * If all replayed transactions were counted, listeners have missed
-	 * nothing.
-	 */
-	if (pinpoint_positions_replicates())
-		pinpoint_positions_raise_floor();
-	else
-		disconnect_heartbeat_listeners();
+	pinpoint_primary_status_end();
 }
 
 /*
@@ -560,9 +479,16 @@ keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
 
 	transaction = find_unfinished(xid);
 	if (transaction == NULL)
-		transaction = begin(xid, dboid, numbers, incomplete);
+		transaction = enter(xid, dboid);
 	if (transaction == NULL)
 		return;
+	if (numbers[CHANNELS] == 0 && numbers[OFFSET] == 0)
+	{
+		transaction->left_out = true;
+		return;
+	}
+	if (!transaction->begun)
+		begin(transaction, numbers, incomplete);
 	writer = &transaction->writer;
 	if (writer->batch == NULL || writer->written != numbers[OFFSET])
 		return;
@@ -668,20 +594,11 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 /*
  * Add a transaction to the list, at its first message that is replayed here.
  * Returns NULL if the list is full.
- *
- * incomplete: why the transaction cannot be delivered, if this is not the
- * first of its messages.
  */
 static Unfinished *
-begin(TransactionId xid, Oid dboid, const uint64 *numbers,
-	  PinpointEviction incomplete)
+enter(TransactionId xid, Oid dboid)
 {
 	Unfinished *transaction;
-	PinpointBatch *batch = NULL;
-	uint16		max_assignments = Min(Min(numbers[CHANNELS],
-									  PINPOINT_CHANNELS_LOOKED_UP) *
-								  Max(pinpoint_channel_map_max_receivers(), 1),
-								  PG_UINT16_MAX);
 
 	if (nunfinished == max_unfinished())
 	{
@@ -696,23 +613,45 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers,
 		}
 		return NULL;
 	}
+	transaction = &unfinished[nunfinished++];
+	transaction->xid = xid;
+	transaction->dboid = dboid;
+	transaction->nnotifications = 0;
+	transaction->left_out = false;
+	transaction->begun = false;
+	transaction->writer.batch = NULL;
+	return transaction;
+}
+
+/*
+ * Begin the batch of a transaction, at the first message with notifications.
+ *
+ * incomplete: why the transaction cannot be delivered, if this is not the
+ * first of these messages.
+ */
+static void
+begin(Unfinished *transaction, const uint64 *numbers,
+	  PinpointEviction incomplete)
+{
+	PinpointBatch *batch = NULL;
+	uint16		max_assignments = Min(Min(numbers[CHANNELS],
+									  PINPOINT_CHANNELS_LOOKED_UP) *
+								  Max(pinpoint_channel_map_max_receivers(), 1),
+								  PG_UINT16_MAX);
+
 	if (numbers[OFFSET] == 0)
 	{
 		batch = reserve(pinpoint_batch_size_of_body(numbers[TOTAL],
 													max_assignments));
 		incomplete = PINPOINT_EVICTED_NO_ROOM;
 	}
-
-	transaction = &unfinished[nunfinished++];
-	transaction->xid = xid;
-	transaction->dboid = dboid;
+	transaction->begun = true;
 	transaction->nnotifications = (uint32) numbers[NOTIFICATIONS];
-	transaction->writer.batch = NULL;
 	transaction->incomplete = incomplete;
 
 	if (batch != NULL)
 	{
-		batch->dboid = dboid;
+		batch->dboid = transaction->dboid;
 		batch->sender_pid = (int32) numbers[SENDER_PID];
 		batch->nchannels = (uint32) numbers[CHANNELS];
 		batch->nnotifications = (uint32) numbers[NOTIFICATIONS];
@@ -720,7 +659,6 @@ begin(TransactionId xid, Oid dboid, const uint64 *numbers,
 		pinpoint_batch_begin(batch, &transaction->writer);
 		unfinished_bytes += batch->size;
 	}
-	return transaction;
 }
 
 /*
@@ -732,11 +670,12 @@ static PinpointBatch *
 reserve(Size size)
 {
 	PinpointBatch *batch = try_reserve(size);
-	int			waited = 0;		/* milliseconds, in all passes */
+	instr_time	began;
 
 	if (batch != NULL ||
 		size > pinpoint_message_log_capacity() - unfinished_bytes)
 		return batch;
+	INSTR_TIME_SET_CURRENT(began);
 
 	/* First the oldest quarter, then the oldest half, then all. */
 	for (int divisor = 4; batch == NULL && divisor > 0; divisor /= 2)
@@ -756,7 +695,7 @@ reserve(Size size)
 		do
 		{
 			batch = try_reserve(size);
-		} while (batch == NULL && pinpoint_eviction_wait(&waited));
+		} while (batch == NULL && pinpoint_eviction_wait(&began));
 	}
 	return batch;
 }
@@ -786,6 +725,7 @@ disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 	int			n = pinpoint_evict_database(dboid, reason,
 											pinpoint_positions_raise_floor_locked);
 
+	pinpoint_positions_wake();
 	if (n == 0)
 		return;
 	ereport(LOG,

@@ -3,30 +3,44 @@
  * replay_blockers.c
  *		Ends sessions that block replay because their clients do not read.
  *
- * To replay DROP DATABASE, CREATE DATABASE with the strategy FILE_COPY, or DROP
- * TABLESPACE, the startup process asks all processes to close their files (a
- * ProcSignalBarrier), and waits until all have done so.  A session that waits for its
- * client to read does not respond.  PostgreSQL waits for it without limit, and so do
- * replay and a promotion.  Without notifications, this needs a client that sends a
- * query and does not read the result.  A listener receives data without having sent a
- * query, so it happens with any client that is stuck.
+ * A session that waits for its client to read responds to no other process.
+ * PostgreSQL waits for such a session without limit, and so do replay and a
+ * promotion.  Without notifications, this needs a client that sends a query and does
+ * not read the result.  A listener receives data without having sent a query, so it
+ * happens with any client that is stuck.
  *
- * The startup process itself only waits meanwhile, so the waker acts.  While replay
- * waits in this way, the waker evicts sessions that have been sending notifications
- * for longer than a limit:
+ * The rule: when replay waits for a session that sends notifications, the session has
+ * the time that a query would have.  Then the waker evicts it.  (The startup process
+ * itself only waits.)
  *
- *	max_standby_streaming_delay		the time for which sessions may delay replay.
- *									With -1, replay waits without limit.
- *	MIN_LIMIT						the minimum, so that a client that reads is not
- *									disconnected by chance; and the limit during a
- *									promotion, whatever the setting is: a failover
- *									does not wait.
+ * A session that sends has few things for which replay can wait:
  *
- * DROP DATABASE also ends all sessions of the database, whatever the settings are.
- * From PostgreSQL 16 on, a session that waits for its client to read does not notice
- * this, and PostgreSQL waits for it without limit and without a wait event.  So the
- * startup process stores which database it drops, and the waker evicts such sessions
- * there after MIN_LIMIT.
+ *	its files			DROP DATABASE, CREATE DATABASE with the strategy FILE_COPY and
+ *						DROP TABLESPACE ask all processes to close their files (a
+ *						ProcSignalBarrier).  PostgreSQL has no limit here, so this
+ *						file computes the time that a query would have: see
+ *						time_is_up().
+ *	its database		recovery conflicts.  The startup process waits as long as
+ *	its transaction		the settings say, and then marks the sessions that are to end.
+ *						So a mark shows that the time is up, and for whom replay waits.
+ *	a replication slot	likewise, from PostgreSQL 16 on.  Before 19, the session is not
+ *						marked.
+ *
+ * A session that sends has no lock and no buffer pin.  If another library makes it keep
+ * a lock, the session is marked.
+ *
+ * During a promotion the time is up, whatever the settings are, because a failover does
+ * not wait.  A promotion is requested by a file or a signal, and the startup process
+ * notices neither while it waits.  When it has noticed the request, the file is gone.
+ * So promotion_requested() asks for all three.
+ *
+ * While replay is paused or delayed on purpose, or does I/O, it waits for no session,
+ * and none is evicted.
+ *
+ * A session must have been sending for MIN_TIME, so that a client that reads is not
+ * disconnected by chance.  The waker looks at intervals of CHECK_INTERVAL, and of
+ * CHECK_INTERVAL_SENDING while a session waits for its client.  So a stuck client
+ * delays a promotion by less than a second.
  *
  * This file does not end sessions whose clients do not read the result of a query.
  *
@@ -39,33 +53,62 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
+#include "access/transam.h"
 #include "access/xlogrecovery.h"
+#include "replication/slot.h"
+#include "replication/walreceiver.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "storage/spin.h"
 #include "storage/standby.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "base/compat.h"
 #include "listener/eviction.h"
 #include "standby/replay_blockers.h"
 
 /* Milliseconds; see the top of this file. */
-#define MIN_LIMIT				1000
+#define MIN_TIME				500
+#define CHECK_INTERVAL			500
+#define CHECK_INTERVAL_SENDING	50
 
 /*
- * The state of the startup process.  It is written by the startup process, and
- * read by the waker, without a lock: a PGPROC is never freed.
+ * Milliseconds for which replay must have waited for a session that is not
+ * marked.  A client that reads lets its session respond in this time.
+ */
+#define MIN_WAIT				250
+
+/*
+ * Written by the startup process, and read by the waker, without a lock: a
+ * PGPROC is never freed.
  */
 typedef struct ReplayWaitControl
 {
-	PGPROC	   *volatile startup_process;
-	volatile Oid dropped_database;	/* InvalidOid if it does not drop one */
+	PGPROC	   *volatile startup_process;	/* NULL if it does not replay */
 } ReplayWaitControl;
 
 static ReplayWaitControl *replay_wait_control = NULL;
 
-static bool is_waiting(void);
-static int	limit_in_ms(void);
+/* What the waker has observed in this check. */
+static TimestampTz now = 0;
+static uint32 wait_event = 0;	/* of the startup process */
+static bool promoting = false;
+
+/*
+ * When the waker has first observed that the startup process waits for this
+ * event while it replays this record.  It waits for the same event in many
+ * records, and the waker does not see all that happens in between.
+ */
+static TimestampTz waiting_since = 0;
+static XLogRecPtr record_end = InvalidXLogRecPtr;
+
+static bool blocks_replay(PGPROC *proc, TimestampTz since);
+static bool time_is_up(void);
+static bool promotion_requested(void);
+static bool owns_slot(PGPROC *proc);
 
 Size
 pinpoint_replay_blockers_shmem_size(void)
@@ -82,73 +125,50 @@ pinpoint_replay_blockers_shmem_init(void)
 		ShmemInitStruct("pg_pinpoint replay",
 						pinpoint_replay_blockers_shmem_size(), &found);
 	if (!found)
-	{
 		replay_wait_control->startup_process = NULL;
-		replay_wait_control->dropped_database = InvalidOid;
-	}
 }
 
 /*
- * Called by the startup process when it begins to replay.
+ * Called by the startup process when it begins to replay.  There is no call at
+ * the end, because the last steps of a promotion can wait for sessions, too.
+ * When recovery has ended, the waker does not call this file any more.
  */
 void
 pinpoint_replay_blockers_begin(void)
 {
-	replay_wait_control->dropped_database = InvalidOid;
 	replay_wait_control->startup_process = MyProc;
 }
 
 /*
- * Called when replay begins to drop a database, and with InvalidOid when it
- * has dropped it.
- */
-void
-pinpoint_replay_blockers_set_dropped(Oid dboid)
-{
-	replay_wait_control->dropped_database = dboid;
-}
-
-void
-pinpoint_replay_blockers_end(void)
-{
-	replay_wait_control->startup_process = NULL;
-}
-
-/*
  * Evict the sessions for which replay has waited too long.  Called by the
- * waker, at intervals, during recovery.
+ * waker during recovery.  Returns the time until the next call, in
+ * milliseconds.
  *
  * The state that it reads can change at any time.  At worst it evicts a
  * session for which replay no longer waits, but whose client has not read for
- * the same time.
+ * MIN_TIME.
  */
-void
+long
 pinpoint_replay_blockers_check(void)
 {
-	static TimestampTz waiting_since = 0;	/* as observed by this function */
-	Oid			dropped = replay_wait_control->dropped_database;
-	bool		for_barrier = is_waiting();
-	TimestampTz now;
-	int			limit;
+	PGPROC	   *startup_process = replay_wait_control->startup_process;
+	XLogRecPtr	end;
+	uint32		event;
+	bool		any;
 	int			n;
 
-	if (!for_barrier && !OidIsValid(dropped))
-	{
-		waiting_since = 0;
-		return;
-	}
+	if (startup_process == NULL)
+		return CHECK_INTERVAL;
+	event = *(volatile uint32 *) &startup_process->wait_event_info;
+	end = GetCurrentReplayRecPtr(NULL);
 	now = GetCurrentTimestamp();
-	if (waiting_since == 0 || waiting_since > now)
+	if (event != wait_event || end != record_end || waiting_since > now)
 		waiting_since = now;
+	wait_event = event;
+	record_end = end;
+	promoting = promotion_requested();
 
-	/* No setting protects the sessions of a database that is dropped. */
-	limit = for_barrier ? limit_in_ms() : MIN_LIMIT;
-	if (limit < 0 ||
-		!TimestampDifferenceExceeds(waiting_since, now, MIN_LIMIT / 2))
-		return;
-
-	n = pinpoint_evict_senders(for_barrier ? InvalidOid : dropped,
-							   TimestampTzPlusMilliseconds(now, -limit));
+	n = pinpoint_evict_senders(blocks_replay, &any);
 	if (n > 0)
 		ereport(LOG,
 				(errmsg_plural("disconnecting %d listener because replay waits for it",
@@ -157,31 +177,112 @@ pinpoint_replay_blockers_check(void)
 				 errdetail_plural("Its client does not read its notifications.",
 								  "Their clients do not read their notifications.",
 								  n)));
-}
-
-static bool
-is_waiting(void)
-{
-	PGPROC	   *startup_process = replay_wait_control->startup_process;
-
-	return startup_process != NULL &&
-		*(volatile uint32 *) &startup_process->wait_event_info ==
-		WAIT_EVENT_PROC_SIGNAL_BARRIER;
+	return any ? CHECK_INTERVAL_SENDING : CHECK_INTERVAL;
 }
 
 /*
- * How many milliseconds may a session send before it is evicted?  -1 means no
- * limit.
+ * Has replay waited too long for a session?  Its client does not read.
+ *
+ * since: when the session has begun to send; 0 if it was evicted already.
+ *
+ * The caller holds PinpointOrderLock.
  */
-static int
-limit_in_ms(void)
+static bool
+blocks_replay(PGPROC *proc, TimestampTz since)
 {
+	if (!TimestampDifferenceExceeds(since, now, MIN_TIME))
+		return false;
+	if (PINPOINT_HAS_RECOVERY_CONFLICT(proc))
+		return true;
+
 	/*
-	 * While the startup process waits, it does not notice the request itself.
+	 * A session that has begun to send after the beginning of the wait has
+	 * responded before that.
 	 */
-	if (CheckPromoteSignal())
-		return MIN_LIMIT;
-	if (max_standby_streaming_delay < 0)
-		return -1;
-	return Max(max_standby_streaming_delay, MIN_LIMIT);
+	if (since > waiting_since ||
+		!TimestampDifferenceExceeds(waiting_since, now, MIN_WAIT))
+		return false;
+	switch (wait_event)
+	{
+		case WAIT_EVENT_PROC_SIGNAL_BARRIER:
+			return time_is_up();
+
+			/*
+			 * PostgreSQL applies no setting to slots.
+			 */
+		case WAIT_EVENT_REPLICATION_SLOT_DROP:
+			return owns_slot(proc);
+
+			/*
+			 * Conflicts for which sessions are not marked yet.
+			 */
+		case WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT:
+			return promoting &&
+				TransactionIdIsValid(*(volatile TransactionId *) &proc->xmin);
+		case WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE:
+			return promoting &&
+				LocalTransactionIdIsValid(*(volatile LocalTransactionId *) &PINPOINT_PROC_LXID(proc));
+		default:
+			return false;
+	}
+}
+
+/*
+ * Has replay waited as long as it would wait for a query?  This is computed as
+ * PostgreSQL does it, from the time at which the WAL was received.  If it
+ * comes from an archive, other processes do not know this time, and the
+ * beginning of the wait counts.
+ */
+static bool
+time_is_up(void)
+{
+	int			delay = max_standby_archive_delay;
+	TimestampTz start = 0;
+
+	if (promoting)
+		return true;
+	if (WalRcvStreaming())
+	{
+		delay = max_standby_streaming_delay;
+		start = GetCurrentChunkReplayStartTime();
+	}
+	if (start == 0)
+		start = waiting_since;
+	return delay >= 0 && now >= TimestampTzPlusMilliseconds(start, delay);
+}
+
+/*
+ * Has a promotion been requested?  See the top of this file.
+ */
+static bool
+promotion_requested(void)
+{
+#if PG_VERSION_NUM < 160000
+	struct stat file;
+
+	if (PromoteTriggerFile != NULL && PromoteTriggerFile[0] != '\0' &&
+		stat(PromoteTriggerFile, &file) == 0)
+		return true;
+#endif
+	return PromoteIsTriggered() || CheckPromoteSignal();
+}
+
+/*
+ * Does a process own a replication slot?  Temporary slots belong to their
+ * session until it ends.
+ */
+static bool
+owns_slot(PGPROC *proc)
+{
+	bool		owns = false;
+
+	for (int i = 0; i < max_replication_slots && !owns; i++)
+	{
+		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
+
+		SpinLockAcquire(&slot->mutex);
+		owns = slot->in_use && PINPOINT_OWNS_SLOT(proc, slot);
+		SpinLockRelease(&slot->mutex);
+	}
+	return owns;
 }

@@ -13,8 +13,6 @@
 extern Size pinpoint_replay_blockers_shmem_size(void);
 extern void pinpoint_replay_blockers_shmem_init(void);
 extern void pinpoint_replay_blockers_begin(void);
-extern void pinpoint_replay_blockers_end(void);
-extern void pinpoint_replay_blockers_set_dropped(Oid dboid);
-extern void pinpoint_replay_blockers_check(void);
+extern long pinpoint_replay_blockers_check(void);
 
 #endif							/* PINPOINT_REPLAY_BLOCKERS_H */

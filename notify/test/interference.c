@@ -17,13 +17,22 @@
  *
  * A session that pauses waits for an event of type Extension.
  *
+ * interference_fail_allocations() makes single allocations of memory fail;
+ * interference.allocations does this in the processes of a server that preloads the
+ * library after pg_pinpoint.
+ *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
+#define _GNU_SOURCE				/* for dl_iterate_phdr() */
 #include "postgres.h"
 
+#include <execinfo.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <link.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "access/xact.h"
@@ -32,12 +41,18 @@
 #include "commands/async.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "nodes/memnodes.h"
 #include "pgstat.h"
 #include "replication/message.h"
 #include "storage/lwlock.h"
+#include "storage/procsignal.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
+#if PG_VERSION_NUM >= 170000
+#include "utils/memutils_internal.h"
+#endif
 #include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
@@ -67,9 +82,45 @@ static int	lose_interrupts = 0;
 
 static object_access_hook_type prev_object_access = NULL;
 
+#if PG_VERSION_NUM >= 170000
+#define ALLOC_ARGS				MemoryContext context, Size size, int flags
+#define PASS_ALLOC_ARGS			context, size, flags
+#define ALLOCATION_FAILURE		MemoryContextAllocationFailure(context, size, flags)
+#else
+#define ALLOC_ARGS				MemoryContext context, Size size
+#define PASS_ALLOC_ARGS			context, size
+#define ALLOCATION_FAILURE		NULL
+#endif
+
+#define MAX_FRAMES				100
+#define NEAR_FRAMES				8
+
+/*
+ * A file that the test writes while the session is idle: see
+ * interference_fail_allocations().
+ */
+typedef struct Allocations
+{
+	int64		fail;			/* this allocation fails, counted from 1; 0:
+								 * none, and they are not counted */
+	int64		all;			/* count also those not of pg_pinpoint */
+	int64		pid;			/* of this process; 0: of any that has the
+								 * file */
+	int64		counted;
+	int64		failed;
+} Allocations;
+
+static char *allocations_file = NULL;
+static volatile Allocations *allocations = NULL;
+static void *(*next_alloc) (ALLOC_ARGS) = NULL;
+static uintptr_t code_start = 0;
+static uintptr_t code_end = 0;
+
 PG_FUNCTION_INFO_V1(interference_unlisten_all);
 PG_FUNCTION_INFO_V1(interference_emit);
 PG_FUNCTION_INFO_V1(interference_look_at_channels);
+PG_FUNCTION_INFO_V1(interference_hold_reassignment);
+PG_FUNCTION_INFO_V1(interference_fail_allocations);
 
 /*
  * As an extension in C may do it, past the SQL command.
@@ -136,6 +187,128 @@ interference_look_at_channels(PG_FUNCTION_ARGS)
 	pgstat_report_wait_end();
 	for (int i = n - 1; i >= 0; i--)
 		LWLockRelease(&locks[i].lock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Find the code of pg_pinpoint, as a callback of dl_iterate_phdr().
+ */
+static int
+find_pg_pinpoint(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	if (strstr(info->dlpi_name, "/pg_pinpoint.so") == NULL)
+		return 0;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+	{
+		if (info->dlpi_phdr[i].p_type == PT_LOAD && (info->dlpi_phdr[i].p_flags & PF_X))
+		{
+			code_start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+			code_end = code_start + info->dlpi_phdr[i].p_memsz;
+		}
+	}
+	return 1;
+}
+
+/*
+ * Is pg_pinpoint allocating memory, by few calls?
+ */
+static bool
+is_of_pg_pinpoint(void **frames, int nframes)
+{
+	for (int i = 0; i < Min(nframes, NEAR_FRAMES); i++)
+	{
+		if ((uintptr_t) frames[i] >= code_start &&
+			(uintptr_t) frames[i] < code_end)
+			return true;
+	}
+	return false;
+}
+
+static void *
+count_alloc(ALLOC_ARGS)
+{
+	void	   *frames[MAX_FRAMES];
+	int			nframes;
+
+	if (allocations->fail == 0 ||
+		(allocations->pid != 0 && allocations->pid != MyProcPid))
+		return next_alloc(PASS_ALLOC_ARGS);
+
+	nframes = backtrace(frames, MAX_FRAMES);
+	if ((!allocations->all && !is_of_pg_pinpoint(frames, nframes)) ||
+		++allocations->counted != allocations->fail)
+		return next_alloc(PASS_ALLOC_ARGS);
+
+	/* The server's log shows where it was, in case that this goes wrong. */
+	allocations->failed++;
+	dprintf(STDERR_FILENO, "interference: allocation " INT64_FORMAT " of PID %d fails\n",
+			allocations->fail, MyProcPid);
+	backtrace_symbols_fd(frames, nframes, STDERR_FILENO);
+	return ALLOCATION_FAILURE;
+}
+
+/*
+ * From now on, this process and those that it forks count their allocations in
+ * memory contexts, and let one of them fail, as the file says.
+ *
+ * All contexts of a kind share one table of functions.  It is constant, so the
+ * process makes its own copy of the page writable.
+ */
+static void
+fail_allocations(const char *file)
+{
+	int			fd = open(file, O_RDWR);
+	MemoryContextMethods *methods = unconstify(MemoryContextMethods *,
+											   CurrentMemoryContext->methods);
+	uintptr_t	page = sysconf(_SC_PAGESIZE);
+	uintptr_t	start = (uintptr_t) methods & ~(page - 1);
+	void	   *frame;
+
+	if (fd < 0)
+		elog(ERROR, "could not open file \"%s\": %m", file);
+	allocations = mmap(NULL, sizeof(Allocations), PROT_READ | PROT_WRITE,
+					   MAP_SHARED, fd, 0);
+	close(fd);
+	if (allocations == MAP_FAILED ||
+		mprotect((void *) start, 2 * page, PROT_READ | PROT_WRITE) != 0)
+		elog(ERROR, "could not change memory: %m");
+
+	/* The first call loads a library. */
+	(void) backtrace(&frame, 1);
+	(void) dl_iterate_phdr(find_pg_pinpoint, NULL);
+	next_alloc = methods->alloc;
+	methods->alloc = count_alloc;
+}
+
+/*
+ * interference_fail_allocations(file text): the same for this session.
+ */
+Datum
+interference_fail_allocations(PG_FUNCTION_ARGS)
+{
+	fail_allocations(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
+}
+
+/*
+ * interference_hold_reassignment(): keep the lock that a session takes at its end, to
+ * reassign its notifications, while the gate exists.
+ */
+Datum
+interference_hold_reassignment(PG_FUNCTION_ARGS)
+{
+	LWLock	   *lock = &GetNamedLWLockTranche("PinpointReassignment")->lock;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	pgstat_report_wait_start(PG_WAIT_EXTENSION);
+	while (access(gate, F_OK) == 0)
+	{
+		if (ProcSignalBarrierPending)
+			ProcessProcSignalBarrier();
+		pg_usleep(1000);
+	}
+	pgstat_report_wait_end();
+	LWLockRelease(lock);
 	PG_RETURN_VOID();
 }
 
@@ -206,6 +379,16 @@ _PG_init(void)
 							"So many of them have no effect.", NULL,
 							&lose_interrupts, 0, 0, INT_MAX,
 							PGC_USERSET, 0, NULL, NULL, NULL);
+
+	if (process_shared_preload_libraries_in_progress)
+	{
+		DefineCustomStringVariable("interference.allocations",
+								   "See interference_fail_allocations().",
+								   NULL, &allocations_file, "",
+								   PGC_POSTMASTER, 0, NULL, NULL, NULL);
+		if (allocations_file[0] != '\0')
+			fail_allocations(allocations_file);
+	}
 
 	prev_object_access = object_access_hook;
 	object_access_hook = object_access;

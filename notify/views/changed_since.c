@@ -15,21 +15,27 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "port/atomics.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "base/channel_hash.h"
 #include "base/locks.h"
+#include "commit/position_text.h"
 #include "commit/positions.h"
+#include "listener/listening.h"
+#include "sql/listen.h"
+#include "sql/pending.h"
+#include "views/changed_since.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_position);
 PG_FUNCTION_INFO_V1(pinpoint_changed_since);
 
-static void check_isolation(const char *function);
 static bool get_position(NullableDatum *arg, uint64 *counter);
-static Datum *get_channels(NullableDatum *arg, int *nchannels);
 static bool channel_changed(Datum channel, uint64 counter);
+static bool begins_to_listen(const char *channel);
 static TupleDesc row_type(FunctionCallInfo fcinfo);
 static text *position_text(uint64 counter);
 
@@ -45,7 +51,7 @@ pinpoint_position(PG_FUNCTION_ARGS)
 	uint64		counter;
 
 	pinpoint_check_preloaded();
-	check_isolation("pinpoint.position()");
+	pinpoint_query_check_isolation("pinpoint.position()");
 	counter = pinpoint_positions_counter();
 
 	/* The counter is read before later snapshots are taken. */
@@ -67,40 +73,71 @@ pinpoint_position(PG_FUNCTION_ARGS)
 Datum
 pinpoint_changed_since(PG_FUNCTION_ARGS)
 {
-	PinpointLook look;
-	uint64		counter = 0;
-	bool		known;
-	Datum	   *channels;
-	int			nchannels;
-	int			nchanged = 0;
-	Datum		values[2];
-	bool		nulls[2] = {false, false};
+	PinpointQuery query;
 
 	pinpoint_check_preloaded();
-	check_isolation("pinpoint.changed_since()");
-	known = get_position(&fcinfo->args[0], &counter);
-	channels = get_channels(&fcinfo->args[1], &nchannels);
+	pinpoint_query_check_isolation("pinpoint.changed_since()");
+	pinpoint_query_get_arguments(&fcinfo->args[0], &fcinfo->args[1], &query);
+	pinpoint_query_execute(&query);
+	PG_RETURN_DATUM(pinpoint_query_result(&query, row_type(fcinfo)));
+}
+
+/*
+ * Get the arguments of a query: the position, and the list of channels.
+ *
+ * Errors: see pinpoint_changed_since().
+ */
+void
+pinpoint_query_get_arguments(NullableDatum *position, NullableDatum *channels,
+							 PinpointQuery *query)
+{
+	query->counter = 0;
+	query->known = get_position(position, &query->counter);
+	query->channels = pinpoint_get_channels(channels, &query->nchannels);
+}
+
+/*
+ * Find the channels that have changed, and move them to the front of the
+ * array.  If there are none, the array is unchanged.
+ *
+ * Errors: the statement is cancelled.
+ */
+void
+pinpoint_query_execute(PinpointQuery *query)
+{
+	PinpointLook look;
 
 	pinpoint_positions_begin_look(&look);
 
 	/* A position above the counter was never returned. */
-	if (!known || counter > look.counter ||
-		pinpoint_positions_all_changed(counter))
+	if (!query->known || query->counter > look.counter ||
+		pinpoint_positions_all_changed(query->counter))
 		look.all = true;
 
-	for (int i = 0; i < nchannels; i++)
+	query->nchanged = 0;
+	for (int i = 0; i < query->nchannels; i++)
 	{
-		/* Changed channels move to the front of the array. */
-		if (look.all ||
-			channel_changed(channels[i], counter))
-			channels[nchanged++] = channels[i];
+		CHECK_FOR_INTERRUPTS();
+		if (look.all || channel_changed(query->channels[i], query->counter))
+			query->channels[query->nchanged++] = query->channels[i];
 	}
+	query->next = look.counter;
+}
 
-	values[0] = PointerGetDatum(construct_array(channels, nchanged, TEXTOID,
+/*
+ * The row that changed_since() and wait() return.
+ */
+Datum
+pinpoint_query_result(PinpointQuery *query, TupleDesc row_type)
+{
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+
+	values[0] = PointerGetDatum(construct_array(query->channels,
+												query->nchanged, TEXTOID,
 												-1, false, TYPALIGN_INT));
-	values[1] = PointerGetDatum(position_text(look.counter));
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(row_type(fcinfo), values,
-													  nulls)));
+	values[1] = PointerGetDatum(position_text(query->next));
+	return HeapTupleGetDatum(heap_form_tuple(row_type, values, nulls));
 }
 
 /*
@@ -109,8 +146,8 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
  *
  * Errors: ERRCODE_FEATURE_NOT_SUPPORTED.
  */
-static void
-check_isolation(const char *function)
+void
+pinpoint_query_check_isolation(const char *function)
 {
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
@@ -139,7 +176,7 @@ get_position(NullableDatum *arg, uint64 *counter)
 		return false;
 
 	position = TextDatumGetCString(arg->value);
-	if (!pinpoint_positions_parse(position, counter, &known))
+	if (!pinpoint_position_parse(position, counter, &known))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
 				 errmsg("invalid input syntax for position: \"%s\"", position),
@@ -148,47 +185,11 @@ get_position(NullableDatum *arg, uint64 *counter)
 }
 
 /*
- * Get the channels.  Checks their names as pg_notify() does.
- *
- * Errors: ERRCODE_NULL_VALUE_NOT_ALLOWED, ERRCODE_INVALID_PARAMETER_VALUE.
- */
-static Datum *
-get_channels(NullableDatum *arg, int *nchannels)
-{
-	Datum	   *channels;
-	bool	   *nulls;
-
-	if (arg->isnull)
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("list of channels cannot be null")));
-
-	deconstruct_array(DatumGetArrayTypeP(arg->value), TEXTOID, -1, false,
-					  TYPALIGN_INT, &channels, &nulls, nchannels);
-	for (int i = 0; i < *nchannels; i++)
-	{
-		Size		len;
-
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("null array element not allowed in this context")));
-		len = VARSIZE_ANY_EXHDR(DatumGetTextPP(channels[i]));
-		if (len == 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("channel name cannot be empty")));
-		if (len >= NAMEDATALEN)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("channel name too long")));
-	}
-	return channels;
-}
-
-/*
  * Was a channel notified since the position with this counter?  The name was
  * checked before.
+ *
+ * Also true if this transaction begins to listen on it: a notification that is
+ * published before the commit of the LISTEN does not arrive.
  */
 static bool
 channel_changed(Datum channel, uint64 counter)
@@ -197,7 +198,23 @@ channel_changed(Datum channel, uint64 counter)
 	char		buffer[NAMEDATALEN];
 
 	text_to_cstring_buffer(name, buffer, sizeof(buffer));
-	return pinpoint_positions_changed(buffer, counter);
+	return pinpoint_positions_changed(buffer, counter) ||
+		(pinpoint_pending_exists() && begins_to_listen(buffer));
+}
+
+/*
+ * Has this transaction executed LISTEN on a channel on which this session did
+ * not listen before?
+ */
+static bool
+begins_to_listen(const char *channel)
+{
+	uint32		hash = pinpoint_channel_hash(channel);
+	uint64		since;
+	bool		shared;
+
+	return pinpoint_pending_listens(channel, hash) &&
+		!pinpoint_is_listening(channel, hash, &since, &shared);
 }
 
 /*
@@ -228,6 +245,6 @@ position_text(uint64 counter)
 {
 	char		position[PINPOINT_POSITION_LENGTH + 1];
 
-	pinpoint_positions_format(counter, position);
+	pinpoint_position_format(counter, MyDatabaseId, position);
 	return cstring_to_text_with_len(position, PINPOINT_POSITION_LENGTH);
 }

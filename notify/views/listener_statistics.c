@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * listener_statistics.c
- *		The functions behind the view of listening sessions.
+ *		The functions behind the views of listening and of waiting sessions.
  *
  * As in pg_stat_activity, every role can see that a session exists.  Only its own
  * role, members of that role, and members of pg_read_all_stats can see the details.
@@ -23,8 +23,10 @@
 
 #include "base/locks.h"
 #include "wakeup/slots.h"
+#include "wakeup/waiters.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);
+PG_FUNCTION_INFO_V1(pinpoint_stat_get_waiting);
 
 static bool may_see(Oid roleid);
 static const char *state_name(PinpointWakeState state);
@@ -94,6 +96,39 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 			memset(&nulls[2], false, sizeof(nulls) - 2 * sizeof(bool));
 			nulls[8] = l->oldest_unread == 0;
 		}
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * pinpoint.stat_get_waiting(): one row per session in pinpoint.wait().
+ */
+Datum
+pinpoint_stat_get_waiting(PG_FUNCTION_ARGS)
+{
+#define WAITER_COLUMNS 4
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PinpointWaiterStats *waiters;
+	int			n;
+
+	pinpoint_check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	waiters = palloc_array(PinpointWaiterStats, MaxBackends);
+
+	n = pinpoint_waiters_copy(waiters);
+	for (int i = 0; i < n; i++)
+	{
+		PinpointWaiterStats *w = &waiters[i];
+		bool		sees = may_see(w->roleid);
+		Datum		values[WAITER_COLUMNS];
+		bool		nulls[WAITER_COLUMNS] = {false, false, !sees, !sees};
+
+		values[0] = Int32GetDatum(w->pid);
+		values[1] = ObjectIdGetDatum(w->dboid);
+		values[2] = Int32GetDatum(w->nchannels);
+		values[3] = TimestampTzGetDatum(w->since);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
 	}

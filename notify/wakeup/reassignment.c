@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * reassignment.c
- *		Reassigns notifications of a session that stops sharing a channel.
+ *		Reassigns notifications of a session that stops sharing a channel, or that
+ *		stays in a transaction.
  *
  * A session stops sharing a channel by UNLISTEN or at its end.  Notifications may have
  * been assigned to it that it has not delivered yet.  It reads all its unread batches,
@@ -26,9 +27,32 @@
  * notification is reassigned to a session that ends, too.  A session that executes
  * UNLISTEN does not wait for them.
  *
+ * All this can take seconds if the backlog is long.  Another process, for instance one
+ * that drops a database, waits until each session has processed its barrier (see
+ * ProcSignalBarrier) or has ended.  PostgreSQL processes no interrupts at exit, and
+ * none while a process waits for an LWLock.  So a session that ends processes barriers
+ * here, and does not wait in LWLockAcquire().  This is legal: no function of the
+ * session continues after this, and the callbacks that follow, for instance the abort
+ * of its transaction, open files again that the barrier has closed.
+ *
  * A session that ends during a delivery may have sent a part of it already.  It
  * reassigns all notifications of this delivery: repeating one is better than losing
  * one.
+ *
+ * A session that stays in a transaction.  A notification can be assigned to it, because
+ * its transaction began later, or because no member of its group was ready then.  Once
+ * a second, the waker looks for sessions that have had something to read for more than
+ * a second and are in a transaction.  It reassigns their notifications to members that
+ * are ready.
+ *
+ * The waker does this in portions.  At the beginning of each, it checks under
+ * PinpointOrderLock that the session is still SIGNALLED, with the same first unread
+ * batch: then the session has not read, and still pins all batches from that one on.
+ * The waker pins them, too, for the time of the portion, and reads them without the
+ * lock.  Before it changes an assignment, it repeats this check under the lock, and
+ * pinpoint_sharing_reassign() checks the assignment itself: the session may execute
+ * UNLISTEN.  A session reads only in the state READING, which it enters under the lock.
+ * So each notification is delivered by one of the two sessions, and not by both.
  *
  * This file must not fail, because it runs after commit and at exit.
  *
@@ -40,6 +64,9 @@
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/procsignal.h"
+#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/counters.h"
@@ -51,19 +78,71 @@
 #include "wakeup/slots.h"
 #include "wakeup/wakeup.h"
 
+/*
+ * Milliseconds after which a session that ends looks again whether another one
+ * still reassigns.
+ */
+#define WAIT_INTERVAL	10
+
+/*
+ * Milliseconds between two passes of the waker over sessions that stay in a
+ * transaction.  After a long pass, it waits PASS_PAUSE_FACTOR times as long as
+ * the pass has taken, in addition.
+ */
+#define PASS_INTERVAL		1000
+#define PASS_PAUSE_FACTOR	10
+
+/* Number of batches that the waker reads in one portion. */
+#define BATCHES_PER_PORTION	256
+
 /* The assignment that is being reassigned. */
 typedef struct Reassignment
 {
 	PinpointPosition position;	/* of the batch */
 	uint32		place;			/* index of the assignment in the batch */
+	uint32		channel;		/* number of its channel in the batch */
+	int			slotno;			/* the session that does not receive it */
+	Oid			group;			/* role of this session */
+	int			least;			/* see pinpoint_sharing_reassign() */
 	bool		any_listener;	/* set if the channel has a listener */
+	bool		any_ready;		/* set if a member of the group is ready */
 } Reassignment;
 
+/*
+ * The pass of the waker over the sessions that stay in a transaction.  Local
+ * to the waker.
+ */
+typedef struct StalledPass
+{
+	bool		active;
+	TimestampTz began;
+	TimestampTz next;			/* earliest time of the next pass */
+	int			slotno;			/* the current session */
+	int			pid;			/* its PID; 0 if it is not begun */
+	Oid			dboid;
+	Oid			group;
+	uint64		first_unread;	/* number of its first unread batch */
+	uint64		first;			/* number of the first batch to read */
+	PinpointBatch *batch;		/* the next batch to read */
+	PinpointBatch *last;		/* the last one */
+} StalledPass;
+
+static StalledPass pass = {0};
+
+static void wait_for_turn(void);
+static void absorb_barrier(void);
 static void reassign_batch(PinpointBatch *batch, bool unread,
 						   PinpointStillShares still_shares);
 static const char *channel_name(PinpointBatch *batch, uint32 number);
 static void reassign_to(const PinpointListeners *listeners, void *arg);
 static void let_read(int slotno, const PinpointPosition *position);
+static uint64 first_batches(PinpointSlot *slot, PinpointPosition *first);
+static bool begin_portion(PinpointPosition *pinned);
+static bool still_stalled(void);
+static bool reassign_stalled_batch(PinpointBatch *batch);
+static bool try_reassign(PinpointBatch *batch, uint32 place, uint32 number);
+static void find_ready(const PinpointListeners *listeners, void *arg);
+static void end_portion(PinpointPosition *pinned);
 
 /*
  * Reassign the notifications that were assigned to this session on channels
@@ -76,7 +155,7 @@ void
 pinpoint_reassign(PinpointStillShares still_shares)
 {
 	PinpointSlot *slot = &PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER];
-	const PinpointPosition *unread;
+	PinpointPosition first;
 	PinpointBatch *batch;
 	PinpointBatch *last;
 	uint64		first_unread;
@@ -90,23 +169,15 @@ pinpoint_reassign(PinpointStillShares still_shares)
 		return;
 
 	if (one_by_one)
-		LWLockAcquire(PinpointReassignmentLock, LW_EXCLUSIVE);
+		wait_for_turn();
 
 	/*
 	 * Concurrently, other sessions can reassign notifications to this one, but
 	 * only on channels that it still shares.
 	 */
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	unread = &slot->unread;
-
-	/* It may be reading only reassigned notifications, when it ends. */
-	if (unread->batch == NULL && slot->state == PINPOINT_READING_AGAIN)
-		unread = &slot->again;
-	batch = unread->batch;
-	first_unread = batch != NULL ? unread->sequence : PG_UINT64_MAX;
-	if (slot->reassigned.batch != NULL &&
-		(batch == NULL || slot->reassigned.sequence < first_unread))
-		batch = slot->reassigned.batch;
+	first_unread = first_batches(slot, &first);
+	batch = first.batch;
 	last = pinpoint_message_log_last();
 	LWLockRelease(PinpointOrderLock);
 
@@ -118,10 +189,66 @@ pinpoint_reassign(PinpointStillShares still_shares)
 		if (batch == last)
 			break;
 		batch = pinpoint_message_log_after(batch);
+		if (one_by_one)
+			absorb_barrier();
 	}
 
 	if (one_by_one)
 		LWLockRelease(PinpointReassignmentLock);
+}
+
+/*
+ * At exit: acquire PinpointReassignmentLock, and process barriers meanwhile.
+ * pg_stat_activity shows the wait as one for this lock.
+ */
+static void
+wait_for_turn(void)
+{
+	uint32		wait_event = PG_WAIT_LWLOCK | PinpointReassignmentLock->tranche;
+
+	while (!LWLockConditionalAcquire(PinpointReassignmentLock, LW_EXCLUSIVE))
+	{
+		absorb_barrier();
+
+		/* The signal for a barrier sets the latch. */
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 WAIT_INTERVAL, wait_event);
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
+ * At exit: process a barrier, if there is one.
+ */
+static void
+absorb_barrier(void)
+{
+	Assert(proc_exit_inprogress);
+	if (unlikely(ProcSignalBarrierPending))
+		ProcessProcSignalBarrier();
+}
+
+/*
+ * Returns the number of the first unread batch of a session, PG_UINT64_MAX if
+ * there is none.  *first: set to the first batch that contains a notification
+ * for it, which may be a reassigned one; its field "batch" is NULL if there is
+ * none.  The caller holds PinpointOrderLock.
+ */
+static uint64
+first_batches(PinpointSlot *slot, PinpointPosition *first)
+{
+	uint64		first_unread;
+
+	/* A session that ends may be reading only reassigned notifications. */
+	*first = slot->unread;
+	if (first->batch == NULL && slot->state == PINPOINT_READING_AGAIN)
+		*first = slot->again;
+	first_unread = first->batch != NULL ? first->sequence : PG_UINT64_MAX;
+	if (slot->reassigned.batch != NULL &&
+		(first->batch == NULL || slot->reassigned.sequence < first_unread))
+		*first = slot->reassigned;
+	return first_unread;
 }
 
 /*
@@ -133,10 +260,13 @@ static void
 reassign_batch(PinpointBatch *batch, bool unread,
 			   PinpointStillShares still_shares)
 {
-	Reassignment reassignment = {0};
+	Reassignment reassignment = {
+		.slotno = PINPOINT_MY_SLOT_NUMBER,
+		.group = pinpoint_slot_role(),
+	};
 	uint32		number;
 
-	while (pinpoint_sharing_next_undelivered(batch, unread,
+	while (pinpoint_sharing_next_undelivered(batch, reassignment.slotno, unread,
 											 &reassignment.place, &number))
 	{
 		const char *name = channel_name(batch, number);
@@ -152,7 +282,8 @@ reassign_batch(PinpointBatch *batch, bool unread,
 										reassign_to, &reassignment);
 			if (!reassignment.any_listener)
 				(void) pinpoint_sharing_reassign(batch, reassignment.place,
-												 NULL);
+												 reassignment.slotno,
+												 reassignment.group, NULL, 0);
 			pinpoint_wakeup_release_and_send();
 		}
 		reassignment.place++;
@@ -175,7 +306,10 @@ reassign_to(const PinpointListeners *listeners, void *arg)
 	Reassignment *reassignment = arg;
 	PinpointBatch *batch = reassignment->position.batch;
 	int			slotno = pinpoint_sharing_reassign(batch, reassignment->place,
-												   listeners);
+												   reassignment->slotno,
+												   reassignment->group,
+												   listeners,
+												   reassignment->least);
 
 	reassignment->any_listener = true;
 	if (slotno >= 0)
@@ -213,7 +347,7 @@ let_read(int slotno, const PinpointPosition *position)
 		case PINPOINT_IDLE:
 		case PINPOINT_RESTING:
 			if (pinpoint_wakeup_note(slotno))
-				pinpoint_count(MyDatabaseId, PINPOINT_COUNT_SIGNALS, 1);
+				pinpoint_count(slot->dboid, PINPOINT_COUNT_SIGNALS, 1);
 			break;
 		case PINPOINT_SIGNALLED:
 			break;
@@ -223,4 +357,198 @@ let_read(int slotno, const PinpointPosition *position)
 			slot->reassigned_again = true;
 			break;
 	}
+}
+
+/*
+ * Reassign notifications of sessions that stay in a transaction: one portion.
+ * The waker calls this.  Returns whether there is more to do at once.  Does not
+ * fail.
+ */
+bool
+pinpoint_reassign_stalled(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	PinpointPosition pinned = {0};
+	bool		done = false;
+
+	if (!pass.active)
+	{
+		/* If the clock was set back, do not wait for it. */
+		if ((now < pass.next && now >= pass.began) ||
+			!pinpoint_channel_map_is_shared())
+			return false;
+		pass.active = true;
+		pass.began = now;
+		pass.slotno = 0;
+		pass.pid = 0;
+	}
+
+	if (!begin_portion(&pinned))
+	{
+		pass.active = false;
+		pass.next = TimestampTzPlusMilliseconds(now, PASS_INTERVAL);
+		if (now > pass.began)
+			pass.next += PASS_PAUSE_FACTOR * (now - pass.began);
+		return false;
+	}
+
+	for (int i = 0; i < BATCHES_PER_PORTION && !done; i++)
+	{
+		done = !reassign_stalled_batch(pass.batch) || pass.batch == pass.last;
+		if (!done)
+			pass.batch = pinpoint_message_log_after(pass.batch);
+	}
+	if (done)
+	{
+		pass.pid = 0;
+		pass.slotno++;
+	}
+	end_portion(&pinned);
+	return true;
+}
+
+/*
+ * Begin a portion: find the next session if there is no current one, and pin
+ * its batches.  Returns false at the end of the pass.
+ */
+static bool
+begin_portion(PinpointPosition *pinned)
+{
+	PinpointPosition first = {0};
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (pass.pid != 0)
+	{
+		if (still_stalled())
+			(void) first_batches(&PinpointSlotArray->slots[pass.slotno],
+								 &first);
+		else
+		{
+			pass.pid = 0;
+			pass.slotno++;
+		}
+	}
+	for (; pass.pid == 0 && pass.slotno < MaxBackends; pass.slotno++)
+	{
+		PinpointSlot *slot = &PinpointSlotArray->slots[pass.slotno];
+
+		if (!pinpoint_sharing_stalled(slot))
+			continue;
+		pass.first_unread = first_batches(slot, &first);
+		if (first.batch == NULL)
+			continue;
+		pass.pid = slot->pid;
+		pass.dboid = slot->dboid;
+		pass.group = slot->roleid;
+		pass.first = first.sequence;
+		pass.batch = first.batch;
+		pass.last = pinpoint_message_log_last();
+		break;
+	}
+	if (pass.pid != 0)
+		(void) pinpoint_slot_set_position(pinned, &first);
+	LWLockRelease(PinpointOrderLock);
+	return pass.pid != 0;
+}
+
+/*
+ * Does the current session of the pass still stay in its transaction, and has
+ * it not read since the pass came to it?  Then pass.batch still exists.  The
+ * caller holds PinpointOrderLock.
+ *
+ * A session that had only reassigned notifications may have read them, and
+ * others may have been reassigned to it since then.  It does not matter if all
+ * batches since pass.first are pinned again: any of these that still exists
+ * has kept the later ones.
+ */
+static bool
+still_stalled(void)
+{
+	PinpointSlot *slot = &PinpointSlotArray->slots[pass.slotno];
+	PinpointPosition first;
+
+	return slot->pid == pass.pid && pinpoint_sharing_stalled(slot) &&
+		first_batches(slot, &first) == pass.first_unread &&
+		first.batch != NULL && first.sequence <= pass.first;
+}
+
+/*
+ * Reassign the notifications of one batch, as far as members of the group are
+ * ready.  Returns false if the session does not stay in its transaction any
+ * more.
+ */
+static bool
+reassign_stalled_batch(PinpointBatch *batch)
+{
+	uint32		place = 0;
+	uint32		number;
+
+	if (batch->nassignments == 0 || batch->dboid != pass.dboid)
+		return true;
+
+	while (pinpoint_sharing_next_undelivered(batch, pass.slotno,
+											 batch->sequence >= pass.first_unread,
+											 &place, &number))
+	{
+		if (!try_reassign(batch, place, number))
+			return false;
+		place++;
+	}
+	return true;
+}
+
+/*
+ * The same for one assignment.  Without PinpointOrderLock, it checks first
+ * whether any member is ready.
+ */
+static bool
+try_reassign(PinpointBatch *batch, uint32 place, uint32 number)
+{
+	Reassignment reassignment = {
+		.position = pinpoint_message_log_position(batch),
+		.place = place,
+		.channel = number,
+		.slotno = pass.slotno,
+		.group = pass.group,
+		.least = PINPOINT_READY_SOON,
+	};
+	const char *name = channel_name(batch, number);
+	uint32		hash = pinpoint_batch_channel_hash(name);
+	bool		stalled;
+
+	pinpoint_channel_map_lookup(batch->dboid, name, hash, find_ready,
+								&reassignment);
+	if (!reassignment.any_ready)
+		return true;
+
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	stalled = still_stalled();
+	if (stalled)
+		pinpoint_channel_map_lookup(batch->dboid, name, hash, reassign_to,
+									&reassignment);
+	pinpoint_wakeup_release_and_send();
+	return stalled;
+}
+
+static void
+find_ready(const PinpointListeners *listeners, void *arg)
+{
+	Reassignment *reassignment = arg;
+
+	reassignment->any_ready =
+		pinpoint_sharing_any_ready(reassignment->position.batch,
+								   reassignment->channel, listeners,
+								   reassignment->group);
+}
+
+/*
+ * End a portion: remove the pin.
+ */
+static void
+end_portion(PinpointPosition *pinned)
+{
+	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (pinpoint_slot_set_position(pinned, NULL))
+		pinpoint_message_log_trim();
+	LWLockRelease(PinpointOrderLock);
 }

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * reassignment.h
- *		Reassigns notifications of a session that stops sharing a channel.
+ *		Reassigns notifications of a session that stops sharing a channel, or that
+ *		stays in a transaction.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -14,5 +15,6 @@
 typedef bool (*PinpointStillShares) (const char *channel);
 
 extern void pinpoint_reassign(PinpointStillShares still_shares);
+extern bool pinpoint_reassign_stalled(void);
 
 #endif							/* PINPOINT_REASSIGNMENT_H */

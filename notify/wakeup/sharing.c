@@ -24,8 +24,9 @@
  * channel and on those after it in the batch.  Every notification is received at least
  * once, and repetition is allowed; but these notifications are not reassigned.
  *
- * If a session stops sharing before it has read its assigned notifications, they are
- * reassigned to another session, and marked; see reassignment.c.  If that session has
+ * If a session stops sharing before it has read its assigned notifications, or stays in
+ * a transaction, they are reassigned to another session, and marked; see
+ * reassignment.c.  If that session has
  * already read past the batch, it goes back, and receives these notifications out of
  * commit order.
  *
@@ -53,19 +54,33 @@
 #define RECEIVER_FLAGS		(RECEIVER_REASSIGNED | RECEIVER_HAS_IT)
 #define RECEIVER_NOBODY		(~RECEIVER_FLAGS)
 
-/* Maximum of readiness(). */
-#define MAX_READINESS		3
+/* Results of readiness(). */
+#define READY_LATER			0
+#define READY_AFTER_TRANSACTION	1
+#define READY_SOON			PINPOINT_READY_SOON
+#define READY_AFTER_REST	3
+#define READY_NOW			4
+
+/*
+ * Microseconds after which a session that sends is not considered as one that
+ * will read again soon: its client may not read.
+ */
+#define LONG_SENDING		1000000
 
 /* Will the current transaction end by COMMIT AND CHAIN, or similarly? */
 static bool chains = false;
 
 static void set_room(const PinpointListeners *listeners, void *arg);
-static void assign_to_group(PinpointBatch *batch, uint32 channel,
-							const PinpointListeners *listeners,
-							int first_member, int n,
-							PinpointReceiverVisitor visitor, void *arg);
+static uint32 assign_to_group(PinpointBatch *batch, uint32 channel,
+							  const PinpointListeners *listeners,
+							  int first_member, int n,
+							  PinpointReceiverVisitor visitor, void *arg);
 static bool is_assigned(PinpointBatch *batch, int first, int slotno);
 static int	readiness(PinpointSlot *slot);
+static bool sends_for_long(PinpointSlot *slot);
+static int	best_member(PinpointBatch *batch, uint32 channel,
+						const PinpointListeners *listeners, Oid group,
+						int least, uint32 **turn);
 static PinpointAssignment *find_assignment(PinpointBatch *batch, uint32 channel,
 								 int slotno);
 
@@ -119,20 +134,23 @@ pinpoint_sharing_set_chains(bool value)
  *
  * channel: number of the channel within the batch.
  *
+ * Returns how often it has looked at a listener.
+ *
  * The caller holds PinpointOrderLock exclusively, and the lock of the
  * partition of the channel.
  */
-void
+uint32
 pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
-					  const PinpointListeners *listeners,
-					  PinpointReceiverVisitor visitor, void *arg)
+						const PinpointListeners *listeners,
+						PinpointReceiverVisitor visitor, void *arg)
 {
 	int			n = listeners->nsharers;
+	uint32		nlooks = 0;
 	int			wanted;
 	int			size;
 
 	if (n == 0)
-		return;
+		return 0;
 
 	wanted = Min(pinpoint_listeners_max_receivers(listeners), n);
 	if (channel >= batch->all_share_from ||
@@ -145,14 +163,16 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 		batch->all_share_from = Min(batch->all_share_from, channel);
 		for (int i = 0; i < n; i++)
 			visitor(pinpoint_sharer(listeners, i)->slotno, arg);
-		return;
+		return n;
 	}
 
 	for (int first = 0; first < n; first += size)
 	{
 		size = pinpoint_listeners_group_size(listeners, first);
-		assign_to_group(batch, channel, listeners, first, size, visitor, arg);
+		nlooks += assign_to_group(batch, channel, listeners, first, size,
+								  visitor, arg);
 	}
+	return nlooks;
 }
 
 /*
@@ -161,7 +181,7 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
  * first_member: index of its first member among the sharing listeners.  n:
  * number of its members.
  */
-static void
+static uint32
 assign_to_group(PinpointBatch *batch, uint32 channel,
 				const PinpointListeners *listeners, int first_member, int n,
 				PinpointReceiverVisitor visitor, void *arg)
@@ -172,12 +192,13 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 	int			wanted = Min(newest->share_limit, n);
 	uint32		turn = oldest->turn;
 	int			first = batch->nassignments;
+	uint32		nlooks = 0;
 
 	/*
 	 * First the sessions with the highest readiness, then those with the next
 	 * lower one that exists, and so on.
 	 */
-	for (int least = MAX_READINESS, next; least >= 0 && wanted > 0; least = next)
+	for (int least = READY_NOW, next; least >= 0 && wanted > 0; least = next)
 	{
 		next = -1;				/* highest readiness among those that are
 								 * skipped */
@@ -188,6 +209,7 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 													 first_member + place)->slotno;
 			int			ready = readiness(&PinpointSlotArray->slots[slotno]);
 
+			nlooks++;
 			if (PinpointSlotArray->slots[slotno].evicted)
 				continue;
 			if (ready < least)
@@ -206,6 +228,7 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 			visitor(slotno, arg);
 		}
 	}
+	return nlooks;
 }
 
 /*
@@ -228,10 +251,16 @@ is_assigned(PinpointBatch *batch, int first, int slotno)
 /*
  * Returns how soon a session will read a notification that is assigned to it:
  *
- * 3	at once: it is idle, and in no transaction
- * 2	when its pinpoint.latency_target has passed
- * 1	when its transaction ends
- * 0	after earlier notifications that it has not read
+ * READY_NOW		at once: it is idle, and in no transaction
+ * READY_AFTER_REST	when its pinpoint.latency_target has passed
+ * READY_SOON		after earlier notifications, which it reads now or soon: it
+ *					is in no transaction of its client
+ * READY_AFTER_TRANSACTION	when its transaction ends
+ * READY_LATER		after that, and after earlier notifications; or when its
+ *					client reads
+ *
+ * A transaction can take long, so a session that has something to read, but is
+ * in none, is better than one that is in a transaction.
  *
  * PGPROC is read without a lock.  A wrong result is acceptable: it affects
  * only the choice of the session.
@@ -242,13 +271,50 @@ is_assigned(PinpointBatch *batch, int first, int slotno)
 static int
 readiness(PinpointSlot *slot)
 {
-	if (slot->state != PINPOINT_IDLE && slot->state != PINPOINT_RESTING)
-		return 0;
-	if (LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)))
-		return 1;
-	if (slot->proc == MyProc && (chains || ActivePortal != NULL))
-		return 1;
-	return slot->state == PINPOINT_RESTING ? 2 : MAX_READINESS;
+	bool		in_transaction =
+		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)) ||
+		(slot->proc == MyProc && (chains || ActivePortal != NULL));
+
+	switch (slot->state)
+	{
+		case PINPOINT_IDLE:
+			return in_transaction ? READY_AFTER_TRANSACTION : READY_NOW;
+		case PINPOINT_RESTING:
+			return in_transaction ? READY_AFTER_TRANSACTION : READY_AFTER_REST;
+		case PINPOINT_SIGNALLED:
+			/* A session with a reminder has not read for a second. */
+			return in_transaction || slot->reminders > 0 ?
+				READY_LATER : READY_SOON;
+		case PINPOINT_READING:
+		case PINPOINT_READING_AGAIN:
+			return sends_for_long(slot) ? READY_LATER : READY_SOON;
+	}
+	return READY_LATER;			/* keep the compiler quiet */
+}
+
+/*
+ * Has a session that reads been sending for long?  The current time is not
+ * needed: the time of the last check for reminders is similar.
+ */
+static bool
+sends_for_long(PinpointSlot *slot)
+{
+	TimestampTz since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
+
+	return since != 0 &&
+		PinpointSlotArray->last_reminders - since > LONG_SENDING;
+}
+
+/*
+ * Is a session in a transaction for long, with something to read?  The caller
+ * holds PinpointOrderLock.
+ */
+bool
+pinpoint_sharing_stalled(PinpointSlot *slot)
+{
+	return slot->pid != 0 && slot->shares && slot->reminders > 0 &&
+		slot->state == PINPOINT_SIGNALLED && !slot->evicted &&
+		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc));
 }
 
 /*
@@ -318,11 +384,10 @@ pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
 }
 
 /*
- * Find the next assignment of a batch to this session that it has not
- * delivered.  Needs no lock, because nothing more is assigned to this session
- * on the channels that it has left.
+ * Find the next assignment of a batch to a session that it has not delivered.
+ * The result may be outdated when pinpoint_sharing_reassign() is called.
  *
- * unread: has this session not read the batch?  If it has, only reassigned
+ * unread: has the session not read the batch?  If it has, only reassigned
  * notifications remain.  *place: index from which on to search; set to the
  * index of the assignment.  *channel: set to the number of its channel within
  * the batch.
@@ -330,8 +395,9 @@ pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
  * Returns false if there is none.
  */
 bool
-pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
-								  uint32 *place, uint32 *channel)
+pinpoint_sharing_next_undelivered(PinpointBatch *batch, int slotno,
+								  bool unread, uint32 *place,
+								  uint32 *channel)
 {
 	PinpointAssignment *assignments = pinpoint_batch_assignments(batch);
 
@@ -339,8 +405,7 @@ pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
 	{
 		uint32		receiver = pg_atomic_read_u32(&assignments[*place].receiver);
 
-		if ((receiver & ~RECEIVER_REASSIGNED) ==
-			(uint32) PINPOINT_MY_SLOT_NUMBER &&
+		if ((receiver & ~RECEIVER_REASSIGNED) == (uint32) slotno &&
 			(unread || (receiver & RECEIVER_REASSIGNED)))
 		{
 			*channel = assignments[*place].channel;
@@ -351,36 +416,32 @@ pinpoint_sharing_next_undelivered(PinpointBatch *batch, bool unread,
 }
 
 /*
- * Change an assignment of this session to another member of its group: one
- * with the highest readiness, among those without an assignment for the
- * channel in this batch.  If there is none, RECEIVER_NOBODY is stored.
+ * Returns the slot number of a member of a group with the highest readiness,
+ * among those without an assignment for a channel in a batch; -1 if there is
+ * none with at least the readiness "least".
  *
- * place: index of the assignment.  listeners: the listeners on its channel,
- * NULL if there are none.
+ * channel: number of the channel within the batch.  *turn: set to the field of
+ * the group, if it has a member.
  *
- * Returns the slot number, or -1 if there is no such session.
- *
- * The caller holds PinpointOrderLock exclusively, and the lock of the
- * partition of the channel if listeners is not NULL.
+ * The caller holds the lock of the partition of the channel.
  */
-int
-pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
-						  const PinpointListeners *listeners)
+static int
+best_member(PinpointBatch *batch, uint32 channel,
+			const PinpointListeners *listeners, Oid group, int least,
+			uint32 **turn)
 {
-	PinpointAssignment *assignment = &pinpoint_batch_assignments(batch)[place];
-	PinpointListener *oldest = NULL;
-	int			first_member = 0;
+	PinpointListener *oldest;
 	int			n = 0;
+	int			first_member = pinpoint_listeners_find_group(listeners, group, &n);
 	int			best = -1;
-	int			best_readiness = -1;
+	int			best_readiness = least - 1;
 
-	if (listeners != NULL)
-		first_member = pinpoint_listeners_find_group(listeners,
-													 pinpoint_slot_role(), &n);
-	if (n > 0)
-		oldest = pinpoint_sharer(listeners, first_member);
+	if (n == 0)
+		return -1;
+	oldest = pinpoint_sharer(listeners, first_member);
+	*turn = &oldest->turn;
 
-	for (int i = 0; i < n && best_readiness < MAX_READINESS; i++)
+	for (int i = 0; i < n && best_readiness < READY_NOW; i++)
 	{
 		int			candidate = (oldest->turn + i) % n;
 		int			slotno = pinpoint_sharer(listeners,
@@ -389,20 +450,69 @@ pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
 		int			ready = readiness(slot);
 
 		if (ready > best_readiness && !slot->evicted &&
-			find_assignment(batch, assignment->channel, slotno) == NULL)
+			find_assignment(batch, channel, slotno) == NULL)
 		{
 			best = slotno;
 			best_readiness = ready;
 		}
 	}
+	return best;
+}
 
-	if (best < 0)
-		pg_atomic_write_u32(&assignment->receiver, RECEIVER_NOBODY);
-	else
+/*
+ * Is there a member that could receive a notification instead of a session
+ * that stays in a transaction?  The result may be outdated.
+ *
+ * The caller holds the lock of the partition of the channel.
+ */
+bool
+pinpoint_sharing_any_ready(PinpointBatch *batch, uint32 channel,
+						   const PinpointListeners *listeners, Oid group)
+{
+	uint32	   *turn;
+
+	return best_member(batch, channel, listeners, group, READY_SOON,
+					   &turn) >= 0;
+}
+
+/*
+ * Change an assignment of a session to another member of its group: one with
+ * the highest readiness.  If there is none with at least the readiness
+ * "least", and this is 0, RECEIVER_NOBODY is stored.  Does nothing if another
+ * process has changed the assignment meanwhile.
+ *
+ * place: index of the assignment.  slotno: of the session.  group: its role.
+ * listeners: the listeners on its channel, NULL if there are none.
+ *
+ * Returns the slot number, or -1 if there is no such session.
+ *
+ * The caller holds PinpointOrderLock exclusively, and the lock of the
+ * partition of the channel if listeners is not NULL.  The session does not
+ * read meanwhile: it is SIGNALLED, or is the caller.
+ */
+int
+pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place, int slotno,
+						  Oid group, const PinpointListeners *listeners,
+						  int least)
+{
+	PinpointAssignment *assignment = &pinpoint_batch_assignments(batch)[place];
+	uint32	   *turn = NULL;
+	int			best = -1;
+
+	if ((pg_atomic_read_u32(&assignment->receiver) & ~RECEIVER_REASSIGNED) !=
+		(uint32) slotno)
+		return -1;
+
+	if (listeners != NULL)
+		best = best_member(batch, assignment->channel, listeners, group, least,
+						   &turn);
+	if (best >= 0)
 	{
 		pg_atomic_write_u32(&assignment->receiver,
 							(uint32) best | RECEIVER_REASSIGNED);
-		oldest->turn += 1;
+		*turn += 1;
 	}
+	else if (least == 0)
+		pg_atomic_write_u32(&assignment->receiver, RECEIVER_NOBODY);
 	return best;
 }

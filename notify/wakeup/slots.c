@@ -105,6 +105,7 @@ pinpoint_slots_shmem_init(void)
 		{
 			pg_atomic_init_u64(&PinpointSlotArray->slots[i].joined, 0);
 			pg_atomic_init_u64(&PinpointSlotArray->slots[i].sending_since, 0);
+			pg_atomic_init_u32(&PinpointSlotArray->slots[i].commit_mark, 0);
 		}
 	}
 }
@@ -248,13 +249,22 @@ pinpoint_slot_set_shares(bool shares)
 /*
  * Set whether this session listens on the channel of heartbeats.  Set to true
  * before the commit of the LISTEN.
+ *
+ * Returns false, and does not set it, if the session may have missed
+ * notifications since it began to listen: a heartbeat would cover these.
  */
-void
+bool
 pinpoint_slot_set_heartbeats(bool heartbeats)
 {
+	bool		allowed;
+
+	/* The lock excludes pinpoint_evict_heartbeat_listeners(). */
 	LWLockAcquire(PinpointOrderLock, LW_SHARED);
-	my_slot()->heartbeats = heartbeats;
+	allowed = !heartbeats || !my_slot()->missed;
+	if (allowed)
+		my_slot()->heartbeats = heartbeats;
 	LWLockRelease(PinpointOrderLock);
+	return allowed;
 }
 
 /*

@@ -46,9 +46,11 @@ typedef enum PinpointEviction
 									 * be before the position in the WAL where
 									 * replay began */
 	PINPOINT_EVICTED_REPLICATE_OFF, /* the primary does not replicate */
-	PINPOINT_EVICTED_UNREPLICATED,	/* pinpoint.replicate was off, and
-									 * heartbeats continue */
-	PINPOINT_EVICTED_REPLAY_WAITS	/* replay waits for its client */
+	PINPOINT_EVICTED_UNREPLICATED,	/* notifications may not have been
+									 * replicated, and heartbeats continue */
+	PINPOINT_EVICTED_REPLAY_WAITS,	/* replay waits for its client */
+	PINPOINT_EVICTED_PREPARED	/* the changes of a prepared transaction could
+								 * not be notified */
 } PinpointEviction;
 
 /*
@@ -97,6 +99,8 @@ typedef struct PinpointSlot
 	bool		shares;			/* a notification may be assigned to it, or it
 								 * still has to reassign one */
 	bool		heartbeats;		/* it listens on the channel of heartbeats */
+	bool		missed;			/* it may have missed notifications, so it must
+								 * not begin to listen there */
 	PinpointEviction evicted;	/* reason why it was told to end */
 	TimestampTz rests_from;		/* while RESTING: time of its last delivery */
 	TimestampTz rests_until;	/* while RESTING: time at which it will
@@ -126,6 +130,8 @@ typedef struct PinpointSlot
 	pg_atomic_uint64 sending_since;	/* time since when the owner has been
 									 * sending notifications; 0 if it does
 									 * not */
+	pg_atomic_uint32 commit_mark;	/* also of a process that does not listen;
+									 * see replication_status.c */
 } PinpointSlot;
 
 /* The batches that a session reads; see delivery.c. */
@@ -188,7 +194,7 @@ extern Oid	pinpoint_slot_role(void);
 extern void pinpoint_slot_join(void);
 extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
-extern void pinpoint_slot_set_heartbeats(bool heartbeats);
+extern bool pinpoint_slot_set_heartbeats(bool heartbeats);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_position(PinpointPosition *place,
 									   const PinpointPosition *position);

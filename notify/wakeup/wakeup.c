@@ -83,10 +83,13 @@
 #define MAX_SIGNALS			8
 
 /*
- * Number of batches after which PinpointOrderLock is released and acquired
- * again.
+ * Limit of the work under one hold of PinpointOrderLock, and the work for a
+ * batch and for each of its channels.  The unit is the work for one listener
+ * of a channel, which took about 20 ns in a measurement.
  */
-#define MAX_BATCHES_PER_ROUND	64
+#define MAX_WORK_PER_HOLD	4096
+#define WORK_PER_BATCH		64
+#define WORK_PER_CHANNEL	8
 
 /*
  * Milliseconds between two checks for slots that need a reminder, and from the
@@ -136,8 +139,11 @@ static bool *found_replayed = NULL; /* by slot */
 static int *slots_replayed = NULL;
 static int	nslots_replayed = 0;
 
-/* Latch of the waker, if its list has new slots. */
+/* Latch of the waker, if its list has new slots, or batches are left to it. */
 static struct Latch *waker_to_tell = NULL;
+
+/* Work since PinpointOrderLock was acquired; see MAX_WORK_PER_HOLD. */
+static uint32 work = 0;
 
 static void find_listeners(const PinpointListeners *listeners, void *arg);
 static void look_up_rest(PinpointBatchLayout *layout, uint32 from,
@@ -320,10 +326,12 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 	ListenerSearch search = {batch, 0, mark, 0};
 	dlist_iter	iter;
 
+	work += WORK_PER_BATCH;
 	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
 		const char *channel = pinpoint_batch_first_channel(batch);
 
+		work += batch->nchannels * WORK_PER_CHANNEL;
 		for (search.channel = 0; search.channel < batch->nchannels;
 			 search.channel++)
 		{
@@ -368,6 +376,7 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 static void
 find_joined(ListenerSearch *search)
 {
+	work += MaxBackends;
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		if (pg_atomic_read_u64(&PinpointSlotArray->slots[i].joined) >
@@ -385,8 +394,8 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 						pg_atomic_read_u64(listeners->transactions) + 1);
 	for (int i = 0; i < listeners->nslots; i++)
 		find_slot(pinpoint_listener(listeners, i)->slotno, arg);
-	pinpoint_sharing_assign(search->batch, search->channel, listeners,
-						  find_slot, arg);
+	work += pinpoint_sharing_assign(search->batch, search->channel, listeners,
+									find_slot, arg);
 }
 
 /*
@@ -399,6 +408,7 @@ find_slot(int slotno, void *arg)
 	ListenerSearch *search = arg;
 	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
 
+	work++;
 	if (slot->pid != 0 && slot->dboid == search->batch->dboid &&
 		!slot->evicted && slot->marked != search->mark)
 	{
@@ -421,6 +431,7 @@ pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
 	PinpointPosition position = pinpoint_message_log_position(batch);
 	int			nsignals = 0;
 
+	work += nfound;
 	for (int i = 0; i < nfound; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[found_slots[i]];
@@ -596,14 +607,14 @@ take(PinpointWakeup *wakeups, int max)
 }
 
 /*
- * Set the latch of the waker; NULL if the waker ends.
+ * Set the latch of the waker; NULL if the waker ends.  The caller holds
+ * PinpointOrderLock exclusively.
  */
 void
 pinpoint_wakeup_set_waker(struct Latch *waker)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	Assert(LWLockHeldByMeInMode(PinpointOrderLock, LW_EXCLUSIVE));
 	PinpointSlotArray->waker_queue.waker = waker;
-	LWLockRelease(PinpointOrderLock);
 }
 
 /*
@@ -614,6 +625,7 @@ void
 pinpoint_wakeup_release_and_send(void)
 {
 	share_out();
+	work = 0;
 	pinpoint_order_lock_release();
 
 	if (nnoted > 0)
@@ -627,20 +639,26 @@ pinpoint_wakeup_release_and_send(void)
 }
 
 /*
- * Release PinpointOrderLock and acquire it again, after a number of batches,
- * so that other sessions can work.  Sends the noted signals.
- *
- * *in_round: number of batches since the lock was acquired.
+ * Has this process done as much work as is allowed under one hold of
+ * PinpointOrderLock?  All other sessions that notify, and all that begin or end
+ * to read, wait meanwhile.
  */
-void
-pinpoint_wakeup_let_others_in(int *in_round)
+bool
+pinpoint_wakeup_worked_enough(void)
 {
-	if (++*in_round < MAX_BATCHES_PER_ROUND)
-		return;
+	return work >= MAX_WORK_PER_HOLD;
+}
 
-	pinpoint_wakeup_release_and_send();
-	*in_round = 0;
-	pinpoint_order_lock_acquire("publish");
+/*
+ * Make pinpoint_wakeup_release_and_send() set the latch of the waker, because
+ * batches are left to it.  Returns false if there is no waker.  The caller
+ * holds PinpointOrderLock exclusively.
+ */
+bool
+pinpoint_wakeup_leave_to_waker(void)
+{
+	waker_to_tell = PinpointSlotArray->waker_queue.waker;
+	return waker_to_tell != NULL;
 }
 
 /*

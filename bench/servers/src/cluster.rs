@@ -158,6 +158,7 @@ impl Cluster {
             workspace: workspace.clone(),
         };
         cluster.wait_until_ready().await?;
+        cluster.check_settings().await?;
         Ok(cluster)
     }
 
@@ -262,6 +263,33 @@ impl Cluster {
         connect(&self.config()).await
     }
 
+    /// Fails if a line of postgresql.conf has no effect. A server refuses to start with a
+    /// wrong setting of its own, but only warns about a wrong setting of a library.
+    async fn check_settings(&self) -> anyhow::Result<()> {
+        let name = &self.target.name;
+        let refused = async { self.connect().await?.query(REFUSED_SETTINGS, &[]).await };
+        let refused = refused
+            .await
+            .with_context(|| format!("could not read the settings of target \"{name}\""))?;
+        if let Some(row) = refused.first() {
+            let (setting, value, error): (&str, &str, &str) =
+                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let log = fs::read(self.folder.join(SERVER_LOG)).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let reasons: String = log
+                .lines()
+                .filter(|line| line.contains(&format!("\"{setting}\"")))
+                .map(|line| format!("\n  {line}"))
+                .collect();
+            bail!(
+                "the server of target \"{name}\" ignores {setting} = {}: {error}; \
+                 give a name and a value that it accepts{reasons}",
+                quoted(value)
+            );
+        }
+        Ok(())
+    }
+
     async fn create_extensions(&self) -> anyhow::Result<()> {
         let create = async {
             let client = self.connect().await?;
@@ -277,6 +305,9 @@ impl Cluster {
         created.with_context(|| format!("could not set up the server of target \"{name}\""))
     }
 }
+
+const REFUSED_SETTINGS: &str = "SELECT name, coalesce(setting, ''), error \
+     FROM pg_file_settings WHERE error IS NOT NULL ORDER BY seqno";
 
 fn start_server(
     installation: &Installation,

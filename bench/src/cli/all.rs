@@ -29,9 +29,10 @@ idle --idle-sessions=0,500 --transactions=5 --warmup-transactions=1
 hub --listeners=1,100,1000 --transactions=10 --warmup-transactions=2
 listen --connections=32 --workload=listen_unlisten_unique,listen_notify_unique,listen_notify_common \
 --duration=1 --warmup=0
-overhead --connections=8 --duration=1 --warmup=0
+overhead --connections=8 --duration=0.5 --warmup=0
 decode --tables=1000,3000
-standby --writers=16 --duration=1 --warmup=0";
+standby --writers=16 --duration=0.5 --warmup=0
+watch --writers=4 --workload=statement_trigger --duration=0.5 --warmup=0";
 
 /// All benchmarks, one after the other
 ///

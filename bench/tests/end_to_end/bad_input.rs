@@ -172,6 +172,43 @@ fn a_setting_that_the_server_refuses() {
     );
 }
 
+/// The server starts with these, and only writes a warning to its log.
+#[test]
+fn a_setting_that_the_server_ignores() {
+    let pinpoint = "pingpong --target a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint";
+    for (setting, remedy, warning) in [
+        (
+            "pinpoint.latency_target=nonsense",
+            "ignores pinpoint.latency_target = 'nonsense': setting could not be applied; \
+             give a name and a value that it accepts",
+            "invalid value for parameter \"pinpoint.latency_target\": \"nonsense\"",
+        ),
+        (
+            "pinpoint.queue_size=1",
+            "ignores pinpoint.queue_size = '1'",
+            "is outside the valid range for parameter \"pinpoint.queue_size\"",
+        ),
+        (
+            "pinpoint.no_such_setting=1",
+            "ignores pinpoint.no_such_setting = '1'",
+            "invalid configuration parameter name \"pinpoint.no_such_setting\"",
+        ),
+    ] {
+        let bench = Bench::new();
+        let output = bench.run(&format!("{pinpoint} --setting {setting}"));
+        bench.assert_failed(&output, remedy);
+        bench.assert_failed(&output, warning);
+    }
+}
+
+#[test]
+fn a_library_setting_for_a_server_without_the_library() {
+    Bench::new().report(
+        "pingpong --target a=pg_config --setting pinpoint.fold=on --idle-listeners=0 \
+            --round-trips=1 --warmup=0 --runs=1",
+    );
+}
+
 #[test]
 fn more_sessions_than_descriptors() {
     for (command_line, message) in [

@@ -9,11 +9,12 @@ use pinpoint_servers::arguments::ClusterArgs;
 use pinpoint_servers::options::{number, positive_duration};
 use pinpoint_servers::target::{ENGINE, Setting, Target};
 
-use crate::workload::identity::FENCE_BASE;
+use crate::workload::identity::{FENCE_BASE, WATCHED_TABLES};
 
 /// Sessions beside those of writers, listeners and position clients, and the companion that each
-/// listener has: signaller, replication control, monitor and the decoding one.
-const MORE_SESSIONS: u32 = 4;
+/// listener has: signaller, replication control, switching, monitor and the decoding one, and
+/// those that change watched tables.
+const MORE_SESSIONS: u32 = 5 + WATCHED_TABLES;
 
 /// Check that listeners receive exactly what was committed, in commit order
 ///
@@ -82,6 +83,10 @@ pub struct Plan {
     #[arg(long)]
     pub standby: bool,
 
+    /// With --standby: switch pinpoint.replicate, forge heartbeats; no listeners on the standby
+    #[arg(long, requires = "standby")]
+    pub switch_replication: bool,
+
     /// Let each listener share half of the channels
     #[arg(long)]
     pub sharing: bool,
@@ -144,6 +149,8 @@ impl Plan {
         ];
         if has_engine {
             settings.push("pinpoint.heartbeat_interval=100ms");
+            // Of changes of watched tables.
+            settings.push("max_prepared_transactions=10");
         }
         if self.standby {
             settings.push("pinpoint.replicate=on");

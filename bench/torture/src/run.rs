@@ -22,9 +22,12 @@ use crate::options::Plan;
 use crate::sessions::decoded_commits::{Decoding, write_marker};
 use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
 use crate::sessions::run_state::{Shared, Standby, within};
-use crate::sessions::{disturbance, listener, position_client, schema, standby, writer};
+use crate::sessions::{
+    disturbance, listener, position_client, schema, standby, switching, watched, writer,
+};
 use crate::summary::{Batches, Summary};
 use crate::workload::Workload;
+use crate::workload::identity::WATCHED_TABLES;
 
 /// Between two comparisons of what was received with what was decoded.
 const ROUND_INTERVAL: Duration = Duration::from_millis(200);
@@ -88,9 +91,7 @@ pub async fn run(
         cluster.config(),
         of_standby,
         workload,
-        plan.timeout,
-        plan.listeners,
-        plan.sharing,
+        plan,
         signaller,
     ));
     // Before anybody begins: what fails from then on is looked at more closely.
@@ -98,6 +99,9 @@ pub async fn run(
         .query_one("SELECT to_regclass('pinpoint.stat_queue') IS NOT NULL", &[])
         .await?
         .try_get(0)?;
+    if has_engine {
+        monitor.batch_execute(&schema::watch_tables()).await?;
+    }
     let header = Header {
         format: FORMAT,
         workload,
@@ -138,6 +142,16 @@ pub async fn run(
             plan.duration,
             plan.listeners,
         ));
+    }
+
+    if plan.switch_replication {
+        workers.spawn(switching::run(Arc::clone(&shared)));
+    }
+
+    if has_engine {
+        for table in 0..WATCHED_TABLES {
+            workers.spawn(watched::run(Arc::clone(&shared), table));
+        }
     }
 
     let position_clients = if has_engine { plan.position_clients } else { 0 };
@@ -276,7 +290,8 @@ impl Inspection {
 
     /// Whether the standby has not been restarted yet as often as it should be.
     fn is_to_restart(&self) -> bool {
-        self.shared.standby.is_some() && self.shared.tally().restarts < standby::RESTARTS
+        self.shared.standby.is_some()
+            && self.shared.tally().restarts < standby::restarts(&self.shared)
     }
 
     /// Takes what is known by now, waits until everything that committed before

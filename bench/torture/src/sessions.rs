@@ -10,5 +10,7 @@ pub mod replication;
 pub mod run_state;
 pub mod schema;
 pub mod standby;
+pub mod switching;
+pub mod watched;
 pub mod writer;
 pub mod writer_sql;

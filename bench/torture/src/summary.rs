@@ -101,6 +101,21 @@ impl fmt::Display for Summary {
                 tally.pauses, tally.restarts, tally.promoted_listeners
             )?;
         }
+        if tally.watched_changes > 0 {
+            writeln!(
+                f,
+                "watched tables  {} transactions changed one",
+                tally.watched_changes
+            )?;
+        }
+        if tally.switches > 0 {
+            writeln!(
+                f,
+                "switching       {} times off and on; {} units of work not replicated, {} \
+                 heartbeats forged",
+                tally.switches, tally.unreplicated, tally.forged
+            )?;
+        }
         if *has_position_clients {
             writeln!(
                 f,

@@ -9,7 +9,7 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::workload::identity::TransactionId;
+use crate::workload::identity::{TransactionId, WATCHED_BASE};
 use crate::workload::random_unit::Planner;
 use crate::workload::unit_of_work::{End, Notification, Transaction, Unit, describe};
 
@@ -99,6 +99,9 @@ impl Plans for Workload {
     }
 
     fn describe(&self, id: TransactionId) -> String {
+        if id.writer >= WATCHED_BASE {
+            return "rows of a watched table, COMMIT or COMMIT PREPARED".to_owned();
+        }
         if id.is_of_listener() {
             return "a row and a notification, COMMIT".to_owned();
         }

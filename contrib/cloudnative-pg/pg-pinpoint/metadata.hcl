@@ -17,8 +17,8 @@ metadata = {
   versions = {
     trixie = {
       "18" = {
-        package = "1.0.0-1"
-        sql     = "1.0"
+        package = "1.1.0-1"
+        sql     = "1.1"
       }
     }
   }

@@ -5,7 +5,18 @@
 # and decodes what it has done so far.  On the one with the library a WAL
 # sender decodes meanwhile.
 #
-# PINPOINT_TEST_SEED and PINPOINT_TEST_STATEMENTS make it another test.
+# PINPOINT_TEST_SEED and PINPOINT_TEST_STATEMENTS make it another test.  With some seeds,
+# PostgreSQL itself fails, also without the library:
+#
+#	- "could not find pg_class entry", in 15 and 18;
+#	- 15.18, streaming: a crash in ReorderBufferChangeMemoryUpdate(), when
+#	  ReorderBufferToastReset() frees changes (seed 107, 5000 statements);
+#	- 18.6: the assertion "txn->size == 0" of ReorderBufferReturnTXN() (seed 107, 5000
+#	  statements).
+#
+# The decoded text can also differ by chance: where streaming begins depends on the moments
+# when snapshots of running transactions are written, and what is decoded at once depends on
+# what the WAL writer has flushed.
 #
 # Needs: test_decoding
 

@@ -46,8 +46,6 @@ my @versions = sort { sortable($a) cmp sortable($b) } split /\n/, $node->safe_ps
 	q{SELECT version FROM pg_available_extension_versions WHERE name = 'pg_pinpoint_decoding'});
 is($versions[-1], $newest, "the newest of the versions @versions is the default");
 
-# As long as 1.0 is the only version, there is none to update from: this loop begins with
-# the second one.
 foreach my $version (grep { $_ ne $newest } @versions)
 {
 	my $dbname = 'from_' . $version =~ tr/./_/r;
@@ -66,7 +64,8 @@ $node->safe_psql('postgres', 'CREATE DATABASE others OWNER someone');
 $node->safe_psql('others', 'CREATE SCHEMA pinpoint_decoding',
 	extra_params => [ '-U', 'someone' ]);
 my (undef, undef, $error) = $node->psql('others', 'CREATE EXTENSION pg_pinpoint_decoding');
-like($error, qr/schema "pinpoint_decoding" already exists/, 'a schema that somebody has made before is not taken');
+like($error, qr/schema "pinpoint_decoding" already exists.*HINT:  Rename the schema with ALTER SCHEMA, or drop it,/s,
+	'a schema that somebody has made before is not taken, and a hint says what to do');
 
 # Where functions are not for everybody, the views still are.
 $node->safe_psql('postgres', 'CREATE DATABASE guarded');

@@ -2,7 +2,7 @@
 
 -- a position is a text, and is the same while nothing is notified
 SELECT pinpoint.position() AS p \gset
-SELECT :'p' ~ '^[0-9a-f]{16}-[0-9a-f]{16}-[0-9a-f]{16}$' AS is_position;
+SELECT :'p' ~ '^[0-9a-f]{16}-[0-9a-f]{16}-[0-9a-f]{16}-[0-9a-f]{8}-[0-9a-f]{16}$' AS is_position;
 SELECT changed, position = :'p' AS same FROM pinpoint.changed_since(:'p', 'a', 'b');
 NOTIFY a;
 SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b');
@@ -45,14 +45,31 @@ SELECT cardinality(changed) FROM pinpoint.changed_since(:'p',
 SELECT cardinality(changed) < 100 AS few FROM pinpoint.changed_since(:'p',
 	VARIADIC (SELECT array_agg('other_' || i) FROM generate_series(1, 1000) AS i));
 
+-- so many channels that most places are set: the place of the database is not
+SELECT pinpoint.position() AS p \gset
+SELECT count(pg_notify('very_many_' || i, '')) FROM generate_series(1, 200000) AS i;
+SELECT cardinality(changed) < 1000 AS not_all FROM pinpoint.changed_since(:'p',
+	VARIADIC (SELECT array_agg('other_' || i) FROM generate_series(1, 1000) AS i));
+
 -- nothing is known: all have changed
 SELECT changed FROM pinpoint.changed_since(NULL, 'never', 'notified');
--- of another system, of another incarnation, from the future
+-- of another system, of another incarnation, from the future, of another database, with
+-- another signature, in the form of version 1.0: not given by this server
 SELECT pinpoint.position() AS p \gset
 SELECT changed FROM pinpoint.changed_since('0000000000000001' || substr(:'p', 17), 'never');
 SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 17) || '0000000000000001' || substr(:'p', 34), 'never');
-SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 34) || '7fffffffffffffff', 'never');
-SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 34) || 'ffffffffffffffff', 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 34) || '7fffffffffffffff' || substr(:'p', 51), 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 34) || 'ffffffffffffffff' || substr(:'p', 51), 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 51) || '00000001' || substr(:'p', 60), 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 60) || translate(right(:'p', 16), '0123456789abcdef', '123456789abcdef0'), 'never');
+SELECT changed FROM pinpoint.changed_since(substr(:'p', 1, 50), 'never');
+-- a number that the counter will reach: a role that notifies on the channel of heartbeats
+-- can choose the text
+SELECT substr(:'p', 1, 34) || lpad(to_hex(('x' || substr(:'p', 35, 16))::bit(64)::bigint + 5), 16, '0') || substr(:'p', 51) AS future \gset
+SELECT count(pg_notify('guessed', i::text)) FROM generate_series(1, 1) AS i;
+DO $$ BEGIN FOR i IN 1 .. 9 LOOP PERFORM pg_notify('fill', i::text); COMMIT; END LOOP; END $$;
+SELECT changed FROM pinpoint.changed_since(:'future', 'guessed');
+SELECT pinpoint.position() AS p \gset
 SELECT changed FROM pinpoint.changed_since(:'p', 'never');
 
 -- what is no position
@@ -65,6 +82,8 @@ SELECT pinpoint.changed_since('0000000000000000-0000000000000000-000000000000000
 \echo :SQLSTATE
 SELECT pinpoint.changed_since(replace('0000000000000000-0000000000000000-0000000000000000', '-', '0'), 'a');
 SELECT pinpoint.changed_since('000000000000000g-0000000000000000-0000000000000000', 'a');
+SELECT pinpoint.changed_since('0000000000000000000000000000000000000000000000000000000000000000000000000000', 'a');
+SELECT pinpoint.changed_since('0000000000000000-0000000000000000-0000000000000000-00000000-000000000000000g', 'a');
 
 -- what are no channels
 SELECT changed FROM pinpoint.changed_since(:'p', VARIADIC '{}');
@@ -117,6 +136,23 @@ COMMIT;
 SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'never');
 DROP TABLE position_check;
 SELECT pinpoint.position() AS p \gset
+
+-- LISTEN is not valid before its transaction has committed: a notification until then
+-- does not arrive, so the channel counts as changed
+BEGIN;
+LISTEN a;
+SAVEPOINT s;
+LISTEN b;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'c');
+ROLLBACK TO s;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'c');
+COMMIT;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'c');
+BEGIN;
+LISTEN a;
+SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b', 'c');
+COMMIT;
+UNLISTEN a;
 
 -- anyone may ask
 CREATE ROLE position_plain;

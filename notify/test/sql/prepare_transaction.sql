@@ -71,4 +71,11 @@ PREPARE TRANSACTION 'pinpoint never listened';
 \echo :SQLSTATE
 ROLLBACK PREPARED 'pinpoint never listened';
 
+-- temporary objects are refused first, as in PostgreSQL
+BEGIN;
+CREATE TEMPORARY TABLE prepare_transaction_temporary ();
+NOTIFY prepared;
+PREPARE TRANSACTION 'pinpoint temporary';
+\echo :SQLSTATE
+
 DROP TABLE prepare_transaction_rows;

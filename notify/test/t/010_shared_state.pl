@@ -94,6 +94,16 @@ is(stat_listener($observer, $steady->pid)->{notifications},
 	scalar @sent, 'with its count of notifications');
 
 $steady->close;
+# The background writer notes the running transactions in the WAL now and then.
+my $lsn = sub { $observer->value('SELECT pg_current_wal_insert_lsn()') };
+ok( wait_until(
+		sub {
+			my $before = $lsn->();
+			$sender->run('NOTIFY nobody_listens');
+			return $lsn->() eq $before;
+		}),
+	'without pinpoint.replicate, a transaction with only NOTIFY writes no WAL');
+
 server_is_clean($observer, 'nothing is left');
 
 # A place in shared memory that was used by many starts afresh.

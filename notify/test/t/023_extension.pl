@@ -84,8 +84,6 @@ my $fresh = contents('fresh');
 cmp_ok(scalar @$fresh, '>', 15, 'a fresh extension has contents');
 ok(scalar(grep { $_ eq 'member schema pinpoint' } @$fresh), 'its schema among them');
 
-# As long as 1.0 is the only version, there is none to update from: this loop begins with
-# the second one.
 foreach my $version (grep { $_ ne $newest } @versions)
 {
 	# The old version of the extension works with the new library.
@@ -149,8 +147,13 @@ $shadow->close;
 $admin->run('CREATE DATABASE early OWNER someone');
 in_database('early', 'CREATE SCHEMA pinpoint', user => 'someone');
 error_is(in_database('early', 'CREATE EXTENSION pg_pinpoint'),
-	'42P06', 'schema "pinpoint" already exists', undef,
-	'a schema that somebody has made before is not taken');
+	'42P06', 'schema "pinpoint" already exists',
+	'Rename the schema with ALTER SCHEMA, or drop it, and execute CREATE EXTENSION again.',
+	'a schema that somebody has made before is not taken, and a hint says what to do');
+is(in_database('early', 'ALTER SCHEMA pinpoint RENAME TO theirs; CREATE EXTENSION pg_pinpoint')->error,
+	undef, 'after that the extension can be created');
+is(in_database('early', q{SELECT count(*) FROM pg_proc WHERE proname = 'pinpoint_check_schema'})->rows->[0][0],
+	0, 'the function that checks is not kept');
 error_is(in_database('fresh', 'DROP SCHEMA pinpoint'),
 	'2BP01', 'cannot drop schema pinpoint because extension pg_pinpoint requires it',
 	undef, 'the schema cannot be dropped by itself');

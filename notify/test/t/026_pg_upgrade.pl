@@ -70,6 +70,10 @@ foreach my $old_preloads (1, 0)
 
 		$old->start;
 		$old->safe_psql('postgres', 'CREATE EXTENSION pg_pinpoint');
+
+		# The label of a watched table can only be restored where the library is loaded.
+		my $watches = $new_preloads && !defined $old_prefix;
+		$old->safe_psql('postgres', q{CREATE TABLE t (id int); SELECT pinpoint.watch('t', 'a')}) if $watches;
 		notifies($old, "$name: before");
 		$old->stop;
 
@@ -83,6 +87,13 @@ foreach my $old_preloads (1, 0)
 
 		$new->start;
 		notifies($new, "$name: after");
+		if ($watches)
+		{
+			my $session = connect_to($new);
+			$session->run('LISTEN a; INSERT INTO t VALUES (1)');
+			is_deeply(all_as_text($session->take_notifications), ['a/'], "$name: a watched table is still watched");
+			$session->close;
+		}
 		$new->stop;
 		preload($new, 1);
 		$new->start;

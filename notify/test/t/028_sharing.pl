@@ -13,8 +13,9 @@ use Test::More;
 
 BEGIN { allow_open_files(1024); }
 
+# Without a waker, nothing is reassigned while a session stays in its transaction.
 my $node = new_node('main', max_connections => 600, init => { allows_streaming => 1 },
-	conf => "synchronous_standby_names = 'nobody'\nsynchronous_commit = local");
+	conf => "pinpoint.waker = off\nsynchronous_standby_names = 'nobody'\nsynchronous_commit = local");
 my ($observer, $sender) = connect_many($node, 2);
 
 # Sessions that share channel c, so many getting each notification.

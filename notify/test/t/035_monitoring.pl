@@ -1,4 +1,4 @@
-# The queries of contrib/monitoring, the README and docs/monitoring.md work for the roles for which they are meant.
+# The queries of contrib/monitoring and docs/monitoring.md work for the roles for which they are meant.
 
 use strict;
 use warnings;
@@ -107,7 +107,7 @@ is_told_apart($metrics->{$_}, 'tag_datname') for qw(pinpoint_listeners pinpoint_
 # ---- the page
 
 my $page    = slurp_file("$root/docs/monitoring.md");
-my ($first) = slurp_file("$root/README.md") =~ /```sql\n(SELECT.*?)```/s;
+my ($first) = $page =~ /```sql\n(SELECT.*?)```/s;
 is_deeply([ sort keys %{ first_row($first) } ], [qw(commits_waiting listeners_at_least queue_usage)], 'the query for any server');
 my @questions = $page =~ /\| `(SELECT .*?)` \|/g;
 cmp_ok(scalar @questions, '>', 4, 'there are questions');

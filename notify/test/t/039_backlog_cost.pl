@@ -1,5 +1,6 @@
-# A listener with a large backlog leaves, is terminated, or is disconnected: the
-# notifications of other sessions arrive meanwhile, all of them and in order.
+# A listener with a large backlog leaves, is terminated, or is disconnected, or a slow
+# commit ends that has held back many: the notifications of other sessions arrive
+# meanwhile, all of them and in order.
 #
 # With PINPOINT_TEST_CAPACITY=full the backlogs are large, and how long a notification of
 # others took is shown, with pg_pinpoint and on a server without it.  bench/costs/run makes a
@@ -11,11 +12,14 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use List::Util qw(max sum);
+use List::Util qw(max);
 use PinpointTest;
 use PostgreSQL::Test::Utils;
+use POSIX ();
 use Test::More;
 use Time::HiRes qw(time);
+
+BEGIN { allow_open_files(2048); }
 
 my $capacity = $ENV{PINPOINT_TEST_CAPACITY} // 'small';
 die "PINPOINT_TEST_CAPACITY is \"small\" or \"full\"\n" if $capacity !~ /^(?:small|full)$/;
@@ -24,6 +28,10 @@ my $batches   = $full ? 2_000_000 : 20_000;    # small ones
 my $megabytes = $full ? 900 : 20;              # of large ones
 my $channels  = $full ? 50_000 : 1_000;
 my $sharers   = $full ? 100 : 10;
+my @held_back = $full ? (100_000, 1_000_000) : (2_000);    # small ones, behind a slow commit
+my $wide      = $full ? 640 : 20;                          # with 64 channels each
+my %listeners = (plain => $full ? 600 : 10, sharing => $full ? 200 : 10);    # on these
+my $dropping  = $full ? 500_000 : 5_000;       # small ones, while a database is dropped
 my ($observer, $sender, $listener, $name, $probes);
 
 # Notifications of others, from their NOTIFY until they arrive, while something else
@@ -164,5 +172,133 @@ foreach my $engine (0, 1)
 	ok(usage_is_zero(), 'its backlog is gone');
 	$node->stop;
 }
+
+# ---- a slow commit ends that has held back many
+
+# Commits wait for a standby that is not there, and those of the slow session only.
+$name = 'pinpoint';
+my $node = new_node('publication',
+	max_connections => 20 + max(values %listeners, $sharers),
+	init            => { allows_streaming => 1 },
+	conf            => "synchronous_standby_names = 'nobody'\nsynchronous_commit = local\npinpoint.queue_memory = 1MB");
+($observer, $sender, $listener) = connect_many($node, 3);
+$listener->run('LISTEN probe');
+$observer->run('CREATE TABLE written (i int)');
+wait_until_commits_wait($node, options => '-c synchronous_commit=on');
+
+# The time of each command NOTIFY of another session, in milliseconds, while a slow commit
+# ends.  (Its notifications arrive after those that were held back.)  $make makes what
+# is held back.
+sub probe_release
+{
+	my ($event, $size, $make) = @_;
+	my $slow = connect_to($node, options => '-c synchronous_commit=on');
+	$slow->send_query(q(BEGIN; INSERT INTO written VALUES (1); NOTIFY probe, 'slow'; COMMIT));
+	wait_until(
+		sub {
+			$observer->value(
+				q(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = ) . $slow->pid);
+		}) or die 'the commit does not wait';
+	$observer->run($make);
+	$observer->run('SELECT pg_cancel_backend(' . $slow->pid . ')');
+	my (@times, $over);
+	do
+	{
+		# One more after the last one was published.
+		$over = @times >= 500 && stat_queue($observer)->{held_back} == 0;
+		my $started = time;
+		$sender->run("NOTIFY probe, '" . scalar(@times) . q('));
+		push @times, 1000 * (time - $started);
+	} until ($over);
+	is($slow->result->error, undef, "$event: the slow commit succeeds");
+	$slow->close;
+	is_deeply(
+		[ map { $_->{payload} } $listener->wait_for(1 + @times) ],
+		[ 'slow', 0 .. $#times ],
+		"$event: notifications of others arrive in order");
+	report($event, $size, [ sort { $a <=> $b } @times ]);
+	return;
+}
+
+# Processes that use all of the processor.
+sub start_load
+{
+	my $parent = $$;
+	my $count = 2 * grep { /^processor/ } split /\n/, slurp_file('/proc/cpuinfo');
+	my @pids;
+	foreach (1 .. $count)
+	{
+		my $pid = fork // die "could not fork: $!";
+		if ($pid == 0)
+		{
+			1 while getppid() == $parent;
+			POSIX::_exit(0);
+		}
+		push @pids, $pid;
+	}
+	return @pids;
+}
+
+sub stop_load
+{
+	foreach my $pid (@_)
+	{
+		kill 'KILL', $pid;
+		waitpid $pid, 0;
+	}
+	return;
+}
+
+foreach my $suffix ('', $full ? '_loaded' : ())
+{
+	my @load = $suffix ? start_load() : ();
+
+	# Small ones, with a listener.
+	foreach my $count (@held_back)
+	{
+		my $reads_later = connect_to($node);
+		$reads_later->run($_) for 'LISTEN held', 'BEGIN';
+		probe_release("release_held_back$suffix", $count,
+			"DO \$\$ BEGIN FOR i IN 1 .. $count LOOP PERFORM pg_notify('held', i::text); COMMIT; END LOOP; END \$\$");
+		$reads_later->close;
+		ok(usage_is_zero(), 'the queue is empty');
+	}
+
+	# Some with 64 channels and many listeners.
+	foreach my $kind (sort keys %listeners)
+	{
+		my @crowd = connect_many($node, $listeners{$kind},
+			options => $kind eq 'sharing' ? '-c pinpoint.shared_channels=wide* -c pinpoint.share_limit=1' : '');
+		my $listen = join ';', map { "LISTEN wide$_" } 1 .. 64;
+		foreach my $session (@crowd)
+		{
+			$session->run($_) for $listen, 'BEGIN';
+		}
+		probe_release("release_wide_$kind$suffix", $listeners{$kind},
+			"DO \$\$ BEGIN FOR i IN 1 .. $wide LOOP PERFORM pg_notify('wide' || j, i::text) FROM generate_series(1, 64) j;"
+			  . ' COMMIT; END LOOP; END $$');
+		$observer->run('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN ('
+			  . join(',', map { $_->pid } @crowd) . ')');
+		ok(usage_is_zero(), 'the queue is empty');
+	}
+
+	# A database is dropped while sessions that share a channel, and its backlog, end.
+	my @crowd = connect_many($node, $sharers, options => '-c pinpoint.shared_channels=* -c pinpoint.share_limit=1');
+	my $stays = connect_to($node, options => '-c pinpoint.shared_channels=* -c pinpoint.share_limit=1');
+	$observer->run('CREATE DATABASE dropped');
+	$_->run('LISTEN backlog') for @crowd, $stays;
+	make_backlog($dropping, 10, @crowd, $stays);
+	$observer->run('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN ('
+		  . join(',', map { $_->pid } @crowd) . ')');
+	my $started = time;
+	$observer->run('DROP DATABASE dropped');
+	my $own = 1000 * (time - $started);
+	report("drop_database$suffix", $dropping, [ probe_while(sub { 1 }, 500) ], own_msec => $own);
+	$stays->close;
+	ok(usage_is_zero(), 'the queue is empty');
+
+	stop_load(@load);
+}
+$node->stop;
 
 done_testing();

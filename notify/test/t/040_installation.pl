@@ -1,5 +1,6 @@
 # What "make install" puts where, and the libraries in another place than the
-# server's, as an extension that is mounted from an image is.
+# server's, as an extension that is mounted from an image is.  A build for another
+# server than that of the objects compiles them again.
 
 use strict;
 use warnings;
@@ -143,6 +144,48 @@ if ($version >= 18)
 	is_deeply([ sort keys %mapped ], [ map { "$lib/$_.so" } sort values %library ],
 		'one copy of each, the one from elsewhere');
 	$session->close;
+}
+
+# ---- objects of another server are not installed
+
+# A compiler that only notes its calls, and another server: the same one, by another description.
+sub write_program
+{
+	my ($name, $text) = @_;
+	append_to_file("$tmp_check/$name", "#!/bin/sh\n$text\n");
+	chmod 0755, "$tmp_check/$name" or die "$name: $!\n";
+	return "$tmp_check/$name";
+}
+my $calls    = "$tmp_check/calls";
+my $compiler = write_program('compiler', <<~"END");
+	while [ "\$1" != -o ]; do shift; done
+	echo "\$2" >>'$calls'
+	: >"\$2"
+	END
+my $other = write_program('other_pg_config', 'pg_config "$@"; [ $# -gt 0 ] || echo "CONFIGURE = other"');
+
+sub compiled
+{
+	my ($part, @arguments) = @_;
+	unlink $calls;
+	run_make($part, 'all', "CC=$compiler", @arguments);
+	return -e $calls ? [ sort split /\n/, slurp_file($calls) ] : [];
+}
+
+foreach my $part (sort keys %library)
+{
+	my @objects = map { substr $_, 1 } grep { /\.o$/ } @{ files_below("$tmp_check/$part") };
+	cmp_ok(scalar @objects, '>=', 5, "there are objects of $library{$part}");
+	is_deeply(compiled($part), [], 'they are compiled once for a server');
+	is_deeply(compiled($part, "PG_CONFIG=$other"), [ sort @objects, "$library{$part}.so" ],
+		'for another server, they are compiled again, and linked');
+	is_deeply(compiled($part, "PG_CONFIG=$other"), [], 'once');
+
+	my $output;
+	ok(!IPC::Run::run([ 'make', '-s', '-C', "$tmp_check/$part", 'PG_CONFIG=/nowhere/pg_config' ], '>&', \$output),
+		'without a server, nothing is built');
+	like($output, qr{there is no PostgreSQL server with development files for PG_CONFIG=/nowhere/pg_config: },
+		'and the message names PG_CONFIG');
 }
 
 done_testing();

@@ -10,7 +10,8 @@ use lib "$FindBin::RealBin/lib";
 use PinpointTest;
 use Test::More;
 
-my $node = new_node('main', max_connections => 150);
+# Without a waker, nothing is reassigned while a session stays in its transaction.
+my $node = new_node('main', max_connections => 150, conf => 'pinpoint.waker = off');
 my ($observer, $sender) = connect_many($node, 2);
 $observer->run("CREATE ROLE $_ LOGIN") for qw(red green blue);
 $observer->run('GRANT red TO blue');

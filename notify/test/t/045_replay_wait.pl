@@ -15,7 +15,7 @@ use Test::More;
 
 my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => "pinpoint.replicate = on\nwal_keep_size = 512MB");
 my $admin   = connect_to($primary);
-$admin->run("CREATE DATABASE $_") for qw(victim0 victim1 victim2 victim3 victim4);
+$admin->run("CREATE DATABASE $_") for qw(victim0 victim1 victim2 victim3 victim4 victim5);
 $primary->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'base', has_streaming => 1);
@@ -58,25 +58,35 @@ my $startup_waits = sub { waits_for($observer, q(backend_type = 'startup')) eq '
 
 # ---- a primary: a client that reads slowly
 
-my $slow = connect_to($primary);
-get_stuck($admin, $slow);
-# far more than the client reads below
-$admin->run(qq(SELECT count(pg_notify('a', i || '$payload')) FROM generate_series(1, 3000) i));
-my $dropper = connect_to($primary);
-$dropper->send_query('DROP DATABASE victim0');
-ok(wait_until(sub { waits_for($admin, 'pid = ' . $dropper->pid) eq 'ProcSignalBarrier' }),
-	'DROP DATABASE waits for a session whose client does not read, as in PostgreSQL');
-my $read = 0;
-ok( wait_until(
-		sub {
-			$slow->read_ahead if waits_for($admin, 'pid = ' . $slow->pid) eq 'ClientWrite' && $read++ < 50;
-			return waits_for($admin, 'pid = ' . $dropper->pid) ne 'ProcSignalBarrier';
-		}),
-	'and goes on as soon as the client reads a part of it');
-is($dropper->result->error, undef, 'it succeeds');
-is(stat_listener($admin, $slow->pid)->{state}, 'reading', 'while the session has still much to send');
-$_->close for $slow, $dropper;
-ok(drops('victim0'), 'the standby has replayed it');
+# The session responds between two notifications, also if pinpoint.fold has collected a
+# megabyte of them.  The client reads half of that, and has read nothing before.
+foreach my $case ([ 'off', 'victim0' ], [ 'on', 'victim5' ])
+{
+	my ($fold, $dbname) = @$case;
+	my $slow = connect_to($primary);
+	$slow->run($_) for "SET pinpoint.fold = $fold", 'LISTEN a';
+
+	# One transaction: between two, the session would for a moment be in another state.
+	$admin->run(qq(SELECT count(pg_notify('a', i || '$payload')) FROM generate_series(1, 3000) i));
+	my $is_stuck = sub { waits_for($admin, 'pid = ' . $slow->pid) eq 'ClientWrite' };
+	wait_until($is_stuck) or die 'the session does not get stuck';
+	my $dropper = connect_to($primary);
+	my $waits = sub { waits_for($admin, 'pid = ' . $dropper->pid) eq 'ProcSignalBarrier' };
+	$dropper->send_query("DROP DATABASE $dbname");
+	ok(wait_until($waits), "fold $fold: DROP DATABASE waits for a session whose client does not read, as in PostgreSQL");
+	my $read = 0;
+	ok( wait_until(
+			sub {
+				$slow->read_ahead if $is_stuck->() && $read++ < 8;
+				return !$waits->();
+			}),
+		'and goes on as soon as the client reads a part of it');
+	is(stat_listener($admin, $slow->pid)->{state}, 'reading', 'while the session has still much to send');
+	$slow->close;
+	is($dropper->result->error, undef, 'it succeeds');
+	$dropper->close;
+	ok(drops($dbname), 'the standby has replayed it');
+}
 
 # ---- a standby: DROP DATABASE
 

@@ -151,11 +151,26 @@ sub held_back { return stat_queue($observer)->{held_back}; }
 	my $other = connect_to($node, %local, dbname => 'other');
 	$other->run('CREATE EXTENSION pg_pinpoint');
 	my $before = position();
-	$other->run('NOTIFY elsewhere; SET pinpoint.enabled = off; NOTIFY elsewhere');
+	my $there  = $other->value('SELECT pinpoint.position()');
+	$other->run('NOTIFY elsewhere');
 	is(changed($before, 'elsewhere'), '', 'a channel of another database is another channel');
-	is( $other->value("SELECT changed FROM pinpoint.changed_since('$before', 'elsewhere', 'x')"),
-		'{elsewhere,x}',
-		'a position is good in all databases');
+	is($other->value("SELECT changed FROM pinpoint.changed_since('$there', 'elsewhere', 'x')"),
+		'{elsewhere}', 'a position is good in its database');
+	is($other->value(q{SELECT changed FROM pinpoint.changed_since('} . position() . q{', 'x')}),
+		'{x}', 'and in no other');
+	$other->run('SET pinpoint.enabled = off; NOTIFY elsewhere');
+	is(changed($before, 'elsewhere'), '', 'the own queue of another database, too');
+	$other->close;
+
+	# A database that takes the place of another one, as when it is restored.
+	$observer->run('CREATE DATABASE beside TEMPLATE other');
+	$observer->run('ALTER DATABASE other RENAME TO earlier');
+	$observer->run('ALTER DATABASE beside RENAME TO other');
+	$other = connect_to($node, %local, dbname => 'other');
+	my $here = $other->value('SELECT pinpoint.position()');
+	is($other->value("SELECT changed FROM pinpoint.changed_since('$there', 'x')"),
+		'{x}', 'a position is unknown in a database that has taken the place of its own');
+	is($other->value("SELECT changed FROM pinpoint.changed_since('$here', 'x')"), '{}', 'which has positions of its own');
 	$other->close;
 }
 

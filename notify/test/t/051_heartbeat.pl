@@ -16,7 +16,7 @@ my %local    = (options => '-c synchronous_commit=local');
 my $observer = connect_to($node, %local);
 my $writer   = connect_to($node, %local);
 my $library  = compile_interference();
-my $form     = qr/^([0-9a-f]{16}-[0-9a-f]{16}-[0-9a-f]{16}) primary$/;
+my $form     = qr/^((?:[0-9a-f]{16}-){3}[0-9a-f]{8}-[0-9a-f]{16}) primary$/;
 
 sub changed
 {

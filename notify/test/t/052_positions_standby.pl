@@ -141,7 +141,7 @@ is_deeply(
 	[ map { $message->{fields}{$_} } qw(C D) ],
 	[
 		'57P01',
-		'This listener may have missed notifications while "pinpoint.replicate" was off, and the next heartbeat would cover them.'
+		'This listener may have missed notifications that were not replicated, and the next heartbeat would cover them.'
 	],
 	'and told why');
 $alive = connect_to($standby);
@@ -180,8 +180,8 @@ $other->close;
 my $beats = connect_to($standby);
 $beats->run('LISTEN pinpoint_heartbeat; LISTEN "Pinpoint_heartbeat"; LISTEN a');
 my ($heartbeat) = $beats->wait_for(1);
-like($heartbeat->{payload}, qr/^[0-9a-f-]{50} standby$/, 'a standby has a heartbeat');
-is(substr($heartbeat->{payload}, 0, 50), position(), 'with its own position');
+like($heartbeat->{payload}, qr/^[0-9a-f-]{76} standby$/, 'a standby has a heartbeat');
+is(substr($heartbeat->{payload}, 0, 76), position(), 'with its own position');
 $writer->run(q{SELECT emit(convert_to(E'1 1 1 1 40 0\npinpoint_heartbeat\n0\tforged\n', 'UTF8'))});
 catch_up();
 my @told;

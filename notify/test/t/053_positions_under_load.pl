@@ -58,7 +58,7 @@ my $all_channels = join ', ', map { "'c$_'" } 1 .. CHANNELS;
 sub new_client
 {
 	my ($node) = @_;
-	return { session => connect_to($node), position => undef, copy => {}, read => 0, asked => 0 };
+	return { session => connect_to($node), position => undef, copy => {}, read => 0 };
 }
 
 # Ask, and read again what has changed.
@@ -68,7 +68,6 @@ sub look
 	my $position = defined $client->{position} ? "'$client->{position}'" : 'NULL';
 	my ($changed, $next) = @{ $client->{session}->run(
 		"SELECT array_to_string(changed, ','), position FROM pinpoint.changed_since($position, VARIADIC ARRAY[$all_channels])")->rows->[0] };
-	$client->{asked}++;
 	if ($changed ne '')
 	{
 		my @rows = @{ $client->{session}->run(
@@ -114,19 +113,40 @@ sub run_round
 	return;
 }
 
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
+my $asks = connect_to($standby);
+ok( wait_until(
+		sub {
+			my $position = $asks->value('SELECT pinpoint.position()');
+			return $asks->value("SELECT changed FROM pinpoint.changed_since('$position', 'c1')") eq '{}';
+		}),
+	'the standby knows that the primary replicates');
+$asks->close;
 my $on_primary = new_client($primary);
 my $on_standby = new_client($standby);
+my $few = 0;
 foreach my $round (1 .. $rounds)
 {
 	run_round($primary, [ $on_primary, $on_standby ], 60);
+
+	# How many channels change between two looks under load depends on the machine.
+	my @channels = map { 'c' . (1 + int rand CHANNELS) } 1 .. 3;
+	$admin->run("UPDATE items SET value = value + 1 WHERE channel = '$_'; NOTIFY $_") foreach @channels;
+	$few += @channels;
+	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
+	foreach my $client ($on_primary, $on_standby)
+	{
+		my $before = $client->{read};
+		look($client);
+		$client->{read_of_few} += $client->{read} - $before;
+	}
 	is_deeply(differences($on_primary), [], "round $round: the copy of the client on the primary is right");
 	is_deeply(differences($on_standby), [], "round $round: and that of the one on the standby");
 }
 foreach my $client ($on_primary, $on_standby)
 {
-	cmp_ok($client->{read}, '<', $client->{asked} * CHANNELS / 2,
-		'what a client has read is much less than everything each time')
-	  or diag("$client->{read} rows, $client->{asked} times");
+	# Channels can share a place.
+	cmp_ok($client->{read_of_few}, '<', 2 * $few, "where $few channels have changed, a client does not read many");
 }
 
 # ---- the standby is promoted; what the primary commits from then on is lost

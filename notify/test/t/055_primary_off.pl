@@ -49,7 +49,7 @@ $next->promote;
 $standby->reload;
 $writer = connect_to($next);
 my $unreplicated =
-  'This listener may have missed notifications while "pinpoint.replicate" was off, and the next heartbeat would cover them.';
+  'This listener may have missed notifications that were not replicated, and the next heartbeat would cover them.';
 
 # What comes next to a session: the reason why it is disconnected, if that is it.
 sub next_is

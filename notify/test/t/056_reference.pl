@@ -91,11 +91,11 @@ is_deeply([ sort @functions ], sorted_values_of(q(
 	SELECT concat_ws(' | ',
 	                 format('%s.%s(%s)', pronamespace::regnamespace, proname,
 	                        array_to_string(ARRAY(
-	                            SELECT CASE mode WHEN 'v' THEN 'VARIADIC ' ELSE '' END || quote_ident(name) || ' ' || format_type(type, NULL)
+	                            SELECT CASE mode WHEN 'v' THEN 'VARIADIC ' WHEN 'b' THEN 'INOUT ' ELSE '' END || quote_ident(name) || ' ' || format_type(type, NULL)
 	                              FROM unnest(coalesce(proallargtypes, proargtypes::oid[]), proargnames, proargmodes)
 	                                   WITH ORDINALITY AS a (type, name, mode, n)
-	                             WHERE mode IS NULL OR mode IN ('i', 'v') ORDER BY n), ', ')),
-	                 pg_get_function_result(p.oid),
+	                             WHERE mode IS NULL OR mode IN ('i', 'v', 'b') ORDER BY n), ', ')),
+	                 CASE prokind WHEN 'p' THEN 'procedure' ELSE pg_get_function_result(p.oid) END,
 	                 coalesce((SELECT string_agg(CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, ', ')
 	                             FROM aclexplode(coalesce(proacl, acldefault('f', proowner))) WHERE grantee <> proowner), 'superuser'))
 	  FROM pg_proc AS p

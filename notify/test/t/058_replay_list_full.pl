@@ -62,8 +62,13 @@ $admin->run('INSERT INTO rows VALUES (2)');
 catch_up();
 is($client->value('SELECT array_agg(i) FROM rows'), '{2}', 'a transaction has written its message, and is not visible');
 is($listener->query('SELECT 1')->error, undef, 'it disconnects nobody yet');
-my $position = $client->value('SELECT pinpoint.position()');
-is(changed($position, 'a', 'never'), '', 'and nothing has changed');
+my $position;
+ok( wait_until(
+		sub {
+			$position = $client->value('SELECT pinpoint.position()');
+			return changed($position, 'a', 'never') eq '';
+		}),
+	'the standby knows that the primary replicates, and nothing has changed');
 
 open_gate();
 is($notifies->result->error, undef, 'it commits');

@@ -29,7 +29,8 @@ pub async fn terminate_listeners(shared: Arc<Shared>, listeners: u32) -> Result<
         if let Some(pid) = shared.listener(listener)
             && !shared.stays(listener)
         {
-            shared.terminate_listener(listener, pid).await;
+            let standby = shared.standby_of(listener);
+            shared.terminate_on(standby, pid).await;
             shared.tally().terminated_listeners += 1;
         }
     }

@@ -8,6 +8,7 @@
 //! The copy itself is kept by the checker: this only tells what the client was told, what
 //! it read, and what it received.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::checker::finding::{Finding, error_text};
 use crate::checker::record::{Last, PositionEvent, Since};
 use crate::sessions::listener_session::End;
 use crate::sessions::run_state::{Shared, Standby, is_lost, within};
-use crate::workload::identity::{Channel, parse_payload};
+use crate::workload::identity::{Channel, WATCHED_TABLES, parse_payload};
 use crate::workload::random_for;
 
 /// Of the random sequences, beside those of the listeners.
@@ -38,7 +39,8 @@ pub const DO_NOT_WAIT_FOR_ME: &str = "SET application_name = 'onlooker'";
 
 /// Of writers whose client has gone, some may still commit.
 const STILL_ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity \
-     WHERE backend_type = 'client backend' AND state = 'active' AND application_name = ''";
+     WHERE backend_type = 'client backend' AND state = 'active' \
+         AND application_name <> 'onlooker'";
 
 /// Asks until told to stop, and once more when all others have gone.
 pub async fn run(
@@ -51,15 +53,17 @@ pub async fn run(
     // Those of the fences are quiet, so that there is something to be unchanged.
     let busy = (0..shared.workload.channels).map(Channel);
     let quiet = (0..listeners).map(Channel::of_fence);
-    let mut channels: Vec<Channel> = busy.chain(quiet).collect();
+    let watched = (0..WATCHED_TABLES).map(Channel::of_watched);
+    let mut channels: Vec<Channel> = busy.chain(quiet).chain(watched).collect();
     channels.retain(|&channel| channel == Channel(0) || rng.random_ratio(1, 2));
     let mut client = PositionClient {
         who: format!("position client {number}"),
-        standby: shared.standby_of(number),
+        standby: shared.standby_of_client(number),
         shared: &shared,
         number,
         rng,
         channels,
+        notified: BTreeSet::new(),
         position: "NULL".to_owned(),
         since: Since::Start,
         events,
@@ -86,6 +90,9 @@ struct PositionClient<'a> {
     who: String,
     rng: ChaCha8Rng,
     channels: Vec<Channel>,
+    /// Channels of watched tables: what was received does not tell what to keep, so they
+    /// are read again.
+    notified: BTreeSet<Channel>,
     /// A literal.
     position: String,
     since: Since,
@@ -225,7 +232,8 @@ impl PositionClient<'_> {
             tokio::time::sleep(delay).await;
             shared.tally().cut_clients += 1;
             if is_terminated {
-                shared.terminate_listener(number, pid).await;
+                let standby = shared.standby_of_client(number);
+                shared.terminate_on(standby, pid).await;
             } else {
                 shared.end(pid);
                 driver.abort();
@@ -260,7 +268,10 @@ impl PositionClient<'_> {
         };
         let named = answer[0].split(',').filter(|name| !name.is_empty());
         let named: Option<Vec<Channel>> = named.map(Channel::parse).collect();
-        let changed = named.ok_or_else(unexpected)?;
+        let mut changed = named.ok_or_else(unexpected)?;
+        changed.extend(&self.notified);
+        changed.sort();
+        changed.dedup();
         let position = format!("'{}'", answer[1]);
         let mut unchanged = self.channels.clone();
         unchanged.retain(|channel| !changed.contains(channel));
@@ -279,6 +290,7 @@ impl PositionClient<'_> {
             let last = self.read(session, &changed).await?;
             let channels = changed;
             self.add(PositionEvent::Read { channels, last });
+            self.notified.clear();
         }
         self.position = position;
         self.since = Since::Answer;
@@ -337,8 +349,9 @@ impl PositionClient<'_> {
     }
 
     /// Listeners look after what is wrong with it.
-    fn receive(&self, notification: &Notification) {
+    fn receive(&mut self, notification: &Notification) {
         let channel = Channel::parse(notification.channel());
+        self.notified.extend(channel.filter(|c| c.is_of_watched()));
         let key = parse_payload(notification.payload()).filter(|key| key.has_row);
         if let (Some(channel), Some(key)) = (channel, key) {
             self.add(PositionEvent::Received { channel, key });
@@ -356,7 +369,9 @@ impl PositionClient<'_> {
             Ok(messages) => Ok(messages.iter().filter_map(columns).collect()),
             Err(error) if is_lost(&error) => {
                 let standby = self.standby;
-                let is_stopped = standby.is_some_and(|s| s.may_have_ended(session.stops));
+                let is_stopped = standby.is_some_and(|s| {
+                    self.shared.switches_replication || s.may_have_ended(session.stops)
+                });
                 if is_stopped || self.shared.is_ended(session.pid) {
                     return Err(End::Lost);
                 }

@@ -14,6 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, SimpleQuer
 
 use crate::checker::finding::{Finding, error_text};
 use crate::checker::record::{Clock, Fate, Moment, Outcome, WriterSession};
+use crate::options::Plan;
 use crate::workload::Workload;
 use crate::workload::identity::{Channel, Introduction, Key, min_length};
 use crate::workload::unit_of_work::{Notification, Transaction};
@@ -49,6 +50,14 @@ pub struct Tally {
     pub promoted_listeners: u64,
     /// Rows that listeners looked for when they were told of them.
     pub rows_seen: u64,
+    /// Transactions that changed a watched table.
+    pub watched_changes: u64,
+    /// Times that replication was switched off and on,
+    pub switches: u64,
+    /// transactions of writers that did not replicate,
+    pub unreplicated: u64,
+    /// and heartbeats that were forged.
+    pub forged: u64,
     /// Heartbeats that position clients received,
     pub heartbeats: u64,
     /// and their connections that were cut.
@@ -150,6 +159,9 @@ pub struct Shared {
     pub timeout: Duration,
     /// Listeners share channels. The first one stays until all others have gone.
     pub has_sharing: bool,
+    /// Some transactions are not replicated. The server ends sessions on the standby that
+    /// may have missed notifications, so only position clients are there.
+    pub switches_replication: bool,
     is_stopping: AtomicBool,
     /// All have gone but the position clients.
     is_quiet: AtomicBool,
@@ -175,9 +187,7 @@ impl Shared {
         config: Config,
         standby: Option<Standby>,
         workload: Workload,
-        timeout: Duration,
-        listeners: u32,
-        has_sharing: bool,
+        plan: &Plan,
         signaller: Client,
     ) -> Self {
         Self {
@@ -185,13 +195,14 @@ impl Shared {
             standby,
             workload,
             clock: Clock::start(),
-            timeout,
-            has_sharing,
+            timeout: plan.timeout,
+            has_sharing: plan.sharing,
+            switches_replication: plan.switch_replication,
             is_stopping: AtomicBool::new(false),
             is_quiet: AtomicBool::new(false),
             news: Mutex::default(),
             tally: Mutex::default(),
-            listeners: Mutex::new(vec![None; listeners as usize]),
+            listeners: Mutex::new(vec![None; plan.listeners as usize]),
             gone: AtomicU32::new(0),
             ended: Mutex::default(),
             signaller,
@@ -239,7 +250,8 @@ impl Shared {
         });
     }
 
-    /// The same of a row and a notification that were sent for a listener, and committed.
+    /// The same of a row and a notification that were sent for a listener, and committed, or
+    /// of a row and a change of a watched table.
     pub fn add_sent(&self, key: Key, channel: Channel, started: Moment) {
         self.push_outcome(Outcome {
             id: key.transaction,
@@ -278,9 +290,15 @@ impl Shared {
         lock(&self.listeners)[listener as usize]
     }
 
-    /// The standby, if that is where this listener, or position client, is.
+    /// The standby, if that is where this listener is.
     pub fn standby_of(&self, listener: u32) -> Option<&Standby> {
-        self.standby.as_ref().filter(|_| listener % 2 == 1)
+        self.standby_of_client(listener)
+            .filter(|_| !self.switches_replication)
+    }
+
+    /// The same of a position client.
+    pub fn standby_of_client(&self, client: u32) -> Option<&Standby> {
+        self.standby.as_ref().filter(|_| client % 2 == 1)
     }
 
     /// Whether this listener stays until all others have gone.
@@ -312,8 +330,9 @@ impl Shared {
         lock(&self.ended).remove(&pid);
     }
 
-    pub async fn terminate_listener(&self, listener: u32, pid: i32) {
-        match self.standby_of(listener) {
+    /// Terminates a session on the standby, or else on the primary.
+    pub async fn terminate_on(&self, standby: Option<&Standby>, pid: i32) {
+        match standby {
             Some(standby) => {
                 self.end(pid);
                 let sql = format!("SELECT pg_terminate_backend({pid})");

@@ -1,6 +1,8 @@
 //! The tables, triggers and procedures that the torture works on.
 
-use crate::workload::identity::{FENCE_BASE, FILLER, Introduction};
+use crate::workload::identity::{
+    Channel, FENCE_BASE, FILLER, Introduction, WATCHED_BASE, WATCHED_TABLES,
+};
 
 /// The replication slot that tells the true order of commits.
 pub const SLOT: &str = "pinpoint_torture";
@@ -86,7 +88,9 @@ LANGUAGE sql STABLE AS $$
     FROM unnest(channels) AS c,
         (SELECT generate_series(0, {last_writer})
          UNION ALL
-         SELECT generate_series({FENCE_BASE}, {FENCE_BASE} + {last_listener})) AS writers (w),
+         SELECT generate_series({FENCE_BASE}, {FENCE_BASE} + {last_listener})
+         UNION ALL
+         SELECT generate_series({WATCHED_BASE}, {WATCHED_BASE} + {last_table})) AS writers (w),
         LATERAL (SELECT event.transaction FROM event
                  WHERE event.channel = c AND event.writer = w
                  ORDER BY event.transaction DESC LIMIT 1) AS last
@@ -149,13 +153,61 @@ $$;
 CREATE UNLOGGED TABLE account (writer integer PRIMARY KEY, value integer NOT NULL);
 INSERT INTO account SELECT writer, 0 FROM generate_series(0, {last_writer}) AS writer;
 
+-- A call that pg_pinpoint does not replace, so that it may be on any channel.
+CREATE UNLOGGED TABLE forged (
+    heartbeat text CHECK (pg_notify('pinpoint_heartbeat', heartbeat)::text = '')
+);
+
 CREATE UNLOGGED TABLE positive (value integer CHECK (value > 0));
 
 CREATE UNLOGGED TABLE unique_later (value integer UNIQUE DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO unique_later SELECT generate_series(0, {last_writer});
 ",
         last_writer = writers - 1,
-        last_listener = listeners - 1
+        last_listener = listeners - 1,
+        last_table = WATCHED_TABLES - 1
+    )
+}
+
+/// The watched tables, each of them with a partition for the row that is always there, one for
+/// other rows, and a table with a trigger that changes it. What has rows is unlogged.
+pub fn watch_tables() -> String {
+    let mut sql = "
+CREATE FUNCTION change_watched() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('INSERT INTO %I VALUES ($1)', TG_ARGV[0]) USING NEW.value;
+    RETURN NULL;
+END
+$$;
+"
+    .to_owned();
+    for name in (0..WATCHED_TABLES).map(Channel::of_watched) {
+        sql.push_str(&format!(
+            "
+CREATE TABLE {name} (value integer, version integer DEFAULT 0) PARTITION BY LIST (value);
+CREATE UNLOGGED TABLE kept_of_{name} PARTITION OF {name} FOR VALUES IN (0);
+INSERT INTO {name} VALUES (0);
+CREATE UNLOGGED TABLE part_of_{name} PARTITION OF {name} DEFAULT;
+CREATE UNLOGGED TABLE source_of_{name} (value integer);
+CREATE TRIGGER change AFTER INSERT ON source_of_{name}
+    FOR EACH ROW EXECUTE FUNCTION change_watched('{name}');
+SELECT pinpoint.watch('{name}');
+"
+        ));
+    }
+    sql
+}
+
+/// Sends a heartbeat with a position that the server has not given: its counter is
+/// `ahead` of that of the current position. The counter has 16 digits, from the 35th on.
+pub fn forge_heartbeat(ahead: u32) -> String {
+    format!(
+        "INSERT INTO forged \
+         SELECT overlay(position PLACING lpad(to_hex(counter + {ahead}), 16, '0') FROM 35) \
+             || ' primary' \
+         FROM pinpoint.position() AS position, \
+             LATERAL (SELECT ('x' || substr(position, 35, 16))::bit(64)::bigint) AS c (counter)"
     )
 }
 

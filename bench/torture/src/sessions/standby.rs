@@ -19,9 +19,17 @@ const OF_STANDBY: u32 = 2;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A run does not end before it has been restarted that often, in each of these ways.
-pub const RESTARTS: u64 = SHUTDOWNS.len() as u64;
+/// It is restarted in these ways in turn.
 const SHUTDOWNS: [Shutdown; 2] = [Shutdown::Fast, Shutdown::Immediate];
+
+/// A run does not end before it has been restarted that often.
+pub fn restarts(shared: &Shared) -> u64 {
+    match shared.switches_replication {
+        // At any time before and after a switch.
+        true => 5,
+        false => SHUTDOWNS.len() as u64,
+    }
+}
 
 /// Until all is done: the standby is promoted when the run stops.
 pub async fn run(
@@ -34,9 +42,10 @@ pub async fn run(
         return Ok(());
     };
     let started = Instant::now();
-    let mut shutdowns = (1..)
-        .zip(SHUTDOWNS)
-        .map(|(third, how)| (started + duration * third / 3, how))
+    let restarts = restarts(&shared) as u32;
+    let mut shutdowns = (1..=restarts)
+        .zip(SHUTDOWNS.into_iter().cycle())
+        .map(|(part, how)| (started + duration * part / (restarts + 1), how))
         .peekable();
     let mut rng = random_for(shared.workload.seed, 0, OF_STANDBY);
     while !shared.is_stopping() {

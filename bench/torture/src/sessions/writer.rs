@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::RngExt;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::checker::finding::{Finding, error_text, shorten};
@@ -10,12 +11,21 @@ use crate::checker::record::{Fate, Moment, WriterSession};
 use crate::sessions::run_state::{Connected, Shared, is_accepted, is_lost, within};
 use crate::sessions::writer_sql;
 use crate::workload::identity::Introduction;
+use crate::workload::random_for;
 use crate::workload::unit_of_work::{Disturbance, DisturbanceKind, End, Form, Unit};
+
+/// Of the random sequences, beside those of the listeners and position clients. The work
+/// itself has its own.
+const OF_WRITERS: u32 = 1 << 29;
+
+/// One unit of work in so many is not replicated, if replication is switched.
+const UNREPLICATED: u32 = 400;
 
 /// Works until told to stop.
 pub async fn run(shared: Arc<Shared>, writer: u32) -> Result<(), Finding> {
     let who = format!("writer {writer}");
     let mut session: Option<Connected> = None;
+    let mut rng = random_for(shared.workload.seed, OF_WRITERS, writer);
     for number in 0.. {
         if shared.is_stopping() {
             break;
@@ -33,11 +43,33 @@ pub async fn run(shared: Arc<Shared>, writer: u32) -> Result<(), Finding> {
                 connected
             }
         };
+        let is_replicated = !shared.switches_replication || !rng.random_ratio(1, UNREPLICATED);
+        if !is_replicated {
+            shared.tally().unreplicated += 1;
+            set(&shared, &who, &connected, "SET pinpoint.replicate = off").await?;
+        }
         if play(&shared, &who, &connected, &unit).await? {
+            if !is_replicated {
+                set(&shared, &who, &connected, "RESET pinpoint.replicate").await?;
+            }
             session = Some(connected);
         }
     }
     Ok(())
+}
+
+/// A setting. The session may be disturbed late.
+async fn set(shared: &Shared, who: &str, connected: &Connected, sql: &str) -> Result<(), Finding> {
+    loop {
+        let answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
+        match answer {
+            Ok(_) => return Ok(()),
+            // Then the work fails as well, and that is looked at.
+            Err(error) if is_lost(&error) => return Ok(()),
+            Err(error) if is_accepted(&error) => {}
+            Err(error) => return Err(Finding::unexpected_error(who, sql, &error)),
+        }
+    }
 }
 
 /// Does one unit of work, and notes what became of it. Returns whether the

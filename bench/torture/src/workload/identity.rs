@@ -16,6 +16,13 @@ pub const FILLER: &str = "0123456789abcdef";
 /// one of both, for its fences.
 pub const FENCE_BASE: u32 = 1000;
 
+/// Writers and channels from this number on belong to the watched tables: each has one of
+/// both.
+pub const WATCHED_BASE: u32 = 2000;
+
+/// So many tables are watched.
+pub const WATCHED_TABLES: u32 = 3;
+
 /// A position in the WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Lsn(pub u64);
@@ -45,7 +52,8 @@ pub struct TransactionId {
 }
 
 impl TransactionId {
-    /// Whether it is a fence, or something else that belongs to a listener.
+    /// Whether it is a fence, or something else that belongs to a listener, or changes a
+    /// watched table.
     pub fn is_of_listener(self) -> bool {
         self.writer >= FENCE_BASE
     }
@@ -53,6 +61,9 @@ impl TransactionId {
 
 impl fmt::Display for TransactionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(table) = self.writer.checked_sub(WATCHED_BASE) {
+            return write!(f, "change {} of watched table {table}", self.number);
+        }
         match self.writer.checked_sub(FENCE_BASE) {
             Some(listener) => write!(f, "fence {} of listener {listener}", self.number),
             None => write!(f, "writer {} transaction {}", self.writer, self.number),
@@ -98,10 +109,23 @@ impl Channel {
         Self(FENCE_BASE + listener)
     }
 
+    pub fn of_watched(table: u32) -> Self {
+        Self(WATCHED_BASE + table)
+    }
+
+    /// Its notifications are without payload.
+    pub fn is_of_watched(self) -> bool {
+        self.0 >= WATCHED_BASE
+    }
+
     pub fn parse(name: &str) -> Option<Self> {
-        let number = match name.strip_prefix("fence_") {
-            Some(listener) => FENCE_BASE.checked_add(listener.parse().ok()?)?,
-            None => name.strip_prefix('c')?.parse().ok()?,
+        let based = |base: u32, number: &str| base.checked_add(number.parse().ok()?);
+        let number = if let Some(table) = name.strip_prefix("watched_") {
+            based(WATCHED_BASE, table)?
+        } else if let Some(listener) = name.strip_prefix("fence_") {
+            based(FENCE_BASE, listener)?
+        } else {
+            name.strip_prefix('c')?.parse().ok()?
         };
         let channel = Self(number);
         (channel.to_string() == name).then_some(channel)
@@ -110,6 +134,9 @@ impl Channel {
 
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(table) = self.0.checked_sub(WATCHED_BASE) {
+            return write!(f, "watched_{table}");
+        }
         match self.0.checked_sub(FENCE_BASE) {
             Some(listener) => write!(f, "fence_{listener}"),
             None => write!(f, "c{}", self.0),
@@ -212,10 +239,16 @@ mod tests {
 
     #[test]
     fn channels_have_names() {
-        for channel in [Channel(0), Channel(12), Channel::of_fence(3)] {
+        for channel in [
+            Channel(0),
+            Channel(12),
+            Channel::of_fence(3),
+            Channel::of_watched(1),
+        ] {
             assert_eq!(Channel::parse(&channel.to_string()), Some(channel));
         }
         assert_eq!(Channel::of_fence(3).to_string(), "fence_3");
+        assert_eq!(Channel::of_watched(1).to_string(), "watched_1");
         for name in ["", "c", "c01", "d1", "fence_", "fence_-1", "c1000"] {
             assert_eq!(Channel::parse(name), None, "{name}");
         }

@@ -1,0 +1,166 @@
+//! Changes of the watched tables. A row of `event` on the channel of the table goes with each
+//! change, in the same (sub)transaction, but no notification: pg_pinpoint sends that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::ChaCha8Rng;
+
+use crate::checker::finding::Finding;
+use crate::sessions::run_state::{Connected, Shared, is_accepted, within};
+use crate::workload::identity::{Channel, Key, TransactionId, WATCHED_BASE};
+use crate::workload::random_for;
+
+/// Of the random sequences, beside those of the listeners and position clients.
+const OF_WATCHED: u32 = 1 << 28;
+
+/// Changes a table until told to stop. Nobody else does.
+pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
+    let channel = Channel::of_watched(table);
+    let who = format!("writer of {channel}");
+    let mut rng = random_for(shared.workload.seed, OF_WATCHED, table);
+    let connected = shared.connect(&who).await?;
+    // A standby replays COMMIT PREPARED before the notification, which is in a transaction of
+    // its own. In between, the rows are visible, and the channel counts as unchanged.
+    let may_prepare = shared.standby.is_none();
+    for number in 0.. {
+        if shared.is_stopping() {
+            break;
+        }
+        let key = Key {
+            transaction: TransactionId {
+                writer: WATCHED_BASE + table,
+                number,
+            },
+            index: 0,
+            has_row: true,
+        };
+        let started = shared.clock.now();
+        let messages = messages(&mut rng, key, channel, may_prepare);
+        if play(&shared, &who, &connected, channel, &messages).await?
+            && messages.iter().any(|sql| sql.starts_with("COMMIT"))
+        {
+            shared.add_sent(key, channel, started);
+            shared.tally().watched_changes += 1;
+        }
+        let milliseconds = match rng.random_range(0..4) {
+            0 => 0,
+            1 => rng.random_range(0..=20),
+            _ => rng.random_range(20..=200),
+        };
+        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+    }
+    Ok(())
+}
+
+/// One transaction, as messages that go to the server one by one. Whether it commits, its
+/// last message tells.
+fn messages(rng: &mut ChaCha8Rng, key: Key, channel: Channel, may_prepare: bool) -> Vec<String> {
+    let undone = "INSERT INTO event VALUES (-1, 0, 0, 0, 0)";
+    let TransactionId { writer, number } = key.transaction;
+    let row = format!(
+        "INSERT INTO event VALUES ({writer}, {number}, {}, {}, 0)",
+        key.index, channel.0
+    );
+    let mut messages = vec!["BEGIN".to_owned()];
+    if rng.random_ratio(1, 3) {
+        let change = change(rng, channel);
+        messages.push(format!("SAVEPOINT undone; {undone}; {change}"));
+        messages.push("ROLLBACK TO undone".to_owned());
+    }
+    let change = change(rng, channel);
+    match rng.random_range(0..3) {
+        0 => messages.push(format!("{change}; {row}")),
+        1 => messages.push(format!("SAVEPOINT kept; {change}; {row}; RELEASE kept")),
+        _ => messages.push(format!("SAVEPOINT a; {row}; SAVEPOINT b; {change}")),
+    }
+    if rng.random_ratio(1, 5) && may_prepare {
+        let verb = if rng.random_ratio(1, 4) {
+            "ROLLBACK"
+        } else {
+            "COMMIT"
+        };
+        messages.push(format!("PREPARE TRANSACTION '{channel}'"));
+        messages.push(format!("SELECT pg_sleep({})", rng.random_range(0.0..0.1)));
+        messages.push(format!("{verb} PREPARED '{channel}'"));
+    } else {
+        let verb = if rng.random_ratio(1, 5) {
+            "ROLLBACK"
+        } else {
+            "COMMIT"
+        };
+        messages.push(verb.to_owned());
+    }
+    messages
+}
+
+/// Statements that change rows, whatever the table has. Only the row with 0 is always there.
+fn change(rng: &mut ChaCha8Rng, table: Channel) -> String {
+    match rng.random_range(0..8) {
+        0 => format!("INSERT INTO {table} VALUES (1)"),
+        1 => format!("INSERT INTO part_of_{table} VALUES (1)"),
+        2 => format!("INSERT INTO source_of_{table} VALUES (1)"),
+        3 => format!("COPY {table} (value) FROM PROGRAM 'echo 1'"),
+        4 => format!("TRUNCATE part_of_{table}"),
+        5 => format!("UPDATE {table} SET version = version + 1 WHERE value = 0"),
+        6 => format!("INSERT INTO {table} VALUES (1); DELETE FROM {table} WHERE value = 1"),
+        _ => format!("INSERT INTO {table} SELECT generate_series(1, 100)"),
+    }
+}
+
+/// Returns whether it was done to the end.
+async fn play(
+    shared: &Shared,
+    who: &str,
+    connected: &Connected,
+    channel: Channel,
+    messages: &[String],
+) -> Result<bool, Finding> {
+    for sql in messages {
+        let answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
+        match answer {
+            Ok(_) => {}
+            Err(error) if is_accepted(&error) => {
+                for sql in ["ROLLBACK", &format!("ROLLBACK PREPARED '{channel}'")] {
+                    let answer = connected.client.simple_query(sql);
+                    // There may be nothing to roll back.
+                    let _ = within(shared, who, sql, answer).await?;
+                }
+                return Ok(false);
+            }
+            Err(error) => return Err(Finding::unexpected_error(who, sql, &error)),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_goes_with_what_commits() {
+        let mut rng = random_for(1, OF_WATCHED, 0);
+        let key = Key {
+            transaction: TransactionId {
+                writer: WATCHED_BASE,
+                number: 7,
+            },
+            index: 0,
+            has_row: true,
+        };
+        let row = "INSERT INTO event VALUES (2000, 7, 0, 2000, 0)";
+        let mut ends = [0; 4];
+        for _ in 0..500 {
+            let messages = messages(&mut rng, key, Channel::of_watched(0), true);
+            let with_row = messages.iter().filter(|sql| sql.contains(row));
+            assert_eq!(with_row.count(), 1, "{messages:?}");
+            let last = messages.last().unwrap();
+            let kinds = ["COMMIT", "ROLLBACK", "COMMIT P", "ROLLBACK P"];
+            let kind = kinds.iter().rposition(|kind| last.starts_with(kind));
+            ends[kind.unwrap()] += 1;
+        }
+        assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+    }
+}

@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * own_queue.c
+ *		Detects transactions that use PostgreSQL's own queue.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+
+#include "base/compat.h"
+#include "base/transaction.h"
+#include "commit/own_queue.h"
+
+/*
+ * Before the commit: will this transaction use PostgreSQL's own queue?
+ *
+ * has_actions: it has executed LISTEN or UNLISTEN.
+ *
+ * PostgreSQL's list of pending notifications is private.  But the function
+ * that it calls before PREPARE TRANSACTION raises an error if there are any,
+ * and has no other effect.  It also raises one for LISTEN and UNLISTEN.
+ * Therefore, in a transaction with has_actions, only notifications are found
+ * that have passed through this library: NOTIFY, and calls of pg_notify() that
+ * are replaced.  Others are found in neither case if another library sends
+ * them in a pre-commit callback that is executed later.
+ */
+bool
+pinpoint_own_queue_will_be_used(bool has_actions)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
+	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	volatile bool result = false;
+
+	if (PinpointMyTransaction.uses_own_queue)
+		return true;
+
+	/* With ExitOnAnyError, no user code is executed, and errors are FATAL. */
+	if (has_actions || ExitOnAnyError)
+		return false;
+
+	PG_TRY();
+	{
+		/* No callback has anything to add to an error that nobody sees. */
+		error_context_stack = NULL;
+		AtPrepare_Notify();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(oldcontext);
+		FlushErrorState();
+		InterruptHoldoffCount = holdoff;
+		QueryCancelHoldoffCount = cancel_holdoff;
+		result = true;
+	}
+	PG_END_TRY();
+	return result;
+}
+
+/*
+ * After the commit: has the transaction used PostgreSQL's own queue?  If so,
+ * it has an XID and a lock on "database 0", which it still holds, and which is
+ * used for nothing else: see PreCommit_Notify().
+ *
+ * Most transactions have no lock in the partition of this one, so they need no
+ * look-up.  The list of the partition is read without its lock: only this
+ * process removes its own locks from it, and it is not removing any now.  So
+ * if it has the lock, the list is not empty.
+ */
+bool
+pinpoint_own_queue_was_used(void)
+{
+	static int	partition = -1;
+	LOCKTAG		tag;
+
+	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		return false;
+	if (unlikely(partition < 0))
+	{
+		SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
+		partition = LockHashPartition(LockTagHashCode(&tag));
+	}
+	if (PINPOINT_NO_LOCKS_IN_PARTITION(partition))
+		return false;
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
+	return PINPOINT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock);
+}

@@ -1,0 +1,244 @@
+/*-------------------------------------------------------------------------
+ *
+ * position_text.c
+ *		The text of a position.
+ *
+ * It has five hexadecimal numbers, with hyphens in between:
+ *
+ *	system identifier
+ *	incarnation		a random number that is chosen when the shared memory is
+ *					created
+ *	counter			see positions.c
+ *	database		its OID
+ *	signature		a keyed hash value of the text before it
+ *
+ * A position is valid only in its database, on the server that returned it, until the
+ * shared memory of this server is created again.  Any other text of the same form is
+ * the text of a position that is not known here, for which all channels have changed.
+ * So is the form of version 1.0, which had the first three numbers only: clients may
+ * have stored such a text before the upgrade.
+ *
+ * The signature.  A client stores the position of a heartbeat.  Any role can send a
+ * notification on the channel of heartbeats through PostgreSQL's own queue, for
+ * example with pg_notify() in a CHECK constraint.  If that role could choose the
+ * position, it would choose a later one than the server has given, and the client
+ * would miss changes.  The key of the hash is random, and is only in shared memory, so
+ * no role can compute the signature of another position.
+ *
+ * Why a notification with a position that this server has really given does no harm.
+ *
+ *	1. A role can obtain a position Q of this database only if the server has given
+ *	   it: with the counter at Q or above.
+ *	2. It sends Q through PostgreSQL's own queue, in a transaction F.  F begins to
+ *	   send after Q was given.  When F is visible, the place of the database is set to
+ *	   the next value of the counter, which is above Q.
+ *	3. A client that stores Q, and asks later, is told that all channels of the
+ *	   database have changed, because the place of the database is above Q.  So it
+ *	   does not matter which notifications it had not received when it stored Q.
+ *	4. A client receives F only when F is visible.  If it asks between the visibility
+ *	   of F and the step that counts F, the answer can omit a channel.  F is counted
+ *	   by the next step of its commit, which waits for nothing but PinpointOrderLock.
+ *	   A client receives F after this step, unless it reads PostgreSQL's queue in
+ *	   just this moment because of another notification.
+ *	5. The next true heartbeat replaces Q.  Its position states what this session has
+ *	   received, independent of Q.
+ *
+ * On a standby, no notification arrives through PostgreSQL's own queue.
+ *
+ * The hash is HMAC-SHA-256, of which the text contains 64 bits.  PostgreSQL provides
+ * it, also with the library OpenSSL.  It can fail, so it is never computed under a
+ * lock.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "common/hmac.h"
+#include "common/sha2.h"
+#include "miscadmin.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "commit/position_text.h"
+
+/* Length of the text before the signature, without the hyphen. */
+#define SIGNED_LENGTH	(PINPOINT_POSITION_LENGTH - 17)
+
+/* The length in version 1.0. */
+#define OLD_LENGTH		50
+
+/* Both are constant. */
+typedef struct PositionKey
+{
+	uint64		incarnation;
+	uint8		key[32];
+} PositionKey;
+
+static PositionKey *position_key = NULL;
+
+static uint64 signature(const char *text);
+static pg_hmac_ctx *hash_context(void);
+static bool read_hex(const char **cursor, int ndigits, uint64 *number);
+
+Size
+pinpoint_position_text_shmem_size(void)
+{
+	return MAXALIGN(sizeof(PositionKey));
+}
+
+/*
+ * Choose incarnation and key.  The postmaster calls this at start and at
+ * restart after a crash.
+ *
+ * Errors: FATAL, if there are no random numbers.
+ */
+void
+pinpoint_position_text_shmem_init(void)
+{
+	bool		found;
+
+	position_key = ShmemInitStruct("pg_pinpoint position key",
+								   pinpoint_position_text_shmem_size(), &found);
+	Assert(!found);
+	if (!pg_strong_random(&position_key->incarnation,
+						  sizeof(position_key->incarnation)) ||
+		!pg_strong_random(position_key->key, sizeof(position_key->key)))
+		ereport(FATAL,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random number for the positions of pg_pinpoint")));
+}
+
+/*
+ * Write the text of a position of this server.
+ *
+ * text: an array of PINPOINT_POSITION_LENGTH + 1 bytes.
+ *
+ * Errors: out of memory, those of OpenSSL.
+ */
+void
+pinpoint_position_format(uint64 counter, Oid dboid, char *text)
+{
+	snprintf(text, PINPOINT_POSITION_LENGTH + 1,
+			 "%016llx-%016llx-%016llx-%08x",
+			 (unsigned long long) GetSystemIdentifier(),
+			 (unsigned long long) position_key->incarnation,
+			 (unsigned long long) counter, dboid);
+	snprintf(text + SIGNED_LENGTH, PINPOINT_POSITION_LENGTH - SIGNED_LENGTH + 1,
+			 "-%016llx", (unsigned long long) signature(text));
+}
+
+/*
+ * Parse the text of a position.  Returns false if it is not valid.
+ *
+ * *counter: set to its counter.  *known: set to true if this server has given
+ * it in this database since its shared memory was created, otherwise to false.
+ *
+ * Errors: out of memory, those of OpenSSL.
+ */
+bool
+pinpoint_position_parse(const char *text, uint64 *counter, bool *known)
+{
+	const char *cursor = text;
+	Size		length = strlen(text);
+	uint64		system;
+	uint64		incarnation;
+	uint64		dboid;
+	uint64		signed_with;
+
+	*known = false;
+	if ((length != PINPOINT_POSITION_LENGTH && length != OLD_LENGTH) ||
+		!read_hex(&cursor, 16, &system) || *cursor++ != '-' ||
+		!read_hex(&cursor, 16, &incarnation) || *cursor++ != '-' ||
+		!read_hex(&cursor, 16, counter))
+		return false;
+	if (length == OLD_LENGTH)
+		return true;
+	if (*cursor++ != '-' || !read_hex(&cursor, 8, &dboid) ||
+		*cursor++ != '-' || !read_hex(&cursor, 16, &signed_with))
+		return false;
+
+	*known = system == GetSystemIdentifier() &&
+		incarnation == position_key->incarnation &&
+		dboid == MyDatabaseId &&
+		signed_with == signature(text);
+	return true;
+}
+
+/*
+ * The signature of a text, without its last number.
+ */
+static uint64
+signature(const char *text)
+{
+	pg_hmac_ctx *context = hash_context();
+	uint8		hash[PG_SHA256_DIGEST_LENGTH];
+	uint64		result = 0;
+
+	if (pg_hmac_init(context, position_key->key,
+					 sizeof(position_key->key)) < 0 ||
+		pg_hmac_update(context, (const uint8 *) text, SIGNED_LENGTH) < 0 ||
+		pg_hmac_final(context, hash, sizeof(hash)) < 0)
+		elog(ERROR, "could not compute the hash of a position: %s",
+			 pg_hmac_error(context));
+	for (int i = 0; i < 8; i++)
+		result = result << 8 | hash[i];
+	return result;
+}
+
+/*
+ * The context of this process.  It is created once.  A resource owner keeps a
+ * list of such contexts, so it needs one that is never released.
+ *
+ * If this fails, the end of the transaction restores CurrentResourceOwner and
+ * CurrentMemoryContext, or the waker ends.
+ */
+static pg_hmac_ctx *
+hash_context(void)
+{
+	static pg_hmac_ctx *context = NULL;
+	static ResourceOwner owner = NULL;
+	ResourceOwner oldowner = CurrentResourceOwner;
+	MemoryContext oldcontext;
+
+	if (context != NULL)
+		return context;
+
+	if (owner == NULL)
+		owner = ResourceOwnerCreate(NULL, "pg_pinpoint positions");
+	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	CurrentResourceOwner = owner;
+	context = pg_hmac_create(PG_SHA256);
+	CurrentResourceOwner = oldowner;
+	MemoryContextSwitchTo(oldcontext);
+	if (context == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	return context;
+}
+
+/*
+ * Parse a hexadecimal number, and move the cursor after it.  Returns false if
+ * it is not valid.
+ */
+static bool
+read_hex(const char **cursor, int ndigits, uint64 *number)
+{
+	*number = 0;
+	for (int i = 0; i < ndigits; i++)
+	{
+		char		c = *(*cursor)++;
+
+		if (c >= '0' && c <= '9')
+			*number = *number * 16 + (c - '0');
+		else if (c >= 'a' && c <= 'f')
+			*number = *number * 16 + (c - 'a' + 10);
+		else
+			return false;
+	}
+	return true;
+}

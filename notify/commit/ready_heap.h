@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * ready_heap.h
+ *		The heap of committed batches that are not published yet, ordered by stamp.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_READY_HEAP_H
+#define PINPOINT_READY_HEAP_H
+
+#include "queue/batch.h"
+
+extern PinpointBatch *pinpoint_ready_heap_insert(PinpointBatch *heap,
+												 PinpointBatch *batch);
+extern PinpointBatch *pinpoint_ready_heap_remove_first(PinpointBatch *heap);
+
+#endif							/* PINPOINT_READY_HEAP_H */

@@ -1,0 +1,163 @@
+/*-------------------------------------------------------------------------
+ *
+ * changes.c
+ *		Notifies the channels of the watched tables that a transaction has changed.
+ *
+ * PostgreSQL counts the rows that a transaction inserts, updates and deletes, for each
+ * table and subtransaction, and whether the transaction truncates a table.  When a
+ * subtransaction is rolled back, its counts are discarded.  Before the commit, all
+ * counts are in the list of the outermost level.  The table access method counts them,
+ * so it does not matter which statement, trigger or worker has made a change.
+ *
+ * These changes are not counted: those of foreign tables, and those of ALTER TABLE,
+ * which changes rows by writing a new table.
+ *
+ * A partition or child that is attached, detached or dropped changes the rows of its
+ * parent, too.  Then the channels of the parent are notified by the statement; see
+ * live.c.
+ *
+ * Without track_counts nothing is counted.  If the setting was off during a part of the
+ * transaction, and the transaction has an XID, all watched tables count as changed.
+ *
+ * A notification becomes part of the transaction like one of the statement NOTIFY.
+ * With pinpoint.enabled = off it uses PostgreSQL's own queue.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/pgstat_internal.h"
+#include "utils/rel.h"
+
+#include "base/compat.h"
+#include "base/settings.h"
+#include "base/transaction.h"
+#include "live/changes.h"
+#include "live/watched_tables.h"
+#include "sql/pending.h"
+
+/* Was track_counts off at the start of this transaction, or later? */
+static bool uncounted = false;
+
+static void for_each(List *channels, void (*action) (const char *channel));
+static bool cannot_be_watched(PgStat_TableStatus *table);
+static void notify_channel(const char *channel);
+
+/*
+ * A statement is about to be executed.
+ */
+void
+pinpoint_changes_at_statement(void)
+{
+	if (unlikely(!pgstat_track_counts))
+		uncounted = true;
+}
+
+/*
+ * The transaction is over.  The next one may begin to change tables without a
+ * call of pinpoint_changes_at_statement(), for instance in an apply worker.
+ */
+void
+pinpoint_changes_end_transaction(void)
+{
+	uncounted = !pgstat_track_counts;
+}
+
+/*
+ * Called in XACT_EVENT_PRE_COMMIT, after the last user code: add the
+ * notifications of the watched tables to those of the transaction.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+void
+pinpoint_changes_at_pre_commit(void)
+{
+	pinpoint_changes_for_each_channel(notify_channel);
+}
+
+/*
+ * Call a function for each channel to notify because of the changes of this
+ * transaction; more than once for a channel of more than one table.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+void
+pinpoint_changes_for_each_channel(void (*action) (const char *channel))
+{
+	/* Without an XID, it has changed nothing. */
+	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		!OidIsValid(MyDatabaseId) || !pinpoint_any_watched())
+		return;
+
+	if (uncounted || !pgstat_track_counts)
+	{
+		for_each(pinpoint_all_watched_channels(), action);
+		return;
+	}
+
+	for (PgStat_TableXactStatus *counts = pgstat_get_xact_stack_level(1)->first;
+		 counts != NULL; counts = counts->next)
+	{
+		if ((counts->tuples_inserted > 0 || counts->tuples_updated > 0 ||
+			 counts->tuples_deleted > 0 || counts->truncdropped) &&
+			!cannot_be_watched(counts->parent))
+			for_each(pinpoint_channels_of_changed(PINPOINT_COUNTED_TABLE(counts->parent)),
+					 action);
+	}
+}
+
+static void
+for_each(List *channels, void (*action) (const char *channel))
+{
+	ListCell   *lc;
+
+	foreach(lc, channels)
+		action(lfirst(lc));
+}
+
+/*
+ * Is this a catalog, a TOAST table or a temporary table?  This is only to save
+ * look-ups: the relcache entry may have been freed.
+ */
+static bool
+cannot_be_watched(PgStat_TableStatus *table)
+{
+	if (PINPOINT_COUNTED_TABLE(table) < FirstNormalObjectId)
+		return true;
+	return table->relation != NULL &&
+		(table->relation->rd_rel->relkind == RELKIND_TOASTVALUE ||
+		 table->relation->rd_rel->relpersistence == RELPERSISTENCE_TEMP);
+}
+
+/*
+ * Add notifications without payload to those of the transaction.
+ *
+ * channels: a list of char *.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_changes_notify(List *channels)
+{
+	for_each(channels, notify_channel);
+}
+
+static void
+notify_channel(const char *channel)
+{
+	if (pinpoint_enabled)
+		pinpoint_pending_notify(channel, "");
+	else
+	{
+		PinpointMyTransaction.uses_own_queue = true;
+		Async_Notify(channel, "");
+	}
+}

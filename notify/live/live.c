@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * live.c
+ *		Hooks for watched tables.
+ *
+ * Most changes of a watched table are noticed at the end of the transaction, without
+ * a hook; see changes.c.  These hooks are for the rest:
+ *
+ *	before a statement		is track_counts off?
+ *	SECURITY LABEL			register the provider of the labels
+ *	COMMIT PREPARED			notify the changes of the prepared transaction
+ *	ATTACH, DETACH, DROP,	notify the channels of the parent
+ *	INHERIT, NO INHERIT
+ *	DROP EXTENSION			remove all labels
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_inherits.h"
+#include "commands/extension.h"
+#include "executor/executor.h"
+#include "nodes/parsenodes.h"
+#include "nodes/plannodes.h"
+#include "tcop/utility.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "base/transaction.h"
+#include "live/changes.h"
+#include "live/live.h"
+#include "live/prepared.h"
+#include "live/watch.h"
+#include "live/watched_tables.h"
+#include "sql/pg_notify_rewrite.h"
+
+static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+static ExecutorStart_hook_type prev_ExecutorStart = NULL;
+static object_access_hook_type prev_object_access = NULL;
+
+static void process_utility(PlannedStmt *pstmt, const char *query_string,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *query_env,
+							DestReceiver *dest, QueryCompletion *qc);
+static void executor_start(QueryDesc *query_desc, int eflags);
+static void object_access(ObjectAccessType access, Oid class_id,
+						  Oid object_id, int sub_id, void *arg);
+static void child_changed(Oid child, Oid parent);
+static void relation_dropped(Oid relid);
+
+/*
+ * Install the hooks.  Called once, while the server preloads its libraries.
+ */
+void
+pinpoint_live_init(void)
+{
+	prev_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+	prev_ExecutorStart = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start;
+	prev_object_access = object_access_hook;
+	object_access_hook = object_access;
+}
+
+static void
+executor_start(QueryDesc *query_desc, int eflags)
+{
+	pinpoint_changes_at_statement();
+	if (prev_ExecutorStart)
+		prev_ExecutorStart(query_desc, eflags);
+	else
+		standard_ExecutorStart(query_desc, eflags);
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *query_string,
+				bool read_only_tree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *query_env,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	Node	   *stmt = pstmt->utilityStmt;
+	List	   *prepared_relations = NIL;
+
+	pinpoint_changes_at_statement();
+	if (IsA(stmt, SecLabelStmt))
+	{
+		const char *provider = ((SecLabelStmt *) stmt)->provider;
+
+		if (provider != NULL && strcmp(provider, PINPOINT_LABEL_PROVIDER) == 0)
+			pinpoint_register_label_provider();
+	}
+	else if (IsA(stmt, TransactionStmt) &&
+			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED)
+		prepared_relations =
+			pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid);
+
+	if (prev_ProcessUtility)
+		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
+							params, query_env, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
+								params, query_env, dest, qc);
+
+	if (prepared_relations != NIL)
+		pinpoint_after_commit_prepared(prepared_relations);
+}
+
+static void
+object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+			  int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+
+	if (access == OAT_POST_ALTER && class_id == InheritsRelationId)
+		child_changed(object_id, ((ObjectAccessPostAlter *) arg)->auxiliary_id);
+	else if (access == OAT_DROP && class_id == RelationRelationId && sub_id == 0)
+		relation_dropped(object_id);
+	else if (access == OAT_DROP && class_id == ExtensionRelationId &&
+			 pinpoint_is_extension(object_id))
+		pinpoint_unwatch_all();
+}
+
+/*
+ * A table has become a partition or a child, or is none any more.  So the rows
+ * of the parent have changed, unless the child is new: then it has no rows yet.
+ */
+static void
+child_changed(Oid child, Oid parent)
+{
+	Relation	rel;
+	bool		is_new;
+
+	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
+		!pinpoint_any_watched())
+		return;
+
+	rel = relation_open(child, NoLock);
+	is_new = rel->rd_createSubid != InvalidSubTransactionId;
+	relation_close(rel, NoLock);
+	if (is_new)
+		return;
+
+	pinpoint_inheritance_changed(child, parent);
+	pinpoint_changes_notify(pinpoint_channels_of_changed(parent));
+}
+
+/*
+ * A relation will be dropped, with its label.  If it is a partition or a
+ * child, so are rows of its ancestors.
+ */
+static void
+relation_dropped(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+	List	   *ancestors;
+	ListCell   *lc;
+
+	if ((relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW &&
+		 relkind != RELKIND_FOREIGN_TABLE &&
+		 relkind != RELKIND_PARTITIONED_TABLE) ||
+		PinpointMyTransaction.phase != PINPOINT_RUNNING ||
+		get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
+		!pinpoint_any_watched())
+		return;
+
+	if (pinpoint_watched_channel(relid) != NULL)
+		pinpoint_labels_changed();
+	ancestors = list_delete_first(pinpoint_with_ancestors(relid));
+	foreach(lc, ancestors)
+		pinpoint_changes_notify(pinpoint_channels_of_changed(lfirst_oid(lc)));
+}

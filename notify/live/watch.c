@@ -1,0 +1,317 @@
+/*-------------------------------------------------------------------------
+ *
+ * watch.c
+ *		pinpoint.watch() and pinpoint.unwatch().
+ *
+ * A watched table has a security label of the provider "pinpoint".  The label is the
+ * name of its channel.  So only the owner of a table can watch it.  The label is
+ * transactional, stays when the table is renamed, is dropped with the table, and is
+ * part of its definition in a dump.
+ *
+ * The command SECURITY LABEL FOR pinpoint does the same as pinpoint.watch(), because
+ * pg_dump writes it.  The provider is registered when a session executes this command
+ * for the first time, not before: if it were always registered, SECURITY LABEL without
+ * FOR would have another meaning than without this library.
+ *
+ * pinpoint.watch() locks the table and all its partitions and children as CREATE
+ * TRIGGER locks a table: it waits until the transactions that have changed one of them
+ * are over, and others wait until its own is.  watched_tables.c explains why.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_seclabel.h"
+#include "commands/seclabel.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "base/compat.h"
+#include "base/request.h"
+#include "live/watch.h"
+#include "live/watched_tables.h"
+
+PG_FUNCTION_INFO_V1(pinpoint_watch);
+PG_FUNCTION_INFO_V1(pinpoint_unwatch);
+
+static void check_label(const ObjectAddress *object, const char *label);
+static void check_channel(const char *channel);
+static void check_kind(Oid relid);
+static Oid	get_relation(FunctionCallInfo fcinfo, const char *function);
+static void check_owner(Oid relid);
+static void lock_with_descendants(Oid relid);
+static void set_label(Oid relid, const char *label);
+
+/*
+ * Register the provider, once.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_register_label_provider(void)
+{
+	static bool registered = false;
+
+	if (registered)
+		return;
+	register_label_provider(PINPOINT_LABEL_PROVIDER, check_label);
+	registered = true;
+}
+
+/*
+ * Called by SECURITY LABEL before it stores a label; NULL for none.  The
+ * current user owns the object.
+ *
+ * Errors: ERRCODE_WRONG_OBJECT_TYPE if the object is a column or no relation;
+ * those of check_kind() and check_channel().
+ */
+static void
+check_label(const ObjectAddress *object, const char *label)
+{
+	if (object->classId != RelationRelationId || object->objectSubId != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("only tables can be watched")));
+	if (label != NULL)
+	{
+		check_kind(object->objectId);
+		check_channel(label);
+		lock_with_descendants(object->objectId);
+	}
+	pinpoint_labels_changed();
+}
+
+/*
+ * Errors: ERRCODE_INVALID_PARAMETER_VALUE, as for a notification;
+ * ERRCODE_RESERVED_NAME.
+ */
+static void
+check_channel(const char *channel)
+{
+	if (channel[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name cannot be empty")));
+	if (strlen(channel) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name too long")));
+	if (pinpoint_is_heartbeat_channel(channel))
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("channel name \"%s\" is reserved", channel),
+				 errdetail("The server itself notifies on this channel.")));
+}
+
+/*
+ * Check that changes of a relation can be noticed.
+ *
+ * Errors: ERRCODE_WRONG_OBJECT_TYPE; ERRCODE_INSUFFICIENT_PRIVILEGE for a
+ * table that was created by initdb.
+ */
+static void
+check_kind(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+	char	   *name = get_rel_name(relid);
+
+	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE &&
+		relkind != RELKIND_MATVIEW)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("cannot watch relation \"%s\"", name),
+				 errdetail_relkind_not_supported(relkind)));
+	if (relid < FirstNormalObjectId)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied: \"%s\" is a system catalog", name)));
+	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("cannot watch relation \"%s\"", name),
+				 errdetail("Other sessions cannot see the rows of a temporary table.")));
+}
+
+/*
+ * pinpoint.watch(relation regclass, channel text): from now on, each
+ * transaction that changes the table notifies the channel.  NULL means the
+ * name of the table.  A table has one channel: a second call replaces it.
+ *
+ * Returns the channel.
+ *
+ * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE if the current user does not own the
+ * table; those of check_kind() and check_channel().
+ */
+Datum
+pinpoint_watch(PG_FUNCTION_ARGS)
+{
+	Oid			relid = get_relation(fcinfo, "pinpoint.watch()");
+	Name		channel = palloc0(sizeof(NameData));
+	char	   *given;
+
+	check_kind(relid);
+	given = PG_ARGISNULL(1) ? get_rel_name(relid) :
+		text_to_cstring(PG_GETARG_TEXT_PP(1));
+	check_channel(given);
+	namestrcpy(channel, given);
+
+	lock_with_descendants(relid);
+	check_owner(relid);
+	set_label(relid, NameStr(*channel));
+	PG_RETURN_NAME(channel);
+}
+
+/*
+ * pinpoint.unwatch(relation regclass): returns whether the table was watched.
+ *
+ * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE if the current user does not own the
+ * table.
+ */
+Datum
+pinpoint_unwatch(PG_FUNCTION_ARGS)
+{
+	Oid			relid = get_relation(fcinfo, "pinpoint.unwatch()");
+	ObjectAddress object;
+	bool		was_watched;
+
+	LockRelationOid(relid, ShareUpdateExclusiveLock);
+	check_owner(relid);
+	ObjectAddressSet(object, RelationRelationId, relid);
+	was_watched = GetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER) != NULL;
+	if (was_watched)
+		set_label(relid, NULL);
+	PG_RETURN_BOOL(was_watched);
+}
+
+/*
+ * Get the relation that is the first argument.
+ */
+static Oid
+get_relation(FunctionCallInfo fcinfo, const char *function)
+{
+	Oid			relid;
+
+	PreventCommandIfReadOnly(function);
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("relation cannot be null")));
+	relid = PG_GETARG_OID(0);
+	check_owner(relid);
+	return relid;
+}
+
+/*
+ * Called before a relation is locked, so that only its owner can lock it, and
+ * after that, since it may have been dropped or got another owner meanwhile.
+ */
+static void
+check_owner(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (!PINPOINT_OWNS_RELATION(relid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER,
+					   get_relkind_objtype(get_rel_relkind(relid)), name);
+}
+
+/*
+ * Wait until all transactions that have changed the table, or one of its
+ * partitions or children, are over, and make others wait until this one is.
+ */
+static void
+lock_with_descendants(Oid relid)
+{
+	LockRelationOid(relid, ShareRowExclusiveLock);
+	(void) find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
+}
+
+/*
+ * Set or, with NULL, remove the label of a table.
+ */
+static void
+set_label(Oid relid, const char *label)
+{
+	ObjectAddress object;
+
+	ObjectAddressSet(object, RelationRelationId, relid);
+	SetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER, label);
+	pinpoint_labels_changed();
+	CommandCounterIncrement();
+}
+
+/*
+ * This transaction changes labels.  When it has committed, all sessions of
+ * this database load them again.
+ */
+void
+pinpoint_labels_changed(void)
+{
+	CacheInvalidateRelcacheByRelid(SecLabelRelationId);
+}
+
+/*
+ * A table has become a partition or a child of another one, or is none any
+ * more.  Called before the transaction commits.
+ *
+ * If the parent or one of its ancestors is watched, transactions that have
+ * changed descendants of the child must end first, as in watch().  ATTACH
+ * PARTITION locks them all.  ALTER TABLE ... INHERIT does not, and does not
+ * always invalidate the relcache entry of the child, either.
+ */
+void
+pinpoint_inheritance_changed(Oid child, Oid parent)
+{
+	if (!pinpoint_any_watched() || pinpoint_channels_of_changed(parent) == NIL)
+		return;
+	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
+		lock_with_descendants(child);
+	CacheInvalidateRelcacheByRelid(child);
+}
+
+/*
+ * The extension is dropped in this database: remove all labels.
+ *
+ * Errors: those of deleting rows of a catalog.
+ */
+void
+pinpoint_unwatch_all(void)
+{
+	Relation	labels = table_open(SecLabelRelationId, RowExclusiveLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_seclabel_provider, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
+	key.sk_collation = C_COLLATION_OID;
+	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		CatalogTupleDelete(labels, &tuple->t_self);
+	systable_endscan(scan);
+	table_close(labels, RowExclusiveLock);
+	pinpoint_labels_changed();
+}

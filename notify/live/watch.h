@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * watch.h
+ *		pinpoint.watch() and pinpoint.unwatch().
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_WATCH_H
+#define PINPOINT_WATCH_H
+
+extern void pinpoint_register_label_provider(void);
+extern void pinpoint_inheritance_changed(Oid child, Oid parent);
+extern void pinpoint_labels_changed(void);
+extern void pinpoint_unwatch_all(void);
+
+#endif							/* PINPOINT_WATCH_H */

@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * watched_tables.h
+ *		The watched tables of this database, and the channels of changed tables.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_WATCHED_TABLES_H
+#define PINPOINT_WATCHED_TABLES_H
+
+#include "nodes/pg_list.h"
+
+/* The provider of the security labels that mark watched tables. */
+#define PINPOINT_LABEL_PROVIDER		"pinpoint"
+
+extern bool pinpoint_any_watched(void);
+extern const char *pinpoint_watched_channel(Oid relid);
+extern List *pinpoint_all_watched_channels(void);
+extern List *pinpoint_channels_of_changed(Oid relid);
+extern List *pinpoint_with_ancestors(Oid relid);
+
+#endif							/* PINPOINT_WATCHED_TABLES_H */

@@ -1,0 +1,34 @@
+/*-------------------------------------------------------------------------
+ *
+ * changed_since.h
+ *		The functions pinpoint.position() and pinpoint.changed_since().
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_CHANGED_SINCE_H
+#define PINPOINT_CHANGED_SINCE_H
+
+#include "fmgr.h"
+
+/* The arguments of a query, and its result. */
+typedef struct PinpointQuery
+{
+	bool		known;			/* the position is known here */
+	uint64		counter;		/* of the position */
+	Datum	   *channels;		/* text.  After the query, the first nchanged
+								 * of them have changed */
+	int			nchannels;
+	int			nchanged;
+	uint64		next;			/* the counter of the next position */
+} PinpointQuery;
+
+extern void pinpoint_query_check_isolation(const char *function);
+extern void pinpoint_query_get_arguments(NullableDatum *position,
+										 NullableDatum *channels,
+										 PinpointQuery *query);
+extern void pinpoint_query_execute(PinpointQuery *query);
+extern Datum pinpoint_query_result(PinpointQuery *query, TupleDesc row_type);
+
+#endif							/* PINPOINT_CHANGED_SINCE_H */

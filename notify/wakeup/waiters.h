@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ *
+ * waiters.h
+ *		Sessions in pinpoint.wait().
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_WAITERS_H
+#define PINPOINT_WAITERS_H
+
+#include "datatype/timestamp.h"
+
+/* Number of places of channels; a power of two.  See positions.c. */
+#define PINPOINT_NPLACES		65536
+
+/* The place of the sessions that each counted transaction wakes. */
+#define PINPOINT_EVERY_PLACE	PINPOINT_NPLACES
+
+/*
+ * A session that waits for more channels than this is woken by each counted
+ * transaction.
+ */
+#define PINPOINT_MAX_WAIT_CHANNELS	64
+
+/* A session as in the view pinpoint.waiting. */
+typedef struct PinpointWaiterStats
+{
+	int			pid;
+	Oid			dboid;
+	Oid			roleid;			/* session user */
+	int			nchannels;
+	TimestampTz since;
+} PinpointWaiterStats;
+
+extern Size pinpoint_waiters_shmem_size(void);
+extern void pinpoint_waiters_shmem_init(void);
+extern bool pinpoint_waiters_begin(int nchannels, int limit);
+extern void pinpoint_waiters_enter(const int *places, int n);
+extern bool pinpoint_waiters_woken(void);
+extern void pinpoint_waiters_end(void);
+extern bool pinpoint_waiters_exist(void);
+extern void pinpoint_waiters_take(int place);
+extern void pinpoint_waiters_wake(void);
+extern bool pinpoint_waiters_wake_queued(void);
+extern int	pinpoint_waiters_copy(PinpointWaiterStats *copy);
+
+#endif							/* PINPOINT_WAITERS_H */
