@@ -23,7 +23,6 @@ JOBS = 200
 
 os.environ.update(
     DATABASE_URL=f"postgresql://postgres@{HOST}:{PORT}/postgres?sslmode=disable",
-    JDBC_URL=f"jdbc:postgresql://{HOST}:{PORT}/postgres?user=postgres",
     PGHOST=HOST,
     PGPORT=PORT,
     PGUSER="postgres",

@@ -1,11 +1,10 @@
 """Disturb clients and the server, and see that no client misses anything.
 
-    check_missed.py BINDIR DIR stock|pinpoint [--pooled COMMAND] NAME=COMMAND...
+    check_missed.py BINDIR DIR stock|pinpoint NAME=COMMAND...
 
 Each COMMAND, with "cache" after it, is an example. All run at once, against a primary
 server in DIR and through a proxy, which can stop forwarding and is told of a failover.
-With pinpoint there is also a standby, which is promoted. --pooled names the command
-of a worker that runs behind PgBouncer, in transaction mode.
+With pinpoint there is also a standby, which is promoted.
 
 After each disturbance the cache of each example has to equal the table. For that,
 examples print each row that they put into their cache. The last lines are
@@ -31,7 +30,6 @@ parser = argparse.ArgumentParser()
 parser.add_argument("bindir")
 parser.add_argument("dir")
 parser.add_argument("target", choices=["stock", "pinpoint"])
-parser.add_argument("--pooled")
 parser.add_argument("examples", nargs="+")
 OPTIONS = parser.parse_args()
 
@@ -243,8 +241,7 @@ class Cache(Client):
         self.loads = 0
         self.unchanged = 0
         super().__init__(name, [*command, "cache"], {
-            "DATABASE_URL": f"postgresql://postgres@{address}/postgres?sslmode=disable",
-            "JDBC_URL": f"jdbc:postgresql://{address}/postgres?user=postgres"})
+            "DATABASE_URL": f"postgresql://postgres@{address}/postgres?sslmode=disable"})
 
     def read(self):
         for line in self.process.stdout:
@@ -265,58 +262,6 @@ class Cache(Client):
 
     def is_right(self, table):
         return self.to_load <= 0 and self.rows == table
-
-
-class PooledWorker(Client):
-    """The worker behind PgBouncer, which has a port of its own."""
-
-    def __init__(self, command, server_port):
-        file = os.path.join(OPTIONS.dir, "pgbouncer")
-        port = free_port()
-        with open(f"{file}.users", "w") as users:
-            print('"postgres" ""', file=users)
-        with open(f"{file}.ini", "w") as configuration:
-            print("[databases]", f"postgres = host=127.0.0.1 port={server_port}",
-                  "[pgbouncer]", "listen_addr = 127.0.0.1", f"listen_port = {port}",
-                  "unix_socket_dir =", "auth_type = trust", f"auth_file = {file}.users",
-                  "admin_users = postgres", "pool_mode = transaction",
-                  "server_login_retry = 0.2",
-                  # it has no other means against a connection that is silent
-                  "query_timeout = 5", sep="\n", file=configuration)
-        self.port = port
-        with open(f"{file}.log", "w") as log:
-            self.pooler = subprocess.Popen(
-                ["pgbouncer", f"{file}.ini"], cwd=OPTIONS.dir, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, **SERVER_USER)
-        super().__init__("pooled worker", command,
-                         {"DATABASE_URL": f"postgresql://postgres@127.0.0.1:{port}/postgres"})
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-
-    def queries(self):
-        """How many queries have come through the pooler."""
-        for line in psql(self.port, "pgbouncer", "SHOW STATS"):
-            if line.startswith("postgres|"):
-                return int(line.split("|")[2])
-        return 0
-
-    def polls_no_table(self, server):
-        """That it goes on while the table is locked."""
-        # The last change may have come after the position that it asks about next, and
-        # then it reads the table once more: eight queries, until a poll finds nothing new.
-        before = self.queries()
-        self.wait_until(lambda: self.queries() >= before + 9, "it polls")
-        with locked(server, "jobs"):
-            before = self.queries()
-
-            def has_polled():
-                if waiting(server, "jobs"):
-                    raise Failed("it reads the table, though nobody has notified")
-                return self.queries() >= before + 3
-
-            self.wait_until(has_polled, "it polls while the table is locked")
 
 
 # ---- The test -------------------------------------------------------------------
@@ -343,22 +288,17 @@ class Test:
             Cache(name, shlex.split(command), f"127.0.0.1:{self.proxy.port}")
             for name, command in (example.split("=", 1) for example in OPTIONS.examples)
         ]
-        self.worker = None
-        if OPTIONS.pooled:
-            self.worker = PooledWorker(shlex.split(OPTIONS.pooled), self.proxy.port)
 
     def change(self):
         """Change one row of the table, which will not be changed again."""
         self.changes += 1
         self.server.sql(f"INSERT INTO settings VALUES ('change {self.changes}', 'made')")
-        if self.worker:
-            self.server.sql(f"INSERT INTO jobs (payload) VALUES ('job {self.changes}')")
 
     def terminate_all(self):
         self.server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                         " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
 
-    def check_caches(self, after):
+    def check(self, after):
         """That all caches equal the table."""
         table = dict(
             line.split("|") for line in self.server.sql("SELECT key, value FROM settings")
@@ -367,14 +307,6 @@ class Test:
         for cache in self.caches:
             cache.wait_until(lambda: cache.is_right(table), f"the cache is right after {after}")
         say(f"after {after}: {time.monotonic() - started:.1f} s")
-
-    def check(self, after):
-        """That all caches equal the table, and all jobs are done."""
-        self.check_caches(after)
-        if self.worker:
-            self.worker.wait_until(
-                lambda: self.server.sql("SELECT count(*) FROM jobs WHERE result IS NULL") == ["0"],
-                f"all jobs are done after {after}")
 
     def disturb(self, what, disturbance):
         """Changes before, during and right after a disturbance, then check."""
@@ -401,7 +333,7 @@ class Test:
                     f"it looks again after {what}")
                 if once_more and cache.loads > loads and not cache.failure:
                     cache.failure = f"it read everything again after {what}, without a change"
-        self.check_caches(f"{what} without a change")
+        self.check(f"{what} without a change")
 
     def restart(self):
         self.server.stop()
@@ -428,7 +360,7 @@ class Test:
             "the standby has the last change")
         self.server = self.standby
         self.proxy.target = self.standby.port
-        self.check_caches("the switch to the standby")
+        self.check("the switch to the standby")
         self.standby.promote()
 
     def run(self):
@@ -447,39 +379,31 @@ class Test:
                                          " WHERE state = 'streaming'") == ["1"],
                 "the standby is streaming again")
             self.disturb("a promotion", self.fail_over)
-        if self.worker:
-            self.worker.polls_no_table(self.server)
         self.end()
 
     def end(self):
         self.server.sql("INSERT INTO settings VALUES ('stop', 'now')")
-        self.server.sql("INSERT INTO jobs (payload) VALUES ('stop')")
-        for client in self.clients():
+        for client in self.caches:
             client.wait_until(lambda: client.process.poll() == 0, "the end")
-
-    def clients(self):
-        return self.caches + ([self.worker] if self.worker else [])
 
 
 def main():
     test = Test()
     try:
         test.run()
-        for client in test.clients():
+        for client in test.caches:
             if client.failure:
                 say(f"failed {client.name}, {OPTIONS.target}: {client.failure}")
                 say("    " + "\n    ".join(client.lines[-20:]))
             else:
                 say(f"passed {client.name}, {OPTIONS.target}")
     finally:
-        for client in test.clients():
+        for client in test.caches:
             client.process.kill()
-        if test.worker:
-            test.worker.pooler.kill()
         for server in (test.primary, test.standby):
             if server:
                 server.stop()
-    sys.exit(any(client.failure for client in test.clients()))
+    sys.exit(any(client.failure for client in test.caches))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,32 @@
+/** The conformance program over the Node package: see ../README.md. */
+
+import { createInterface } from 'node:readline'
+import { Client } from 'pg-pinpoint'
+
+const snake = (name) => name.replace(/[A-Z]/g, (letter) => '_' + letter.toLowerCase())
+const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase())
+const options = Object.fromEntries(
+  Object.entries(JSON.parse(process.env.PINPOINT_OPTIONS ?? '{}')).map(([name, value]) => [camel(name), value])
+)
+
+/** Wait until what is written has been read: a slow reader makes a slow consumer. */
+function show(event) {
+  const fields = Object.fromEntries(Object.entries(event).map(([name, value]) => [snake(name), value]))
+  return new Promise((resolve) => process.stdout.write(JSON.stringify(fields) + '\n', resolve))
+}
+
+const client = new Client(process.env.PINPOINT_DSN, options)
+try {
+  const [mode, ...names] = process.argv.slice(2)
+  const events = mode === 'live' ? client.live(names[0]) : client.subscribe(...names)
+  createInterface({ input: process.stdin })
+    .on('line', (line) => (line[0] === '+' ? events.add(line.slice(1)) : events.remove(line.slice(1))))
+    .on('close', () => events.close())
+  for await (const event of events) await show(event)
+} catch (error) {
+  await show({ event: 'error', message: error.message, sqlstate: error.code })
+  process.exitCode = 1
+} finally {
+  await client.close()
+  process.stdin.destroy()
+}

@@ -1,0 +1,70 @@
+"""The conformance program over the Python package: see ../README.md."""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+
+import pg_pinpoint
+from pg_pinpoint import Changed, Connected, Disconnected, Notification, PinpointError, QueryError, Rows
+
+DSN = os.environ["PINPOINT_DSN"]
+OPTIONS = json.loads(os.environ.get("PINPOINT_OPTIONS", "{}"))
+
+
+def as_json(event):
+    match event:
+        case Notification(channel, payload, pid):
+            return {"event": "notification", "channel": channel, "payload": payload, "pid": pid}
+        case Changed(channels):
+            return {"event": "changed", "channels": sorted(channels)}
+        case Connected(version, standby, mode):
+            return {"event": "connected", "mode": mode, "standby": standby, "server_version": version}
+        case Disconnected(reason, retry_in):
+            return {"event": "disconnected", "reason": reason, "retry_in": retry_in}
+        case Rows(rows, columns):
+            return {"event": "rows", "rows": rows, "columns": columns}
+        case QueryError(message, sqlstate):
+            return {"event": "error", "message": message, "sqlstate": sqlstate}
+
+
+def show(event):
+    print(json.dumps(event, default=str), flush=True)
+
+
+async def run(mode, arguments):
+    """With asyncio."""
+    async with pg_pinpoint.Client(DSN, **OPTIONS) as client:
+        events = client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments)
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=commands, args=(events, loop.call_soon_threadsafe), daemon=True).start()
+        async for event in events:
+            # A consumer that is slow must not stop the client.
+            await asyncio.to_thread(show, as_json(event))
+
+
+def run_with_threads(mode, arguments):
+    with pg_pinpoint.blocking.Client(DSN, **OPTIONS) as client:
+        events = client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments)
+        threading.Thread(target=commands, args=(events, lambda f, *a: f(*a)), daemon=True).start()
+        for event in events:
+            show(as_json(event))
+
+
+def commands(events, call):
+    """Lines of standard input: "+b" adds a channel, "-a" removes one; the end closes."""
+    for line in sys.stdin:
+        channel = line.rstrip("\n")
+        call(events.add if channel[0] == "+" else events.remove, channel[1:])
+    call(events.close)
+
+
+try:
+    if sys.argv[1] == "threads":
+        run_with_threads(sys.argv[2], sys.argv[3:])
+    else:
+        asyncio.run(run(sys.argv[2], sys.argv[3:]))
+except (PinpointError, ValueError) as error:
+    show({"event": "error", "message": str(error), "sqlstate": getattr(error, "sqlstate", None)})
+    sys.exit(1)

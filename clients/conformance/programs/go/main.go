@@ -1,0 +1,128 @@
+// The conformance program over the Go package: see ../../README.md.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	pinpoint "repository.invalid/pg_pinpoint/clients/go"
+)
+
+// options reads PINPOINT_OPTIONS, in which times are in seconds.
+func options() pinpoint.Options {
+	var raw struct {
+		MaxBackoff    float64 `json:"max_backoff"`
+		CheckInterval float64 `json:"check_interval"`
+		ProbeTimeout  float64 `json:"probe_timeout"`
+		Timeout       float64 `json:"timeout"`
+		Buffer        int     `json:"buffer"`
+		Mode          string  `json:"mode"`
+	}
+	if text := os.Getenv("PINPOINT_OPTIONS"); text != "" {
+		if err := json.Unmarshal([]byte(text), &raw); err != nil {
+			fail(err)
+		}
+	}
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	return pinpoint.Options{MaxBackoff: seconds(raw.MaxBackoff), CheckInterval: seconds(raw.CheckInterval), Buffer: raw.Buffer,
+		ProbeTimeout: seconds(raw.ProbeTimeout), Timeout: seconds(raw.Timeout), Mode: pinpoint.Mode(raw.Mode)}
+}
+
+func show(fields map[string]any) {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(string(text))
+}
+
+func showError(err error) {
+	fields := map[string]any{"event": "error", "message": err.Error()}
+	var pgError *pgconn.PgError
+	if errors.As(err, &pgError) {
+		fields["sqlstate"] = pgError.Code
+	}
+	show(fields)
+}
+
+func fail(err error) {
+	showError(err)
+	os.Exit(1)
+}
+
+// end ends the program after the last event.
+func end(err error) {
+	if !errors.Is(err, pinpoint.ErrClosed) {
+		fail(err)
+	}
+}
+
+func main() {
+	client, err := pinpoint.New(os.Getenv("PINPOINT_DSN"), options())
+	if err != nil {
+		fail(err)
+	}
+	defer client.Close()
+	ctx := context.Background()
+	if os.Args[1] == "live" {
+		live, err := client.Live(os.Args[2])
+		if err != nil {
+			fail(err)
+		}
+		go func() {
+			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			}
+			live.Close()
+		}()
+		for result, err := range live.All(ctx) {
+			switch {
+			case err != nil:
+				end(err)
+			case result.Err != nil:
+				showError(result.Err)
+			default:
+				show(map[string]any{"event": "rows", "rows": result.Rows, "columns": result.Columns})
+			}
+		}
+		return
+	}
+
+	subscription, err := client.Subscribe(os.Args[2:]...)
+	if err != nil {
+		fail(err)
+	}
+	go func() {
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			if channel := lines.Text()[1:]; lines.Text()[0] == '+' {
+				if err := subscription.Add(channel); err != nil {
+					fail(err)
+				}
+			} else {
+				subscription.Remove(channel)
+			}
+		}
+		subscription.Close()
+	}()
+	for event, err := range subscription.All(ctx) {
+		if err != nil {
+			end(err)
+			break
+		}
+		switch event := event.(type) {
+		case pinpoint.Connected:
+			show(map[string]any{"event": "connected", "mode": event.Mode, "standby": event.Standby, "server_version": event.ServerVersion})
+		case pinpoint.Changed:
+			show(map[string]any{"event": "changed", "channels": event.Channels})
+		case pinpoint.Notification:
+			show(map[string]any{"event": "notification", "channel": event.Channel, "payload": event.Payload, "pid": event.PID})
+		case pinpoint.Disconnected:
+			show(map[string]any{"event": "disconnected", "reason": event.Reason, "retry_in": event.RetryIn})
+		}
+	}
+}

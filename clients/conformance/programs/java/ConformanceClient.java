@@ -1,0 +1,168 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
+import java.util.Collection;
+import java.util.Map;
+import java.util.Properties;
+import java.util.TreeMap;
+import java.util.function.Consumer;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.pgpinpoint.Client;
+import org.pgpinpoint.Event;
+import org.pgpinpoint.Live;
+import org.pgpinpoint.Options;
+import org.pgpinpoint.PinpointException;
+import org.pgpinpoint.Result;
+import org.pgpinpoint.Subscription;
+
+/** The conformance program over the Java package: see ../../README.md. */
+public final class ConformanceClient {
+  private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+
+  public static void main(String[] arguments) {
+    Properties properties = new Properties();
+    String url = jdbc(System.getenv("PINPOINT_DSN"), properties);
+    boolean failed = false;
+    try (Client client = new Client(url, properties, options())) {
+      String[] names = java.util.Arrays.copyOfRange(arguments, 1, arguments.length);
+      if (arguments[0].equals("live")) {
+        Live live = client.live(names[0]);
+        commands(line -> {}, live::close);
+        while (live.hasNext()) {
+          show(live.next());
+        }
+      } else {
+        Subscription subscription = client.subscribe(names);
+        commands(line -> {
+          if (line.startsWith("+")) {
+            subscription.add(line.substring(1));
+          } else {
+            subscription.remove(line.substring(1));
+          }
+        }, subscription::close);
+        while (subscription.hasNext()) {
+          show(subscription.next());
+        }
+      }
+    } catch (PinpointException e) {
+      print("event", "error", "message", e.getMessage(), "sqlstate", e.sqlState());
+      failed = true;
+    } catch (IllegalArgumentException e) {
+      print("event", "error", "message", e.getMessage());
+      failed = true;
+    }
+    System.exit(failed ? 1 : 0);
+  }
+
+  private static void show(Event event) {
+    if (event instanceof Event.Connected e) {
+      print("event", "connected", "mode", e.mode().name().toLowerCase(), "standby", e.standby(), "server_version", e.serverVersion());
+    } else if (event instanceof Event.Changed e) {
+      print("event", "changed", "channels", e.channels());
+    } else if (event instanceof Event.Notification e) {
+      print("event", "notification", "channel", e.channel(), "payload", e.payload(), "pid", e.pid());
+    } else if (event instanceof Event.Disconnected e) {
+      print("event", "disconnected", "reason", e.reason(), "retry_in", e.retryIn());
+    }
+  }
+
+  private static void show(Result result) {
+    if (result instanceof Result.Rows r) {
+      print("event", "rows", "rows", r.rows(), "columns", r.columns());
+    } else if (result instanceof Result.Failed f) {
+      print("event", "error", "message", f.message(), "sqlstate", f.sqlState());
+    }
+  }
+
+  private static void print(Object... namesAndValues) {
+    Map<String, Object> fields = new TreeMap<>();
+    for (int i = 0; i < namesAndValues.length; i += 2) {
+      fields.put((String) namesAndValues[i], namesAndValues[i + 1]);
+    }
+    StringBuilder text = new StringBuilder();
+    json(text, fields);
+    OUT.println(text);
+  }
+
+  private static void json(StringBuilder text, Object value) {
+    if (value instanceof Map<?, ?> map) {
+      String separator = "{";
+      for (Map.Entry<?, ?> entry : map.entrySet()) {
+        json(text.append(separator), entry.getKey());
+        json(text.append(':'), entry.getValue());
+        separator = ",";
+      }
+      text.append('}');
+    } else if (value instanceof Collection<?> list) {
+      String separator = "[";
+      text.append(list.isEmpty() ? "[" : "");
+      for (Object element : list) {
+        json(text.append(separator), element);
+        separator = ",";
+      }
+      text.append(']');
+    } else if (value == null || value instanceof Number || value instanceof Boolean) {
+      text.append(value);
+    } else {
+      text.append('"');
+      for (char c : value.toString().toCharArray()) {
+        if (c == '"' || c == '\\') {
+          text.append('\\').append(c);
+        } else if (c < ' ') {
+          text.append(String.format("\\u%04x", (int) c));
+        } else {
+          text.append(c);
+        }
+      }
+      text.append('"');
+    }
+  }
+
+  /** A URI of libpq as one of the driver. */
+  private static String jdbc(String dsn, Properties properties) {
+    Matcher uri = Pattern.compile("postgresql://(?:([^:@]*)(?::([^@]*))?@)?([^/?]*)/([^?]*)(?:\\?(.*))?").matcher(dsn);
+    if (!uri.matches()) {
+      throw new IllegalArgumentException(dsn);
+    }
+    properties.put("user", uri.group(1));
+    properties.put("password", uri.group(2) == null ? "" : uri.group(2));
+    if (uri.group(5) != null) {
+      for (String parameter : uri.group(5).split("&")) {
+        properties.put(parameter.split("=")[0], URLDecoder.decode(parameter.split("=")[1], StandardCharsets.UTF_8));
+      }
+    }
+    return "jdbc:postgresql://" + uri.group(3) + "/" + uri.group(4);
+  }
+
+  private static Options options() {
+    String given = System.getenv().getOrDefault("PINPOINT_OPTIONS", "{}");
+    Options d = Options.DEFAULT;
+    return new Options(given.contains("\"mode\": \"wait\"") ? Event.Mode.WAIT : null, d.minInterval(),
+        (long) number(given, "buffer", d.buffer()), d.minBackoff(), number(given, "max_backoff", d.maxBackoff()),
+        d.maxAttempts(), number(given, "timeout", d.timeout()), d.queryTimeout(),
+        number(given, "check_interval", d.checkInterval()), number(given, "probe_timeout", d.probeTimeout()),
+        d.queryConnections());
+  }
+
+  private static double number(String json, String name, double otherwise) {
+    Matcher matcher = Pattern.compile("\"" + name + "\": ([0-9.]+)").matcher(json);
+    return matcher.find() ? Double.parseDouble(matcher.group(1)) : otherwise;
+  }
+
+  /** Read lines of standard input until its end. */
+  private static void commands(Consumer<String> command, Runnable end) {
+    Thread thread = new Thread(() -> {
+      try (BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
+        lines.lines().forEach(command);
+      } catch (java.io.IOException e) {
+        // The end.
+      }
+      end.run();
+    });
+    thread.setDaemon(true);
+    thread.start();
+  }
+}

@@ -1,0 +1,147 @@
+//! The conformance program over the Rust package: see ../../../README.md.
+
+use std::io::BufRead;
+use std::time::Duration;
+
+use pg_pinpoint::{Client, Error, Event, Mode, Options, Update};
+use postgres_native_tls::MakeTlsConnector;
+use serde_json::{json, Value};
+use tokio_postgres::types::Type;
+use tokio_postgres::Row;
+
+fn show(event: &Value) {
+    println!("{event}");
+}
+
+fn show_error(error: &Error) {
+    show(&json!({"event": "error", "message": error.to_string(), "sqlstate": error.code()}));
+}
+
+/// tokio-postgres takes neither the modes of libpq that verify certificates nor the name of a file.
+fn connection(dsn: &str) -> Result<(tokio_postgres::Config, MakeTlsConnector), Box<dyn std::error::Error>> {
+    let (base, query) = dsn.split_once('?').unwrap_or((dsn, ""));
+    let parameters: Vec<(&str, &str)> = query.split('&').filter_map(|parameter| parameter.split_once('=')).collect();
+    let mut tls = native_tls::TlsConnector::builder();
+    let mut config: tokio_postgres::Config = base.parse()?;
+    for (name, value) in parameters {
+        match (name, value) {
+            ("sslmode", "verify-full") => {
+                config.ssl_mode(tokio_postgres::config::SslMode::Require);
+            }
+            ("sslrootcert", file) => {
+                tls.add_root_certificate(native_tls::Certificate::from_pem(&std::fs::read(file)?)?);
+            }
+            _ => return Err(format!("unknown parameter {name}").into()),
+        }
+    }
+    Ok((config, MakeTlsConnector::new(tls.build()?)))
+}
+
+fn options() -> Options {
+    let given: Value = serde_json::from_str(&std::env::var("PINPOINT_OPTIONS").unwrap_or("{}".to_owned())).unwrap();
+    let defaults = Options::default();
+    let seconds = |name: &str, default| given[name].as_f64().map_or(default, Duration::from_secs_f64);
+    Options {
+        mode: if given["mode"] == "wait" { Mode::Wait } else { Mode::Auto },
+        max_backoff: seconds("max_backoff", defaults.max_backoff),
+        check_interval: seconds("check_interval", defaults.check_interval),
+        probe_timeout: seconds("probe_timeout", defaults.probe_timeout),
+        timeout: seconds("timeout", defaults.timeout),
+        buffer: given["buffer"].as_u64().map_or(defaults.buffer, |bytes| bytes as usize),
+        ..defaults
+    }
+}
+
+fn value(row: &Row, column: usize) -> Value {
+    match *row.columns()[column].type_() {
+        Type::INT4 => json!(row.get::<_, Option<i32>>(column)),
+        Type::INT8 => json!(row.get::<_, Option<i64>>(column)),
+        _ => json!(row.get::<_, Option<String>>(column)),
+    }
+}
+
+/// Read lines of standard input until its end.
+fn commands(mut command: impl FnMut(&str) + Send + 'static, end: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            command(&line);
+        }
+        end();
+    });
+}
+
+async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Error> {
+    let mut subscription = client.subscribe(channels)?;
+    let handle = subscription.handle();
+    let closing = handle.clone();
+    commands(
+        move |line| match line.split_at(1) {
+            ("+", channel) => handle.add([channel]).unwrap(),
+            (_, channel) => handle.remove([channel]),
+        },
+        move || closing.close(),
+    );
+    while let Some(event) = subscription.next().await {
+        match event {
+            Ok(Event::Connected { server_version, standby, mode }) => {
+                let mode = if mode == Mode::Wait { "wait" } else { "push" };
+                show(
+                    &json!({"event": "connected", "mode": mode, "standby": standby, "server_version": server_version}),
+                );
+            }
+            Ok(Event::Changed(channels)) => show(&json!({"event": "changed", "channels": channels})),
+            Ok(Event::Notification { channel, payload, pid }) => {
+                show(&json!({"event": "notification", "channel": channel, "payload": payload, "pid": pid}));
+            }
+            Ok(Event::Disconnected { reason, retry_in }) => {
+                show(&json!({"event": "disconnected", "reason": reason, "retry_in": retry_in.as_secs_f64()}));
+            }
+            Err(error) => {
+                show_error(&error);
+                std::process::exit(1);
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn live(client: &Client, query: &str) -> Result<(), Error> {
+    let mut live = client.live(query, Vec::new())?;
+    let (sender, mut end) = tokio::sync::oneshot::channel::<()>();
+    commands(|_| {}, move || drop(sender));
+    loop {
+        let update = tokio::select! {
+            update = live.next() => update,
+            _ = &mut end => return Ok(()),
+        };
+        match update {
+            Ok(Update::Rows(rows)) => {
+                let rows: Vec<Vec<Value>> =
+                    rows.iter().map(|row| (0..row.len()).map(|column| value(row, column)).collect()).collect();
+                show(&json!({"event": "rows", "rows": rows}));
+            }
+            Ok(Update::Error(error)) => show_error(&error),
+            Err(error) => {
+                show_error(&error);
+                std::process::exit(1);
+            }
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (config, tls) = connection(&std::env::var("PINPOINT_DSN")?)?;
+    let client = Client::new(config, tls, options());
+    let result = match arguments[0].as_str() {
+        "live" => live(&client, &arguments[1]).await,
+        _ => subscribe(&client, &arguments[1..]).await,
+    };
+    client.close().await;
+    if let Err(error) = result {
+        show_error(&error);
+        std::process::exit(1);
+    }
+    Ok(())
+}

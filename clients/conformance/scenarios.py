@@ -1,0 +1,687 @@
+"""The scenarios. Each function gets the setting and the clients of all languages; its first line is its name."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+from servers import DEADLINE, SERVER_USER, Failed, PgBouncer, Proxy, Server, wait_until
+
+# End the sessions of clients.
+KILL = ("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
+
+
+class Setting:
+    """A primary, a standby and a stock server, started when a scenario first asks for them."""
+
+    def __init__(self, bindir, folder):
+        self.bindir, self.folder = bindir, folder
+        self.servers, self.poolers, self.proxies = {}, [], []
+
+    def primary(self):
+        if "primary" not in self.servers:
+            self.servers["primary"] = Server(self.bindir, self.folder, "primary").init("wal_level = replica").start()
+            self.servers["primary"].sql("CREATE EXTENSION pg_pinpoint")
+        return self.servers["primary"]
+
+    def standby(self):
+        """A new standby of the primary."""
+        primary = self.primary()
+        standby = Server(self.bindir, self.folder, f"standby{len(self.servers)}").copy_of(primary)
+        self.servers[standby.data] = standby
+        return standby.start()
+
+    def stock(self):
+        if "stock" not in self.servers:
+            self.servers["stock"] = Server(self.bindir, self.folder, "stock", pinpoint=False).init().start()
+        return self.servers["stock"]
+
+    def proxy(self, server):
+        self.proxies.append(Proxy(server.port if server else None))
+        return self.proxies[-1]
+
+    def pooler(self, mode, server, **options):
+        self.poolers.append(PgBouncer(self.folder, f"pooler{len(self.poolers)}", mode, server.port, **options))
+        return self.poolers[-1].start()
+
+    def restore(self):
+        """After a scenario: no proxies and poolers, no standbys; the primary runs, without what was created."""
+        for pooler in self.poolers:
+            pooler.stop()
+        for proxy in self.proxies:
+            proxy.listener.close()
+            proxy.cut()
+        self.proxies = []
+        for name in [name for name in self.servers if name not in ("primary", "stock")]:
+            server = self.servers.pop(name)
+            with contextlib.suppress(Failed):
+                server.stop("immediate")
+            shutil.rmtree(server.data, ignore_errors=True)
+
+    def stop(self):
+        for server in self.servers.values():
+            with contextlib.suppress(Failed):
+                server.stop("immediate")
+
+
+def dsn(*ports, user="postgres", dbname="postgres", **parameters):
+    hosts = ",".join(f"127.0.0.1:{getattr(port, 'port', port)}" for port in ports)
+    query = "&".join(f"{name}={value}" for name, value in parameters.items())
+    return f"postgresql://{user}@{hosts}/{dbname}" + (f"?{query}" if query else "")
+
+
+def notify(server, channel, payload=""):
+    """Returns the moment before."""
+    now = time.monotonic()
+    with server.connect() as connection:
+        connection.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+    return now
+
+
+def wait_for_heartbeats(server):
+    """Wait until two heartbeats were sent to all who listen now."""
+    with server.connect() as connection:
+        connection.execute("LISTEN pinpoint_heartbeat")
+        if len(list(connection.notifies(timeout=DEADLINE, stop_after=2))) < 2:
+            raise Failed("no heartbeats")
+
+
+def check_alive(server, clients, *channels):
+    """Notifications arrive, on each of the channels."""
+    for channel in channels:
+        since = notify(server, channel, f"alive {time.monotonic()}")
+        clients.wait_told(channel, since)
+
+
+def connected(setting, clients, server, *channels, mode="push"):
+    """Start clients that listen on the channels, and wait until they do."""
+    clients.start(dsn(server), "subscribe", *channels)
+    clients.wait_for("connected", mode=mode)
+    for channel in channels:
+        clients.wait_told(channel, 0)
+
+
+def cut_off(proxy, clients):
+    """End the connections, and refuse others. Returns the moment before."""
+    since = time.monotonic()
+    proxy.target = None
+    proxy.cut()
+    clients.wait_for("disconnected", since)
+    return since
+
+
+# ---- Connections that are lost ----------------------------------------------------
+
+
+def server_restart(setting, clients):
+    """The server restarts."""
+    primary = setting.primary()
+    connected(setting, clients, primary, "a", "b")
+    check_alive(primary, clients, "a", "b")
+    since = time.monotonic()
+    primary.stop()
+    clients.wait_for("disconnected", since)
+    primary.start()
+    since = notify(primary, "a")
+    clients.wait_told("a", since)
+    clients.wait_for("connected", since - 1)
+    check_alive(primary, clients, "a", "b")
+    clients.close()
+
+
+def session_killed(setting, clients):
+    """The session is terminated; only what was notified meanwhile is named."""
+    primary = setting.primary()
+    connected(setting, clients, primary, "a", "b")
+    check_alive(primary, clients, "a", "b")
+    wait_for_heartbeats(primary)  # only what changes after a heartbeat is missed
+    since = time.monotonic()
+    primary.sql(KILL,
+                "NOTIFY a")
+    clients.wait_told("a", since)
+    clients.wait_for("connected", since)
+    check_alive(primary, clients, "a", "b")
+
+    def only_a(client):
+        if any("b" in event["channels"] for event in client.find("changed", since)):
+            raise Failed(f"b was not notified: {client.find('changed', since)}")
+    clients.each(only_a)
+    clients.close()
+
+
+def changes_during_reconnects(setting, clients):
+    """Each of 600 channels is notified once, while sessions are terminated all the time."""
+    primary = setting.primary()
+    channels = [f"once{n}" for n in range(600)]
+    clients.start(dsn(primary), "subscribe", *channels)
+    for channel in channels[0], channels[-1]:
+        clients.wait_told(channel, 0)
+    notified = {}
+    with primary.connect() as connection:
+        for number, channel in enumerate(channels):
+            if number % 20 == 0:
+                connection.execute(KILL)
+            notified[channel] = time.monotonic()
+            connection.execute(f"NOTIFY {channel}")
+            time.sleep(0.01)  # so that they are spread over the reconnects
+
+    def none_missed(client):
+        for channel in channels:
+            client.wait_told(channel, notified[channel])
+    clients.each(none_missed)
+    clients.close()
+
+
+def connection_refused(setting, clients):
+    """Connections are refused for 20 seconds."""
+    primary = setting.primary()
+    proxy = setting.proxy(primary)
+    connected(setting, clients, proxy, "a")
+    since = cut_off(proxy, clients)
+    notify(primary, "a")
+    wait_until(lambda: time.monotonic() > since + 20, "20 seconds are over")
+
+    def backs_off(client):
+        tries = len(client.find("disconnected", since))
+        if not 10 < tries < 200:
+            raise Failed(f"{tries} attempts in 20 seconds")
+        waits = [event["retry_in"] for event in client.find("disconnected", since)]
+        if len({round(wait, 4) for wait in waits[-8:]}) < 4:
+            raise Failed(f"no jitter: {waits[-8:]}")
+    clients.each(backs_off)
+    since = time.monotonic()
+    proxy.target = primary.port
+    clients.wait_for("connected", since)
+    clients.wait_told("a", since)
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
+def proxy_falls_silent(setting, clients):
+    """A proxy falls silent: both directions, to the client only, to the server only."""
+    primary = setting.primary()
+    proxy = setting.proxy(primary)
+    connected(setting, clients, proxy, "a")
+    for directions in ("up", "down"), ("down",), ("up",):
+        since = time.monotonic()
+        proxy.fall_silent(*directions)
+        notify(primary, "a")
+        if "down" in directions:
+            clients.wait_for("disconnected", since)
+        clients.wait_told("a", since)
+        if directions == ("up",):
+            proxy.cut()
+            clients.wait_for("connected", since)
+        check_alive(primary, clients, "a")
+    clients.close()
+
+
+def proxy_silent_on_stock(setting, clients):
+    """A proxy falls silent before a server without pg_pinpoint."""
+    stock = setting.stock()
+    proxy = setting.proxy(stock)
+    connected(setting, clients, proxy, "a")
+    since = time.monotonic()
+    proxy.fall_silent("up", "down")
+    notify(stock, "a")
+    clients.wait_for("disconnected", since)
+    clients.wait_told("a", since)
+    check_alive(stock, clients, "a")
+    clients.close()
+
+
+def cut_in_message(setting, clients):
+    """The connection ends in the middle of a message."""
+    primary = setting.primary()
+    proxy = setting.proxy(primary)
+    connected(setting, clients, proxy, "a")
+    proxy.cut_in_message()
+    since = notify(primary, "a", "x" * 5000)
+    clients.wait_told("a", since)
+    clients.wait_for("disconnected", since)
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
+def silent_at_start(setting, clients):
+    """The server does not answer while the client connects."""
+    primary = setting.primary()
+    silent = setting.proxy(primary)
+    connected(setting, clients, silent, "a")
+    since = time.monotonic()
+    silent.target = setting.proxy(None).listener.getsockname()[1]  # accepts, but is reset
+    silent.cut()
+    clients.wait_for("disconnected", since)
+    silent.target = primary.port
+    clients.wait_for("connected", since)
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
+# ---- Errors of the server ------------------------------------------------------------
+
+
+def wrong_password(setting, clients):
+    """The password is wrong: at once, and when the client connects again."""
+    primary = setting.primary()
+    primary.sql("DROP ROLE IF EXISTS guarded", "CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    with open(f"{primary.data}/pg_hba.conf") as file:
+        hba = file.read()
+    try:
+        with open(f"{primary.data}/pg_hba.conf", "w") as file:
+            file.write("host all guarded 127.0.0.1/32 scram-sha-256\n" + hba)
+        primary.reload()
+        address = f"postgresql://guarded:wrong@127.0.0.1:{primary.port}/postgres"
+        clients.start(address, "subscribe", "a")
+        clients.wait_for("error")
+        clients.each(lambda client: client.process.wait(DEADLINE))
+        clients.start(address.replace("wrong", "right"), "subscribe", "a")
+        clients.wait_for("connected")
+        primary.sql("ALTER ROLE guarded PASSWORD 'other'")
+        since = time.monotonic()
+        primary.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'guarded'", "NOTIFY a")
+
+        def reported(client):
+            wait_until(lambda: any("password" in event["reason"] for event in client.find("disconnected", since)), "the reason is told")
+        clients.each(reported)
+        primary.sql("ALTER ROLE guarded PASSWORD 'right'")
+        clients.wait_for("connected", since)
+        clients.wait_told("a", since)
+        clients.close()
+    finally:
+        with open(f"{primary.data}/pg_hba.conf", "w") as file:
+            file.write(hba)
+        primary.reload()
+
+
+def missing_database(setting, clients):
+    """The database does not exist."""
+    clients.start(dsn(setting.primary(), dbname="nowhere"), "subscribe", "a")
+    clients.wait_for("error")
+
+
+def extension_dropped(setting, clients):
+    """The extension is dropped and created while the client runs."""
+    primary = setting.primary()
+    connected(setting, clients, primary, "a")
+    for statement in "DROP EXTENSION pg_pinpoint", "CREATE EXTENSION pg_pinpoint":
+        primary.sql(statement)
+        check_alive(primary, clients, "a")
+        since = time.monotonic()
+        primary.sql(KILL, "NOTIFY a")
+        clients.wait_told("a", since)
+        clients.wait_for("connected", since)
+        check_alive(primary, clients, "a")
+    clients.close()
+
+
+def settings_of_roles(setting, clients):
+    """The role has a statement_timeout, and is serializable by default."""
+    primary = setting.primary()
+    primary.sql("DROP ROLE IF EXISTS strict", "CREATE ROLE strict LOGIN", "ALTER ROLE strict SET statement_timeout = '300ms'",
+                "ALTER ROLE strict SET default_transaction_isolation = 'serializable'")
+    clients.start(dsn(primary, user="strict"), "subscribe", "a")
+    clients.wait_for("connected", mode="push")
+    since = time.monotonic()
+    primary.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'strict'", "NOTIFY a")
+    clients.wait_told("a", since)
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
+# ---- Other servers ---------------------------------------------------------------------
+
+
+def promotion(setting, clients):
+    """The standby that the client listens on is promoted."""
+    primary, standby = setting.primary(), setting.standby()
+    connected(setting, clients, standby, "a")
+    check_alive(primary, clients, "a")
+    standby.promote()
+    check_alive(standby, clients, "a")
+    clients.close()
+
+
+def failover(setting, clients):
+    """The server fails, and the client goes on with another host of its list."""
+    primary, standby = setting.primary(), setting.standby()
+    clients.start(dsn(primary, standby), "subscribe", "a")
+    clients.wait_for("connected")
+    check_alive(primary, clients, "a")
+    since = time.monotonic()
+    primary.stop("immediate")
+    try:
+        standby.promote()
+        clients.wait_told("a", since)  # another server does not know the position
+        check_alive(standby, clients, "a")
+        clients.close()
+    finally:
+        primary.start()
+
+
+def stock_server(setting, clients):
+    """A server without pg_pinpoint: after each connection, all channels have changed."""
+    stock = setting.stock()
+    connected(setting, clients, stock, "a", "b")
+    check_alive(stock, clients, "a", "b")
+    since = time.monotonic()
+    stock.sql(KILL)
+    clients.wait_for("connected", since)
+    clients.wait_told("a", since)
+    clients.wait_told("b", since)
+    check_alive(stock, clients, "a", "b")
+    clients.close()
+
+
+# ---- Poolers -----------------------------------------------------------------------------
+
+
+def session_pooling(setting, clients):
+    """PgBouncer in session mode, which restarts."""
+    primary = setting.primary()
+    pooler = setting.pooler("session", primary)
+    connected(setting, clients, pooler, "a")
+    check_alive(primary, clients, "a")
+    since = time.monotonic()
+    pooler.stop()
+    clients.wait_for("disconnected", since)
+    notify(primary, "a")
+    pooler.start()
+    clients.wait_for("connected", since, mode="push")
+    clients.wait_told("a", since)
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
+def transaction_pooling(setting, clients):
+    """PgBouncer in transaction mode, which restarts."""
+    primary = setting.primary()
+    pooler = setting.pooler("transaction", primary)
+    connected(setting, clients, pooler, "a", mode="wait")
+    check_alive(primary, clients, "a")
+    clients.command("+b")
+    clients.wait_told("b", 0)
+    check_alive(primary, clients, "a", "b")
+    since = time.monotonic()
+    pooler.stop()
+    clients.wait_for("disconnected", since)
+    notify(primary, "a")
+    pooler.start()
+    clients.wait_told("a", since)
+    check_alive(primary, clients, "a", "b")
+    clients.close()
+
+
+def transaction_pooling_on_stock(setting, clients):
+    """A server without pg_pinpoint behind PgBouncer in transaction mode: an error."""
+    pooler = setting.pooler("transaction", setting.stock())
+    clients.start(dsn(pooler), "subscribe", "a")
+    clients.wait_for("error")
+
+    def names_the_pooler(client):
+        if "pooler" not in client.find("error")[-1]["message"]:
+            raise Failed(f"the message does not help: {client.find('error')[-1]}")
+    clients.each(names_the_pooler)
+
+
+# ---- Many, large, strange ------------------------------------------------------------------
+
+
+def many_channels(setting, clients):
+    """10,000 channels."""
+    primary = setting.primary()
+    names = [f"c{n}" for n in range(10000)]
+    clients.start(dsn(primary), "subscribe", *names)
+    clients.wait_for("connected")
+    check_alive(primary, clients, "c0", "c9999")
+    since = time.monotonic()
+    primary.sql(KILL,
+                "NOTIFY c5000")
+    clients.wait_told("c5000", since)
+    check_alive(primary, clients, "c0", "c9999")
+    clients.close()
+
+
+def slow_consumer(setting, clients):
+    """100,000 notifications of 1 kB, and a consumer that does not read."""
+    primary = setting.primary()
+    clients.start(dsn(primary), "subscribe", "a", options={"buffer": 1 << 20})
+    clients.wait_told("a", 0)
+    clients.each(lambda client: client.goes_on.clear())
+    with primary.connect() as connection:
+        for block in range(100):
+            connection.execute("SELECT pg_notify('a', %s || n || repeat('x', 1000)) FROM generate_series(1, 1000) AS n", (f"{block} ",))
+
+    def bounded(client):
+        wait_until(lambda: primary.sql("SELECT pg_notification_queue_usage()")[0][0] == 0, "the queue is empty")
+        with open(f"/proc/{client.process.pid}/status") as file:
+            kilobytes = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+        # A virtual machine has its own idea of memory.
+        limit = 400_000 if client.language == "java" else 150_000
+        if kilobytes > limit:
+            raise Failed(f"{kilobytes} kB of memory")
+        client.goes_on.set()
+    clients.each(bounded)
+    # What was printed before is still being read.
+    notify(primary, "a", "last")
+    clients.each(lambda client: wait_until(
+        lambda: client.find("notification", payload="last") or len(client.find("changed")) > 1, "the last one is told"))
+    check_alive(primary, clients, "a")
+
+    def dropped(client):
+        # The first "changed" is that of each channel.
+        if len(client.find("changed")) < 2 or len(client.find("notification")) >= 100_000:
+            raise Failed(f"{len(client.find('notification'))} notifications, {len(client.find('changed'))} changed")
+    clients.each(dropped)
+    clients.close()
+
+
+def large_payload(setting, clients):
+    """A payload of 16 MB."""
+    primary = setting.primary()
+    connected(setting, clients, primary, "a")
+    since = time.monotonic()
+    primary.sql("SET pinpoint.max_payload_size = '16MB'", "SELECT pg_notify('a', repeat('x', 16 * 1024 * 1024 - 1))")
+
+    def whole(client):
+        payload = client.wait_for("notification", since, channel="a")["payload"]
+        if payload != "x" * (16 * 1024 * 1024 - 1):
+            raise Failed(f"{len(payload)} bytes")
+    clients.each(whole)
+    clients.close()
+
+
+def strange_names(setting, clients):
+    """Names with quotes, capitals, spaces and letters of several bytes; too long ones are refused."""
+    primary = setting.primary()
+    names = ['say "hello"', "it's", "Capitals", "två ord", "日本語", "a;b--c", "\\n", "x" * 63]
+    connected(setting, clients, primary, *names)
+    for name in names:
+        since = notify(primary, name, name)
+        clients.wait_for("notification", since, channel=name, payload=name)
+    clients.close()
+    for name in "x" * 64, "語" * 22, "":
+        clients.start(dsn(primary), "subscribe", name)
+        clients.wait_for("error")
+
+
+def added_and_removed(setting, clients):
+    """Channels are added and removed, also while the client connects again."""
+    primary = setting.primary()
+    proxy = setting.proxy(primary)
+    connected(setting, clients, proxy, "a")
+    clients.command("+b")
+    clients.wait_told("b", 0)
+    check_alive(primary, clients, "a", "b")
+    clients.command("-a")
+    wait_until(lambda: not any("a" in row[0] for row in primary.sql(
+        "SELECT channel FROM pinpoint.stat_channels WHERE channel = 'a'")), "UNLISTEN")
+    since = cut_off(proxy, clients)
+    clients.command("+c")
+    clients.command("-b")
+    clients.command("+a")
+    proxy.target = primary.port
+    clients.wait_for("connected", since)
+    clients.wait_told("a", since)
+    clients.wait_told("c", since)
+    check_alive(primary, clients, "a", "c")
+    since = notify(primary, "b")
+    check_alive(primary, clients, "a")
+
+    def not_b(client):
+        if client.find("notification", since, channel="b"):
+            raise Failed("b was removed")
+    clients.each(not_b)
+    clients.close()
+
+
+def closed_during_reconnect(setting, clients):
+    """The client is closed while it connects again."""
+    primary = setting.primary()
+    proxy = setting.proxy(primary)
+    connected(setting, clients, proxy, "a")
+    since = cut_off(proxy, clients)
+    clients.close()
+    # In the middle of a connect: the proxy accepts, and forwards to a server that does not answer.
+    proxy.target = primary.port
+    connected(setting, clients, proxy, "a")
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as deaf:
+        since = time.monotonic()
+        proxy.target = deaf.getsockname()[1]
+        proxy.cut()
+        clients.wait_for("disconnected", since)
+        wait_until(lambda: proxy.pairs, "the client connects")
+        clients.close()
+
+
+def tls(setting, clients):
+    """TLS, with a certificate that is verified."""
+    primary = setting.primary()
+    key, certificate = f"{setting.folder}/server.key", f"{setting.folder}/server.crt"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+    if SERVER_USER:
+        shutil.chown(key, "postgres", "postgres")
+    os.chmod(certificate, 0o644)
+    os.chmod(key, 0o600)
+    primary.sql(f"ALTER SYSTEM SET ssl_cert_file = '{certificate}'", f"ALTER SYSTEM SET ssl_key_file = '{key}'",
+                "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
+    try:
+        wait_until(lambda: primary.sql("SHOW ssl")[0][0] == "on", "the server has TLS")
+        clients.start(f"postgresql://postgres@localhost:{primary.port}/postgres?sslmode=verify-full&sslrootcert={certificate}",
+                      "subscribe", "a")
+        clients.wait_for("connected")
+        if primary.sql("SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl")[0][0] < len(clients.clients):
+            raise Failed("not all connections have TLS")
+        check_alive(primary, clients, "a")
+        clients.close()
+    finally:
+        primary.sql("ALTER SYSTEM RESET ssl", "SELECT pg_reload_conf()")
+        wait_until(lambda: primary.sql("SHOW ssl")[0][0] == "off", "the server has no TLS")
+
+
+# ---- Live queries ----------------------------------------------------------------------------
+
+
+def live_query(setting, clients):
+    """A live query over a view, a partitioned table and row security; burst, restart, table altered and dropped."""
+    primary = setting.primary()
+    primary.sql(
+        "DROP SCHEMA IF EXISTS shop CASCADE", "CREATE SCHEMA shop", "DROP ROLE IF EXISTS reader",
+        "CREATE ROLE reader LOGIN", "GRANT USAGE ON SCHEMA shop TO reader",
+        "CREATE TABLE shop.orders (id int, owner name, total int) PARTITION BY RANGE (id)",
+        "CREATE TABLE shop.orders_1 PARTITION OF shop.orders FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE shop.orders_2 PARTITION OF shop.orders FOR VALUES FROM (100) TO (200)",
+        "CREATE TABLE shop.rates (rate int)", "INSERT INTO shop.rates VALUES (1)",
+        "ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY own ON shop.orders USING (owner = current_user)",
+        "CREATE VIEW shop.sums WITH (security_barrier) AS SELECT id, total * rate AS total FROM shop.orders, shop.rates",
+        "ALTER VIEW shop.sums OWNER TO reader", "GRANT SELECT ON ALL TABLES IN SCHEMA shop TO reader",
+        "SELECT pinpoint.watch('shop.orders', 'orders')")
+    proxy = setting.proxy(primary)
+    clients.start(dsn(proxy, user="reader"), "live", "SELECT id, total FROM shop.sums ORDER BY id")
+    # One of the tables is not watched.
+    clients.wait_for("error")
+
+    def statement(client):
+        if "pinpoint.watch('shop.rates')" not in client.find("error")[-1]["message"]:
+            raise Failed(f"the statement to run is not named: {client.find('error')[-1]}")
+    clients.each(statement)
+    primary.sql("SELECT pinpoint.watch('shop.rates', 'rates')")
+    clients.wait_rows([])
+    primary.sql("INSERT INTO shop.orders VALUES (1, 'reader', 10), (101, 'reader', 20), (2, 'postgres', 30)")
+    clients.wait_rows([[1, 10], [101, 20]])
+    primary.sql("UPDATE shop.rates SET rate = 2")
+    clients.wait_rows([[1, 20], [101, 40]])
+    primary.sql("TRUNCATE shop.orders_2")
+    clients.wait_rows([[1, 20]])
+
+    # A burst is folded.
+    since = time.monotonic()
+    with primary.connect() as connection:
+        for total in range(200):
+            connection.execute("UPDATE shop.orders SET total = %s", (total,))
+    took = time.monotonic() - since
+    clients.wait_rows([[1, 398]])
+
+    def folded(client):
+        if len(client.find("rows", since)) > took / 0.05 + 3:
+            raise Failed(f"{len(client.find('rows', since))} executions in {took} seconds")
+    clients.each(folded)
+
+    # What changes while the connection is lost.
+    proxy.target = None
+    proxy.cut()
+    primary.sql("UPDATE shop.orders SET total = 7")
+    proxy.target = primary.port
+    clients.wait_rows([[1, 14]])
+    primary.stop()
+    primary.start()
+    primary.sql("UPDATE shop.orders SET total = 8")
+    clients.wait_rows([[1, 16]])
+
+    # The view has another column; then the table is dropped, and is there again.
+    primary.sql("CREATE OR REPLACE VIEW shop.sums AS SELECT id, total * rate AS total, 'new' AS state FROM shop.orders, shop.rates",
+                "ALTER TABLE shop.rates ADD note text", "UPDATE shop.rates SET rate = 3")
+    clients.wait_rows([[1, 24]])
+    since = time.monotonic()
+    primary.sql("BEGIN; DROP TABLE shop.rates CASCADE; UPDATE shop.orders SET total = 1; COMMIT")
+    clients.wait_for("error", since)
+    primary.sql("CREATE VIEW shop.sums AS SELECT id, total FROM shop.orders", "ALTER VIEW shop.sums OWNER TO reader")
+    clients.wait_rows([[1, 1]])
+    primary.sql("UPDATE shop.orders SET total = 2")
+    clients.wait_rows([[1, 2]])
+    clients.close()
+
+
+def live_query_through_pooler(setting, clients):
+    """A live query through PgBouncer in transaction mode."""
+    primary = setting.primary()
+    primary.sql("DROP TABLE IF EXISTS pooled", "CREATE TABLE pooled (n int)", "INSERT INTO pooled VALUES (0)",
+                "SELECT pinpoint.watch('pooled')")
+    pooler = setting.pooler("transaction", primary)
+    clients.start(dsn(pooler), "live", "SELECT n FROM pooled")
+    for n in range(20):
+        primary.sql(f"UPDATE pooled SET n = {n}")
+    clients.wait_rows([[19]])
+    pooler.stop()
+    primary.sql("UPDATE pooled SET n = 20")
+    pooler.start()
+    clients.wait_rows([[20]])
+    clients.close()
+
+
+def live_query_on_stock(setting, clients):
+    """A live query on a server without pg_pinpoint: an error."""
+    clients.start(dsn(setting.stock()), "live", "SELECT 1")
+    clients.wait_for("error")
+
+
+ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, proxy_silent_on_stock, cut_in_message,
+       silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
+       stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
+       large_payload, strange_names, added_and_removed, closed_during_reconnect, tls, live_query,
+       live_query_through_pooler, live_query_on_stock]

@@ -1,0 +1,54 @@
+// Package pinpoint follows changes in PostgreSQL: notifications without missed changes, and live
+// queries. See README.md.
+package pinpoint
+
+// Event is Connected, Changed, Notification or Disconnected.
+type Event interface{ event() }
+
+// Connected tells that the connection works, and listens on all channels.
+type Connected struct {
+	ServerVersion int // for instance 150018
+	Standby       bool
+	Mode          Mode
+}
+
+// Changed names channels that may have been notified while nobody listened: look at your tables.
+type Changed struct {
+	Channels []string
+}
+
+// Notification is a notification on a channel. PID is the process ID of the session that sent it.
+type Notification struct {
+	Channel string
+	Payload string
+	PID     uint32
+}
+
+// Disconnected tells that the connection was lost, or could not be made. The next attempt is
+// after RetryIn seconds.
+type Disconnected struct {
+	Reason  string
+	RetryIn float64
+}
+
+func (Connected) event()    {}
+func (Changed) event()      {}
+func (Notification) event() {}
+func (Disconnected) event() {}
+
+// Result is the result of a live query. If Err is not nil, the query has failed, and is tried
+// again; a pgconn.PgError has the SQLSTATE.
+type Result struct {
+	Columns []string
+	Rows    [][]any
+	Err     error
+}
+
+// Mode is how a client hears of changes.
+type Mode string
+
+const (
+	Auto Mode = "auto" // find out
+	Push Mode = "push" // LISTEN
+	Wait Mode = "wait" // pinpoint.wait()
+)

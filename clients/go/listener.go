@@ -1,0 +1,480 @@
+package pinpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const heartbeat = "pinpoint_heartbeat"
+
+// to_regproc returns NULL on a server without pg_pinpoint.
+const inquiry = `
+	SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(),
+	       to_regproc('pinpoint.changed_since') IS NOT NULL,
+	       to_regproc('pinpoint.wait') IS NOT NULL,
+	       coalesce((SELECT setting::int FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'), 0),
+	       (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')`
+
+const (
+	hasPinpoint  = `SELECT to_regproc('pinpoint.changed_since') IS NOT NULL`
+	getPosition  = `SELECT pinpoint.position()`
+	changedSince = `SELECT changed::text[], position FROM pinpoint.changed_since($1, VARIADIC $2::text[])`
+	callWait     = `CALL pinpoint.wait($1::text[], $2::text, $3::text::interval)`
+)
+
+// ErrNoListen is the error on a server without pg_pinpoint behind a pooler in transaction mode.
+var ErrNoListen = errors.New("LISTEN does not work through this connection, because a pooler gives each transaction" +
+	" another session; connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1 or later in this database")
+
+var errNoWait = errors.New("waiting needs the extension pg_pinpoint 1.1 or later in this database")
+
+// server is what a client knows of the server of a connection.
+type server struct {
+	version          int
+	standby          bool
+	pid              uint32
+	pinpoint         bool
+	hasWait          bool
+	interval         time.Duration // of heartbeats
+	statementTimeout time.Duration
+}
+
+// listener keeps one connection that hears of all channels of a client. The mutex of the client
+// protects subscriptions, byChannel, connected and position.
+type listener struct {
+	client        *Client
+	subscriptions map[*Subscription]bool
+	byChannel     map[string]map[*Subscription]bool
+	connected     *Connected
+	position      string        // "" is unknown
+	changes       chan struct{} // the channels of the subscriptions have changed
+	waits         bool
+	everConnected bool
+	listened      map[string]bool
+}
+
+func newListener(client *Client) *listener {
+	return &listener{client: client, subscriptions: map[*Subscription]bool{}, byChannel: map[string]map[*Subscription]bool{},
+		changes: make(chan struct{}, 1), waits: client.options.Mode == Wait}
+}
+
+func (l *listener) run() {
+	defer l.client.running.Done()
+	options := l.client.options
+	failures := 0
+	for l.client.context.Err() == nil {
+		err := l.session(l.client.context)
+		if err == nil || l.client.context.Err() != nil {
+			continue // with other channels
+		}
+		failures++
+		l.client.mu.Lock()
+		if l.connected != nil {
+			failures = 1
+		}
+		l.connected = nil
+		l.client.mu.Unlock()
+		l.client.dropQueryConnections()
+		if !l.everConnected && isPermanent(err) || failures > options.MaxAttempts {
+			l.client.fail(err)
+			return
+		}
+		delay := math.Min(options.MaxBackoff.Seconds(), options.MinBackoff.Seconds()*math.Pow(2, float64(min(failures-1, 30))))
+		delay *= 0.5 + mathrand.Float64()/2
+		l.tellAll(Disconnected{err.Error(), delay})
+		select {
+		case <-time.After(time.Duration(delay * float64(time.Second))):
+		case <-l.client.context.Done():
+		}
+	}
+}
+
+// session connects, and hears until the connection is lost. It returns nil if a new connection is
+// needed for other channels.
+func (l *listener) session(ctx context.Context) error {
+	conn, err := l.client.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeNow(conn)
+	l.listened = map[string]bool{}
+	var s server
+	if err := l.fetch(ctx, conn, inquiry, nil, &s.version, &s.standby, &s.pid, &s.pinpoint, &s.hasWait, &s.interval, &s.statementTimeout); err != nil {
+		return err
+	}
+	s.interval *= time.Millisecond
+	s.statementTimeout *= time.Millisecond
+	pooled := s.pid != conn.PgConn().PID()
+	waits := l.waits
+	if pooled && !waits && l.client.options.Mode == Auto {
+		heard, err := l.hearsThroughPooler(ctx, conn, s)
+		if err != nil {
+			return err
+		}
+		waits = !heard
+	}
+	if waits && !s.hasWait {
+		return errNoWait
+	}
+	if !s.pinpoint {
+		l.setPosition("")
+	}
+	connected := Connected{s.version, s.standby, Push}
+	if waits {
+		connected.Mode = Wait
+		return l.wait(ctx, conn, connected, s)
+	}
+	return l.listen(ctx, conn, connected, s, pooled)
+}
+
+// fetch executes a query at READ COMMITTED, which the functions need, and scans its row.
+func (l *listener) fetch(ctx context.Context, conn *pgx.Conn, query string, arguments []any, targets ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, l.client.options.Timeout)
+	defer cancel()
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, query, arguments...).Scan(targets...)
+	})
+}
+
+func (l *listener) exec(ctx context.Context, conn *pgx.Conn, statement string, arguments ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, l.client.options.Timeout)
+	defer cancel()
+	_, err := conn.Exec(ctx, statement, arguments...)
+	return err
+}
+
+// hearsThroughPooler finds out whether a notification arrives while no transaction is running.
+func (l *listener) hearsThroughPooler(ctx context.Context, conn *pgx.Conn, s server) (bool, error) {
+	if s.standby {
+		return !s.hasWait, nil // a standby cannot notify
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	channel := "pinpoint_probe_" + hex.EncodeToString(random[:])
+	if err := l.exec(ctx, conn, "LISTEN "+channel); err != nil {
+		return false, err
+	}
+	other, err := l.client.connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer closeNow(other)
+	if err := l.exec(ctx, other, "SELECT pg_notify($1, '')", channel); err != nil {
+		return false, err
+	}
+	probe, cancel := context.WithTimeout(ctx, l.client.options.ProbeTimeout)
+	defer cancel()
+	_, notHeard := conn.WaitForNotification(probe)
+	if notHeard != nil && probe.Err() == nil {
+		return false, notHeard
+	}
+	if err := l.exec(ctx, conn, "UNLISTEN "+channel); err != nil {
+		return false, err
+	}
+	if notHeard != nil && !s.hasWait {
+		return false, ErrNoListen
+	}
+	return notHeard == nil, nil
+}
+
+// ---- Channels -----------------------------------------------------------------
+
+// want is called with the mutex held.
+func (l *listener) want(s *Subscription, channels []string) {
+	for _, channel := range channels {
+		if l.byChannel[channel] == nil {
+			l.byChannel[channel] = map[*Subscription]bool{}
+		}
+		l.byChannel[channel][s] = true
+	}
+	wake(l.changes)
+}
+
+// unwant is called with the mutex held.
+func (l *listener) unwant(s *Subscription, channels []string) {
+	for _, channel := range channels {
+		delete(l.byChannel[channel], s)
+		if len(l.byChannel[channel]) == 0 {
+			delete(l.byChannel, channel)
+		}
+	}
+	wake(l.changes)
+}
+
+func (l *listener) wanted() map[string]bool {
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	select {
+	case <-l.changes:
+	default:
+	}
+	wanted := map[string]bool{}
+	for channel := range l.byChannel {
+		wanted[channel] = true
+	}
+	return wanted
+}
+
+// tellChanged tells subscriptions of changed channels, and of all that they begin to hear.
+func (l *listener) tellChanged(heard, changed map[string]bool) {
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	for s := range l.subscriptions {
+		var channels []string
+		for channel := range s.channels {
+			if heard[channel] && (changed[channel] || !s.heard[channel]) {
+				channels = append(channels, channel)
+				s.heard[channel] = true
+			}
+		}
+		wake(s.told)
+		if len(channels) > 0 {
+			s.queue.putChanged(channels...)
+		}
+	}
+}
+
+func (l *listener) tellAll(event Event) {
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	for s := range l.subscriptions {
+		s.queue.put(event)
+	}
+}
+
+func (l *listener) begin(connected Connected) {
+	l.client.mu.Lock()
+	l.connected = &connected
+	for _, shared := range l.client.live {
+		wake(shared.dirty)
+	}
+	l.client.mu.Unlock()
+	l.everConnected = true
+	l.tellAll(connected)
+}
+
+func (l *listener) setPosition(position string) {
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	l.position = position
+}
+
+// untilChanges makes a context that ends when the channels of the subscriptions change, too.
+func (l *listener) untilChanges(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(parent, timeout)
+	go func() {
+		select {
+		case <-l.changes:
+			wake(l.changes)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// ---- LISTEN ---------------------------------------------------------------------
+
+func (l *listener) listen(ctx context.Context, conn *pgx.Conn, connected Connected, s server, pooled bool) error {
+	heartbeats := s.pinpoint && s.interval > 0
+	if heartbeats {
+		if err := l.exec(ctx, conn, "LISTEN "+heartbeat); err != nil {
+			return err
+		}
+	}
+	for first := true; ; first = false {
+		wanted := l.wanted()
+		if err := l.listenTo(ctx, conn, wanted, s.hasWait); err != nil {
+			return err
+		}
+		changed := map[string]bool{}
+		if first {
+			changed = wanted
+			if s.pinpoint {
+				var names []string
+				var position string
+				if err := l.fetch(ctx, conn, changedSince, []any{null(l.position), keys(wanted)}, &names, &position); err != nil {
+					return err
+				}
+				changed = set(names)
+				l.setPosition(position)
+			}
+			l.begin(connected)
+		}
+		l.tellChanged(wanted, changed)
+		if err := l.read(ctx, conn, s, heartbeats, pooled); err != nil {
+			return err
+		}
+	}
+}
+
+// listenTo makes the connection listen to these channels.
+func (l *listener) listenTo(ctx context.Context, conn *pgx.Conn, wanted map[string]bool, hasListen bool) error {
+	var fresh, gone, statements []string
+	for channel := range wanted {
+		if !l.listened[channel] {
+			fresh = append(fresh, channel)
+			statements = append(statements, "LISTEN "+pgx.Identifier{channel}.Sanitize())
+		}
+	}
+	for channel := range l.listened {
+		if !wanted[channel] {
+			gone = append(gone, channel)
+			statements = append(statements, "UNLISTEN "+pgx.Identifier{channel}.Sanitize())
+		}
+	}
+	l.listened = wanted
+	if !hasListen {
+		ctx, cancel := context.WithTimeout(ctx, l.client.options.Timeout)
+		defer cancel()
+		return conn.PgConn().Exec(ctx, strings.Join(statements, ";")).Close()
+	}
+	if len(fresh) > 0 {
+		if err := l.exec(ctx, conn, "SELECT pinpoint.listen(VARIADIC $1::text[])", fresh); err != nil {
+			return err
+		}
+	}
+	if len(gone) > 0 {
+		return l.exec(ctx, conn, "SELECT pinpoint.unlisten(VARIADIC $1::text[])", gone)
+	}
+	return nil
+}
+
+// read reads notifications until the channels change, or the connection is lost.
+func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartbeats, pooled bool) error {
+	quiet := l.client.options.CheckInterval
+	if heartbeats {
+		quiet = 3 * s.interval
+	}
+	anyHeartbeat := false
+	ctx, cancel := l.untilChanges(parent, quiet)
+	defer func() { cancel() }()
+	heard := time.Now()
+	for {
+		notification, err := conn.WaitForNotification(ctx)
+		switch {
+		case err == nil:
+			heard = time.Now()
+			if notification.Channel == heartbeat {
+				anyHeartbeat = true
+				l.setPosition(strings.SplitN(notification.Payload, " ", 2)[0])
+				break
+			}
+			l.tell(Notification{notification.Channel, notification.Payload, notification.PID})
+		case parent.Err() != nil:
+			return parent.Err()
+		case errors.Is(ctx.Err(), context.Canceled):
+			return nil // other channels
+		case ctx.Err() == nil:
+			return err
+		case time.Since(heard) < quiet:
+			// Something was heard meanwhile.
+			cancel()
+			ctx, cancel = l.untilChanges(parent, quiet-time.Since(heard))
+		case heartbeats:
+			l.waits = l.waits || pooled && s.hasWait && !anyHeartbeat && l.client.options.Mode == Auto
+			return fmt.Errorf("no heartbeat for %v", quiet)
+		default:
+			var pinpoint bool
+			if err := l.fetch(parent, conn, hasPinpoint, nil, &pinpoint); err != nil {
+				return err
+			}
+			if pinpoint != s.pinpoint {
+				return errors.New("the extension pg_pinpoint was created or dropped")
+			}
+			heard = time.Now()
+			cancel()
+			ctx, cancel = l.untilChanges(parent, quiet)
+		}
+	}
+}
+
+func (l *listener) tell(notification Notification) {
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	for s := range l.byChannel[notification.Channel] {
+		s.queue.put(notification)
+	}
+}
+
+// ---- pinpoint.wait() ----------------------------------------------------------------
+
+func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected, s server) error {
+	timeout := l.client.options.CheckInterval
+	if s.statementTimeout > 0 {
+		timeout = min(timeout, s.statementTimeout/2)
+	}
+	position := l.position
+	if position == "" {
+		if err := l.fetch(ctx, conn, getPosition, nil, &position); err != nil {
+			return err
+		}
+		l.setPosition(position)
+	}
+	l.client.mu.Lock()
+	again := l.connected != nil
+	l.client.mu.Unlock()
+	if !again {
+		l.begin(connected)
+	}
+	for {
+		wanted := l.wanted()
+		l.tellChanged(wanted, nil)
+		channels := keys(wanted)
+		if len(channels) == 0 {
+			channels = []string{heartbeat}
+		}
+		var changed []string
+		call, cancel := l.untilChanges(ctx, timeout+l.client.options.Timeout)
+		err := conn.QueryRow(call, callWait, channels, position, fmt.Sprintf("%f s", timeout.Seconds())).Scan(&changed, &position)
+		canceled := errors.Is(call.Err(), context.Canceled)
+		cancel()
+		var pgError *pgconn.PgError
+		switch {
+		case err == nil:
+			l.setPosition(position)
+			l.tellChanged(wanted, set(changed))
+		case canceled && ctx.Err() == nil:
+			return nil // pgx closes a connection whose query is canceled: wait for the other channels on a new one
+		case errors.As(err, &pgError) && pgError.Code == "57014":
+			// a timeout that the server has
+		default:
+			return err
+		}
+	}
+}
+
+func null(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+func set(list []string) map[string]bool {
+	set := map[string]bool{}
+	for _, key := range list {
+		set[key] = true
+	}
+	return set
+}
+
+// isPermanent tells errors that another attempt does not mend: authorization, no such database, no
+// such feature.
+func isPermanent(err error) bool {
+	var pgError *pgconn.PgError
+	if errors.As(err, &pgError) {
+		return strings.Contains(" 28 3D 42 0A ", " "+pgError.Code[:2]+" ")
+	}
+	return errors.Is(err, ErrNoListen) || errors.Is(err, errNoWait) || strings.Contains(err.Error(), "x509")
+}

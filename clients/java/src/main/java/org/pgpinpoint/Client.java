@@ -1,0 +1,148 @@
+package org.pgpinpoint;
+
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.SQLException;
+import java.util.ArrayDeque;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.concurrent.Semaphore;
+
+/** A client of one database. It connects when the first subscription is made. */
+public final class Client implements AutoCloseable {
+  final Options options;
+  final Semaphore slots; // of connections for live queries
+  private final String url;
+  private final Properties properties = new Properties();
+
+  // The lock of this object protects the fields below.
+  final Set<Subscription> subscriptions = new HashSet<>();
+  final Map<List<Object>, LiveQuery> live = new HashMap<>();
+  final ArrayDeque<Connection> idle = new ArrayDeque<>(); // for live queries
+  private final Set<Connection> open = new HashSet<>();
+  Listener listener;
+  PinpointException error;
+
+  /** url, properties: those of the driver. */
+  public Client(String url, Properties properties, Options options) {
+    this.url = url;
+    this.options = options;
+    slots = new Semaphore(options.queryConnections());
+    // Statements are never prepared, because a pooler may be in between.
+    this.properties.put("prepareThreshold", "0");
+    this.properties.put("loginTimeout", Integer.toString((int) Math.ceil(options.timeout())));
+    this.properties.put("connectTimeout", Integer.toString((int) Math.ceil(options.timeout())));
+    this.properties.put("tcpKeepAlive", "true");
+    properties.stringPropertyNames().forEach(name -> this.properties.put(name, properties.getProperty(name)));
+  }
+
+  public Client(String url) {
+    this(url, new Properties(), Options.DEFAULT);
+  }
+
+  /** Listen on channels. Each begins with a Changed. */
+  public synchronized Subscription subscribe(String... channels) {
+    Subscription.check(channels);
+    if (error != null) {
+      throw error;
+    }
+    if (listener == null) {
+      listener = new Listener(this);
+      listener.start();
+    }
+    Subscription subscription = new Subscription(this);
+    subscriptions.add(subscription);
+    if (listener.connected != null) {
+      subscription.queue.put(listener.connected);
+    }
+    subscription.add(channels);
+    return subscription;
+  }
+
+  /** The rows of a query now, and after each change of a table that it reads. Parameters are "?". */
+  public synchronized Live live(String query, Object... parameters) {
+    List<Object> key = List.of(query, Arrays.asList(parameters));
+    LiveQuery shared = live.get(key);
+    if (shared == null) {
+      shared = new LiveQuery(this, key, query, parameters, subscribe());
+      live.put(key, shared);
+      shared.start();
+    }
+    return shared.consumer();
+  }
+
+  /** End all subscriptions, live queries and connections. */
+  @Override
+  public void close() {
+    fail(new PinpointException("the client is closed", null));
+    List<Thread> threads = new java.util.ArrayList<>();
+    synchronized (this) {
+      threads.addAll(live.values());
+      if (listener != null) {
+        threads.add(listener);
+      }
+    }
+    for (Thread thread : threads) {
+      thread.interrupt();
+    }
+    closeAll();
+    for (Thread thread : threads) {
+      try {
+        thread.join();
+      } catch (InterruptedException e) {
+        Thread.currentThread().interrupt();
+      }
+    }
+    closeAll();
+  }
+
+  synchronized boolean isClosed() {
+    return error != null;
+  }
+
+  /** End all consumers with an error. */
+  synchronized void fail(PinpointException reason) {
+    error = error == null ? reason : error;
+    subscriptions.forEach(subscription -> subscription.queue.end(error));
+    live.values().forEach(shared -> shared.fail(error));
+  }
+
+  Connection connect() throws SQLException {
+    Connection connection = DriverManager.getConnection(url, properties);
+    synchronized (this) {
+      if (error == null) {
+        open.add(connection);
+        return connection;
+      }
+    }
+    discard(connection);
+    throw error;
+  }
+
+  /** Close a connection without waiting for the server. */
+  void discard(Connection connection) {
+    synchronized (this) {
+      open.remove(connection);
+    }
+    try {
+      connection.abort(Runnable::run);
+    } catch (SQLException e) {
+      // It is closed.
+    }
+  }
+
+  /** The server of the listening connection may be another one from now on. */
+  void closeAll() {
+    List<Connection> connections;
+    synchronized (this) {
+      connections = List.copyOf(open);
+      idle.clear();
+    }
+    connections.forEach(this::discard);
+  }
+}

@@ -1,0 +1,417 @@
+package org.pgpinpoint;
+
+import java.sql.Array;
+import java.sql.Connection;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.ThreadLocalRandom;
+import org.postgresql.PGConnection;
+import org.postgresql.PGNotification;
+import org.postgresql.core.Utils;
+
+/** Keeps one connection that hears of all channels of a client. */
+final class Listener extends Thread {
+  static final String HEARTBEAT = "pinpoint_heartbeat";
+
+  // to_regproc returns NULL on a server without pg_pinpoint.
+  private static final String INQUIRY = """
+      SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(),
+             to_regproc('pinpoint.changed_since') IS NOT NULL,
+             to_regproc('pinpoint.wait') IS NOT NULL,
+             coalesce((SELECT setting::int FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'), 0),
+             (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')""";
+  private static final String HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL";
+  static final String POSITION = "SELECT pinpoint.position()";
+  private static final String CHANGED_SINCE =
+      "SELECT changed::text[], position FROM pinpoint.changed_since(?::text, VARIADIC ?::text[])";
+  private static final String WAIT = "CALL pinpoint.wait(?::text[], ?::text, ?::interval)";
+  private static final String NO_LISTEN = "LISTEN does not work through this connection, because a pooler gives each"
+      + " transaction another session. Connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1"
+      + " or later in this database.";
+  private static final String NO_WAIT = "waiting needs the extension pg_pinpoint 1.1 or later in this database";
+  private static final int SLICE = 100; // milliseconds; the driver cannot be woken while it reads
+
+  /** What a client knows of the server of a connection. Times are in seconds; 0 is never. */
+  private record Server(int version, boolean standby, int pid, boolean pinpoint, boolean hasWait, double interval,
+      double statementTimeout) {}
+
+  /** The server does not answer any more. */
+  private static final class ConnectionLost extends SQLException {
+    private static final long serialVersionUID = 1L;
+
+    ConnectionLost(String reason) {
+      super(reason);
+    }
+  }
+
+  private final Client client;
+  private final Options options;
+  private boolean waits;
+  private boolean everConnected;
+  private Set<String> listened = new HashSet<>();
+  private Statement waiting; // a call of pinpoint.wait()
+
+  // The lock of the client protects these fields.
+  Event.Connected connected;
+  String position;
+  private boolean changes; // the channels of the subscriptions have changed
+
+  Listener(Client client) {
+    super("pg_pinpoint listener");
+    setDaemon(true);
+    this.client = client;
+    options = client.options;
+    waits = options.mode() == Event.Mode.WAIT;
+  }
+
+  @Override
+  public void run() {
+    int failures = 0;
+    while (!client.isClosed()) {
+      try {
+        session();
+      } catch (SQLException | PinpointException e) {
+        if (client.isClosed()) {
+          return;
+        }
+        String state = e instanceof SQLException sql ? sql.getSQLState() : null;
+        synchronized (client) {
+          failures = connected != null ? 1 : failures + 1;
+          connected = null;
+        }
+        client.closeAll();
+        if (!everConnected && isPermanent(e, state) || failures > options.maxAttempts()) {
+          client.fail(new PinpointException(e.getMessage(), state));
+          return;
+        }
+        double delay = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures - 1, 30)));
+        delay *= ThreadLocalRandom.current().nextDouble(0.5, 1);
+        tellAll(new Event.Disconnected(e.getMessage(), delay));
+        try {
+          Thread.sleep((long) (delay * 1000));
+        } catch (InterruptedException interrupted) {
+          return;
+        }
+      }
+    }
+  }
+
+  /** Connect, and hear until the connection is lost. */
+  private void session() throws SQLException {
+    Connection connection = client.connect();
+    try {
+      listened = new HashSet<>();
+      Server server = fetch(connection, INQUIRY, row -> new Server(row.getInt(1), row.getBoolean(2), row.getInt(3),
+          row.getBoolean(4), row.getBoolean(5), row.getInt(6) / 1000.0, row.getInt(7) / 1000.0));
+      boolean pooled = server.pid != connection.unwrap(PGConnection.class).getBackendPID();
+      boolean wait = waits || pooled && options.mode() == null && !hearsThroughPooler(connection, server);
+      if (wait && !server.hasWait) {
+        throw new PinpointException(NO_WAIT, null);
+      }
+      if (!server.pinpoint) {
+        setPosition(null);
+      }
+      Event.Connected event =
+          new Event.Connected(server.version, server.standby, wait ? Event.Mode.WAIT : Event.Mode.PUSH);
+      if (wait) {
+        await(connection, event, server);
+      } else {
+        listen(connection, event, server, pooled);
+      }
+    } finally {
+      client.discard(connection);
+    }
+  }
+
+  interface Reader<T> {
+    T read(ResultSet row) throws SQLException;
+  }
+
+  /** Execute a query at READ COMMITTED, which the functions need, and read its row. */
+  <T> T fetch(Connection connection, String query, Reader<T> reader, Object... parameters) throws SQLException {
+    limit(connection, options.timeout());
+    try (Statement statement = connection.createStatement()) {
+      statement.execute("BEGIN ISOLATION LEVEL READ COMMITTED");
+      T result = query(connection, query, reader, parameters);
+      statement.execute("COMMIT");
+      return result;
+    }
+  }
+
+  static <T> T query(Connection connection, String query, Reader<T> reader, Object... parameters) throws SQLException {
+    try (PreparedStatement statement = prepare(connection, query, parameters); ResultSet rows = statement.executeQuery()) {
+      rows.next();
+      return reader.read(rows);
+    }
+  }
+
+  static PreparedStatement prepare(Connection connection, String query, Object... parameters) throws SQLException {
+    PreparedStatement statement = connection.prepareStatement(query);
+    for (int i = 0; i < parameters.length; i++) {
+      Object value = parameters[i] instanceof Set<?> set ? connection.createArrayOf("text", set.toArray()) : parameters[i];
+      statement.setObject(i + 1, value);
+    }
+    return statement;
+  }
+
+  private void execute(Connection connection, String statements) throws SQLException {
+    limit(connection, options.timeout());
+    try (Statement statement = connection.createStatement()) {
+      statement.execute(statements);
+    }
+  }
+
+  /** How long the server may be silent, in seconds. */
+  static void limit(Connection connection, double seconds) throws SQLException {
+    connection.setNetworkTimeout(Runnable::run, (int) (seconds * 1000));
+  }
+
+  private static Set<String> set(Array array) throws SQLException {
+    return new HashSet<>(List.of((String[]) array.getArray()));
+  }
+
+  /** Does a notification arrive while no transaction is running? */
+  private boolean hearsThroughPooler(Connection connection, Server server) throws SQLException {
+    if (server.standby) {
+      return !server.hasWait; // a standby cannot notify
+    }
+    String channel = "pinpoint_probe_" + UUID.randomUUID().toString().replace("-", "").substring(16);
+    execute(connection, "LISTEN " + channel);
+    Connection other = client.connect();
+    try {
+      execute(other, "NOTIFY " + channel);
+    } finally {
+      client.discard(other);
+    }
+    boolean heard = notifications(connection, options.probeTimeout()).length > 0;
+    execute(connection, "UNLISTEN " + channel);
+    if (!heard && !server.hasWait) {
+      throw new PinpointException(NO_LISTEN, null);
+    }
+    return heard;
+  }
+
+  /** The notifications that arrive within a time; returns with the first one. */
+  private static PGNotification[] notifications(Connection connection, double seconds) throws SQLException {
+    PGNotification[] arrived =
+        connection.unwrap(PGConnection.class).getNotifications(Math.max(1, (int) (seconds * 1000)));
+    return arrived == null ? new PGNotification[0] : arrived;
+  }
+
+  // ---- Channels ---------------------------------------------------------------
+
+  /** Called with the lock of the client. A call that is canceled too late begins again. */
+  void channelsChanged() {
+    changes = true;
+    Statement call = waiting;
+    if (call != null) {
+      new Thread(() -> {
+        try {
+          call.cancel();
+        } catch (SQLException e) {
+          // It ends later.
+        }
+      }, "pg_pinpoint cancel").start();
+    }
+  }
+
+  private Set<String> wanted() {
+    synchronized (client) {
+      changes = false;
+      Set<String> wanted = new HashSet<>();
+      client.subscriptions.forEach(subscription -> wanted.addAll(subscription.channels));
+      return wanted;
+    }
+  }
+
+  private boolean changes() {
+    synchronized (client) {
+      return changes || client.error != null;
+    }
+  }
+
+  /** Tell subscriptions of changed channels, and of all that they begin to hear. */
+  private void tellChanged(Set<String> heard, Set<String> changed) {
+    synchronized (client) {
+      for (Subscription subscription : client.subscriptions) {
+        List<String> channels = new ArrayList<>(subscription.channels);
+        channels.removeIf(c -> !heard.contains(c) || !changed.contains(c) && subscription.heard.contains(c));
+        subscription.heard.addAll(channels);
+        if (!channels.isEmpty()) {
+          subscription.queue.putChanged(channels);
+        }
+      }
+      client.notifyAll();
+    }
+  }
+
+  private void tellAll(Event event) {
+    synchronized (client) {
+      client.subscriptions.forEach(subscription -> subscription.queue.put(event));
+    }
+  }
+
+  private void begin(Event.Connected event) {
+    everConnected = true;
+    synchronized (client) {
+      connected = event;
+      client.notifyAll();
+    }
+    tellAll(event);
+  }
+
+  private void setPosition(String text) {
+    synchronized (client) {
+      position = text;
+    }
+  }
+
+  // ---- LISTEN -----------------------------------------------------------------
+
+  private void listen(Connection connection, Event.Connected event, Server server, boolean pooled) throws SQLException {
+    boolean heartbeats = server.pinpoint && server.interval > 0;
+    double quiet = heartbeats ? 3 * server.interval : options.checkInterval();
+    boolean anyHeartbeat = false;
+    boolean first = true;
+    long heard = System.nanoTime();
+    if (heartbeats) {
+      execute(connection, "LISTEN " + HEARTBEAT);
+    }
+    while (!client.isClosed()) {
+      if (first || changes()) {
+        Set<String> wanted = wanted();
+        listenTo(connection, wanted, server.hasWait);
+        Set<String> changed = Set.of();
+        if (first) {
+          changed = wanted;
+          if (server.pinpoint) {
+            changed = fetch(connection, CHANGED_SINCE, row -> {
+              setPosition(row.getString(2));
+              return set(row.getArray(1));
+            }, position, wanted);
+          }
+          begin(event);
+          heard = System.nanoTime();
+          first = false;
+        }
+        tellChanged(wanted, changed);
+      }
+      double silent = (System.nanoTime() - heard) / 1e9;
+      if (silent < quiet) {
+        for (PGNotification n : notifications(connection, Math.min(SLICE / 1000.0, quiet - silent))) {
+          heard = System.nanoTime();
+          if (n.getName().equals(HEARTBEAT)) {
+            anyHeartbeat = true;
+            setPosition(n.getParameter().split(" ")[0]);
+          } else {
+            tell(new Event.Notification(n.getName(), n.getParameter(), n.getPID()));
+          }
+        }
+      } else if (heartbeats) {
+        waits |= pooled && server.hasWait && !anyHeartbeat && options.mode() == null;
+        throw new ConnectionLost("no heartbeat for " + quiet + " seconds");
+      } else {
+        if (fetch(connection, HAS_PINPOINT, row -> row.getBoolean(1)) != server.pinpoint) {
+          throw new ConnectionLost("the extension pg_pinpoint was created or dropped");
+        }
+        heard = System.nanoTime();
+      }
+    }
+  }
+
+  private void tell(Event.Notification notification) {
+    synchronized (client) {
+      for (Subscription subscription : client.subscriptions) {
+        if (subscription.channels.contains(notification.channel())) {
+          subscription.queue.put(notification);
+        }
+      }
+    }
+  }
+
+  /** Make the connection listen to these channels. */
+  private void listenTo(Connection connection, Set<String> wanted, boolean hasListen) throws SQLException {
+    Set<String> fresh = new HashSet<>(wanted);
+    fresh.removeAll(listened);
+    Set<String> gone = new HashSet<>(listened);
+    gone.removeAll(wanted);
+    limit(connection, options.timeout());
+    if (hasListen) {
+      if (!fresh.isEmpty()) {
+        query(connection, "SELECT pinpoint.listen(VARIADIC ?)", row -> null, fresh);
+      }
+      if (!gone.isEmpty()) {
+        query(connection, "SELECT pinpoint.unlisten(VARIADIC ?)", row -> null, gone);
+      }
+    } else {
+      StringBuilder statements = new StringBuilder();
+      for (String channel : fresh) {
+        Utils.escapeIdentifier(statements.append("LISTEN "), channel).append(';');
+      }
+      for (String channel : gone) {
+        Utils.escapeIdentifier(statements.append("UNLISTEN "), channel).append(';');
+      }
+      if (!statements.isEmpty()) {
+        execute(connection, statements.toString());
+      }
+    }
+    listened = wanted;
+  }
+
+  // ---- pinpoint.wait() ----------------------------------------------------------
+
+  private void await(Connection connection, Event.Connected event, Server server) throws SQLException {
+    double timeout = options.checkInterval();
+    if (server.statementTimeout > 0) {
+      timeout = Math.min(timeout, server.statementTimeout / 2);
+    }
+    if (position == null) {
+      setPosition(fetch(connection, POSITION, row -> row.getString(1)));
+    }
+    begin(event);
+    while (!client.isClosed()) {
+      Set<String> wanted = wanted();
+      tellChanged(wanted, Set.of());
+      limit(connection, timeout + options.timeout());
+      Set<String> channels = wanted.isEmpty() ? Set.of(HEARTBEAT) : wanted;
+      try (PreparedStatement call = prepare(connection, WAIT, channels, position, timeout + " s")) {
+        synchronized (client) {
+          if (changes) {
+            continue;
+          }
+          waiting = call;
+        }
+        try (ResultSet rows = call.executeQuery()) {
+          rows.next();
+          setPosition(rows.getString("position"));
+          tellChanged(wanted, set(rows.getArray("changed")));
+        }
+      } catch (SQLException e) {
+        if (!"57014".equals(e.getSQLState())) { // canceled here, or a timeout that the server has
+          throw e;
+        }
+      } finally {
+        synchronized (client) {
+          waiting = null;
+        }
+      }
+    }
+  }
+
+  /** Errors that another attempt does not mend: authorization, no such database, no such feature. */
+  private static boolean isPermanent(Exception error, String state) {
+    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+      if (cause instanceof java.security.cert.CertificateException) {
+        return true;
+      }
+    }
+    return error instanceof PinpointException || state != null && state.matches("(28|3D|42|0A).*");
+  }
+}

@@ -1,0 +1,300 @@
+/** The connection that hears of changes: by LISTEN and heartbeats, or by pinpoint.wait(). */
+
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { connect, ConnectionLost, destroy, fetch, limited } from './connection.js'
+
+export const HEARTBEAT = 'pinpoint_heartbeat'
+
+// to_regproc returns NULL on a server without pg_pinpoint.
+const INQUIRY = `
+  SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(),
+         to_regproc('pinpoint.changed_since') IS NOT NULL,
+         to_regproc('pinpoint.wait') IS NOT NULL,
+         coalesce((SELECT setting::float8 / 1000 FROM pg_settings
+                    WHERE name = 'pinpoint.heartbeat_interval'), 0),
+         (SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'statement_timeout')`
+const HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL"
+const CHANGED_SINCE = 'SELECT changed::text[], position FROM pinpoint.changed_since($1, VARIADIC $2::text[])'
+const WAIT = 'CALL pinpoint.wait($1::text[], $2::text, $3::interval)'
+
+const NO_LISTEN =
+  'LISTEN does not work through this connection, because a pooler gives each transaction another session.' +
+  ' Connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1 or later in this database.'
+
+/** A subscription or a live query cannot go on. code: the SQLSTATE, if the server has sent one. */
+export class PinpointError extends Error {
+  constructor(message, code) {
+    super(message)
+    this.name = 'PinpointError'
+    this.code = code
+  }
+}
+
+/** Something that can be waited for. */
+export class Signal {
+  set() {
+    this.isSet = true
+    this.resolve?.()
+  }
+
+  clear() {
+    this.isSet = false
+    this.promise = null
+  }
+
+  wait() {
+    if (this.isSet) return Promise.resolve()
+    this.promise ??= new Promise((resolve) => (this.resolve = resolve))
+    return this.promise
+  }
+}
+
+/** Keeps one connection that hears of all channels of a client. */
+export class Listener {
+  subscriptions = new Set()
+  byChannel = new Map() // sets of subscriptions
+  listened = new Set()
+  position = null
+  connected = null
+  everConnected = false
+  ready = new Signal() // connected
+  changes = new Signal() // the channels of the subscriptions have changed
+
+  constructor(client) {
+    this.client = client
+    this.waits = client.options.mode === 'wait'
+    this.done = this.run()
+  }
+
+  async run() {
+    const { options } = this.client
+    let failures = 0
+    while (!this.client.closed) {
+      let error
+      try {
+        await this.session()
+        continue // with other channels
+      } catch (reason) {
+        error = reason
+      }
+      if (this.client.closed) return
+      failures = this.connected ? 1 : failures + 1
+      this.connected = null
+      this.ready.clear()
+      this.client.dropQueryConnections()
+      const permanent = error instanceof PinpointError || isPermanent(error)
+      if ((permanent && !this.everConnected) || failures > options.maxAttempts) {
+        this.client.fail(new PinpointError(describe(error), error.code))
+        return
+      }
+      let delay = Math.min(options.maxBackoff, options.minBackoff * 2 ** Math.min(failures - 1, 30))
+      delay *= 0.5 + Math.random() / 2
+      for (const { queue } of this.subscriptions) queue.put({ event: 'disconnected', reason: describe(error), retryIn: delay })
+      await this.client.sleep(delay)
+    }
+  }
+
+  /** Connect, and hear until the connection is lost. */
+  async session() {
+    const { options } = this.client
+    const connection = await this.client.connect()
+    const lost = new Promise((_, reject) => {
+      connection.on('error', reject)
+      connection.on('end', () => reject(new ConnectionLost('the connection was closed')))
+    })
+    lost.catch(() => {})
+    try {
+      this.listened = new Set()
+      const [version, standby, pid, pinpoint, hasWait, interval, statementTimeout] = await fetch(connection, options.timeout, INQUIRY)
+      const pooled = pid !== connection.processID
+      let waits = this.waits
+      if (pooled && !waits && options.mode === 'auto') waits = !(await this.hearsThroughPooler(connection, standby, hasWait))
+      if (waits && !hasWait) throw new PinpointError('waiting needs the extension pg_pinpoint 1.1 or later in this database')
+      if (!pinpoint) this.position = null
+      const connected = { event: 'connected', serverVersion: version, standby, mode: waits ? 'wait' : 'push' }
+      const heartbeats = pinpoint && interval > 0
+      if (waits) await this.wait(connection, connected, statementTimeout, lost)
+      else await this.listen(connection, connected, { pinpoint, hasWait, pooled, interval: heartbeats ? interval : 0 }, lost)
+    } finally {
+      destroy(connection)
+    }
+  }
+
+  /** Does a notification arrive while no transaction is running? */
+  async hearsThroughPooler(connection, standby, hasWait) {
+    const { timeout, probeTimeout } = this.client.options
+    if (standby) return !hasWait // a standby cannot notify
+    const channel = 'pinpoint_probe_' + randomBytes(8).toString('hex')
+    let heard = false
+    const arrives = new Promise((resolve) => {
+      connection.on('notification', (message) => {
+        heard ||= message.channel === channel
+        if (heard) resolve()
+      })
+    })
+    await limited(connection, connection.query(`LISTEN ${channel}`), timeout)
+    const other = await this.client.connect()
+    try {
+      await limited(other, other.query("SELECT pg_notify($1, '')", [channel]), timeout)
+    } finally {
+      destroy(other)
+    }
+    await Promise.race([arrives, this.client.sleep(probeTimeout)])
+    connection.removeAllListeners('notification')
+    await limited(connection, connection.query(`UNLISTEN ${channel}`), timeout)
+    if (!heard && !hasWait) throw new PinpointError(NO_LISTEN)
+    return heard
+  }
+
+  // ---- Channels ---------------------------------------------------------------
+
+  want(subscription, channels) {
+    for (const channel of channels) {
+      if (!this.byChannel.has(channel)) this.byChannel.set(channel, new Set())
+      this.byChannel.get(channel).add(subscription)
+    }
+    this.changes.set()
+  }
+
+  unwant(subscription, channels) {
+    for (const channel of channels) {
+      const subscriptions = this.byChannel.get(channel)
+      subscriptions?.delete(subscription)
+      if (subscriptions?.size === 0) this.byChannel.delete(channel)
+    }
+    this.changes.set()
+  }
+
+  /** Tell subscriptions of changed channels, and of all that they begin to hear. */
+  tellChanged(heard, changed) {
+    for (const subscription of this.subscriptions) {
+      const channels = [...subscription.channels].filter(
+        (channel) => heard.has(channel) && (changed.has(channel) || !subscription.heard.has(channel))
+      )
+      for (const channel of channels) subscription.heard.add(channel)
+      subscription.told.set()
+      if (channels.length > 0) subscription.queue.putChanged(channels)
+    }
+  }
+
+  begin(connected) {
+    this.connected = connected
+    this.everConnected = true
+    this.ready.set()
+    for (const { queue } of this.subscriptions) queue.put(connected)
+  }
+
+  // ---- LISTEN -----------------------------------------------------------------
+
+  async listen(connection, connected, server, lost) {
+    const { options } = this.client
+    const quiet = server.interval ? 3 * server.interval : options.checkInterval
+    let heard = performance.now()
+    let anyHeartbeat = false
+    let early = [] // what arrives before "connected"
+    const dispatch = (event) => {
+      for (const { queue } of this.byChannel.get(event.channel) ?? []) queue.put(event)
+    }
+    connection.on('notification', ({ channel, payload, processId }) => {
+      heard = performance.now()
+      if (channel === HEARTBEAT) {
+        anyHeartbeat = true
+        if (!early) this.position = payload.split(' ')[0]
+        return
+      }
+      const event = { event: 'notification', channel, payload, pid: processId }
+      if (early) early.push(event)
+      else dispatch(event)
+    })
+    if (server.interval) await limited(connection, connection.query(`LISTEN ${HEARTBEAT}`), options.timeout)
+    for (;;) {
+      this.changes.clear()
+      const wanted = new Set(this.byChannel.keys())
+      await this.listenTo(connection, wanted, server.hasWait)
+      let changed = new Set()
+      if (!this.connected) {
+        changed = wanted
+        if (server.pinpoint) {
+          const row = await fetch(connection, options.timeout, CHANGED_SINCE, [this.position, [...wanted]])
+          changed = new Set(row[0])
+          this.position = row[1]
+        }
+        this.begin(connected)
+      }
+      this.tellChanged(wanted, changed)
+      early?.forEach(dispatch)
+      early = null
+
+      while (!this.changes.isSet) {
+        const rest = heard / 1000 + quiet - performance.now() / 1000
+        if (rest > 0) {
+          await Promise.race([this.changes.wait(), lost, this.client.sleep(rest)])
+        } else if (server.interval) {
+          this.waits ||= server.pooled && server.hasWait && !anyHeartbeat && options.mode === 'auto'
+          throw new ConnectionLost(`no heartbeat for ${quiet} seconds`)
+        } else {
+          const { rows } = await limited(connection, connection.query({ text: HAS_PINPOINT, rowMode: 'array' }), options.timeout)
+          if (rows[0][0] !== server.pinpoint) throw new ConnectionLost('the extension pg_pinpoint was created or dropped')
+          heard = performance.now()
+        }
+        if (this.client.closed) return
+      }
+    }
+  }
+
+  /** Make the connection listen to these channels. */
+  async listenTo(connection, wanted, hasListen) {
+    const fresh = [...wanted].filter((channel) => !this.listened.has(channel))
+    const gone = [...this.listened].filter((channel) => !wanted.has(channel))
+    const queries = []
+    if (hasListen) {
+      if (fresh.length) queries.push(['SELECT pinpoint.listen(VARIADIC $1::text[])', [fresh]])
+      if (gone.length) queries.push(['SELECT pinpoint.unlisten(VARIADIC $1::text[])', [gone]])
+    } else {
+      const statements = [
+        ...fresh.map((channel) => `LISTEN ${pg.escapeIdentifier(channel)}`),
+        ...gone.map((channel) => `UNLISTEN ${pg.escapeIdentifier(channel)}`)
+      ]
+      if (statements.length) queries.push([statements.join(';')])
+    }
+    for (const [text, values] of queries) await limited(connection, connection.query(text, values), this.client.options.timeout)
+    this.listened = wanted
+  }
+
+  // ---- pinpoint.wait() ----------------------------------------------------------
+
+  async wait(connection, connected, statementTimeout, lost) {
+    const { options } = this.client
+    const seconds = Math.min(options.checkInterval, statementTimeout ? statementTimeout / 2 : Infinity)
+    this.position ??= (await fetch(connection, options.timeout, 'SELECT pinpoint.position()'))[0]
+    if (!this.connected) this.begin(connected)
+    for (;;) {
+      this.changes.clear()
+      const wanted = new Set(this.byChannel.keys())
+      this.tellChanged(wanted, new Set())
+      const values = [wanted.size ? [...wanted] : [HEARTBEAT], this.position, `${seconds} s`]
+      const call = limited(connection, connection.query({ text: WAIT, values }), seconds + options.timeout)
+      call.catch(() => {})
+      try {
+        const result = await Promise.race([call, this.changes.wait(), lost])
+        if (!result) return // pg cannot cancel a query: wait for the other channels on a new connection
+        this.position = result.rows[0].position
+        this.tellChanged(wanted, new Set(result.rows[0].changed))
+      } catch (error) {
+        if (error.code !== '57014') throw error // a timeout that the server has
+      }
+      if (this.client.closed) return
+    }
+  }
+}
+
+export function describe(error) {
+  const text = error.message || error.code || String(error)
+  return error.hint ? `${text} (${error.hint})` : text
+}
+
+/** Errors that another attempt does not mend: authorization, no such database, no such feature. */
+function isPermanent(error) {
+  return /^(28|3D|42|0A)/.test(error.code ?? '') || /^(ERR_TLS|CERT|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO_VERIFY)/.test(error.code ?? '')
+}

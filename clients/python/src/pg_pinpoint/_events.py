@@ -1,0 +1,72 @@
+"""The events that subscriptions and live queries give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Mode = Literal["push", "wait"]
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A notification on a channel. pid is the process ID of the session that sent it."""
+
+    channel: str
+    payload: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Changed:
+    """These channels may have been notified while nobody listened: look at your tables."""
+
+    channels: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The connection works, and all channels are listened on.
+
+    server_version: for instance 150018. mode: "push" with LISTEN, "wait" with pinpoint.wait().
+    """
+
+    server_version: int
+    standby: bool
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The connection was lost, or could not be made. The next attempt is in retry_in seconds."""
+
+    reason: str
+    retry_in: float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The result of a live query."""
+
+    rows: list[tuple[Any, ...]]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class QueryError:
+    """A live query failed. It is tried again."""
+
+    message: str
+    sqlstate: str | None
+
+
+Event = Notification | Changed | Connected | Disconnected
+LiveEvent = Rows | QueryError
+
+
+class PinpointError(Exception):
+    """The subscription or live query cannot go on. sqlstate: the server's, if it has sent one."""
+
+    def __init__(self, message: str, sqlstate: str | None = None):
+        super().__init__(message)
+        self.sqlstate = sqlstate

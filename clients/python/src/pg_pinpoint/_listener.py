@@ -1,0 +1,291 @@
+"""The connection that hears of changes: by LISTEN and heartbeats, or by pinpoint.wait()."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Awaitable, Collection
+
+import psycopg
+from psycopg import sql
+
+from ._events import Connected, Disconnected, Notification, PinpointError
+
+if TYPE_CHECKING:
+    from ._client import Client, Subscription
+
+HEARTBEAT = "pinpoint_heartbeat"
+
+# to_regproc returns NULL on a server without pg_pinpoint.
+INQUIRY = """
+    SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(),
+           to_regproc('pinpoint.changed_since') IS NOT NULL,
+           to_regproc('pinpoint.wait') IS NOT NULL,
+           coalesce((SELECT setting::float8 / 1000 FROM pg_settings
+                      WHERE name = 'pinpoint.heartbeat_interval'), 0),
+           (SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'statement_timeout')"""
+HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL"
+POSITION = "SELECT pinpoint.position()"
+CHANGED_SINCE = "SELECT changed, position FROM pinpoint.changed_since(%s, VARIADIC %s::text[])"
+WAIT = "CALL pinpoint.wait(%s::text[], %s::text, %s::interval)"
+
+NO_LISTEN = (
+    "LISTEN does not work through this connection, because a pooler gives each transaction another session."
+    " Connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1 or later in this database."
+)
+
+
+class ConnectionLost(Exception):
+    """The server does not answer any more, or its extension has changed."""
+
+
+class Listener:
+    """Keeps one connection that hears of all channels of a client."""
+
+    def __init__(self, client: Client):
+        self.client = client
+        self.subscriptions: set[Subscription] = set()
+        self.by_channel: dict[str, set[Subscription]] = {}
+        self.listened: set[str] = set()
+        self.position: str | None = None
+        self.waits = client.mode == "wait"
+        self.connected: Connected | None = None
+        self.ever_connected = False
+        self.ready = asyncio.Event()  # connected
+        self.changes = asyncio.Event()  # the channels of the subscriptions have changed
+        self.task = asyncio.create_task(self.run())
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self.session()
+            except (psycopg.Error, OSError, ConnectionLost, PinpointError) as error:
+                reason = describe(error)
+                sqlstate = getattr(error, "sqlstate", None)
+                final = not self.ever_connected and (isinstance(error, PinpointError) or is_permanent(error))
+            failures = 1 if self.connected else failures + 1
+            self.connected = None
+            self.ready.clear()
+            self.client.drop_query_connections()
+            if final or failures > self.client.max_attempts:
+                self.client.fail(PinpointError(reason, sqlstate))
+                return
+            delay = min(self.client.max_backoff, self.client.min_backoff * 2 ** min(failures - 1, 30))
+            delay *= random.uniform(0.5, 1)
+            for subscription in self.subscriptions:
+                subscription.queue.put(Disconnected(reason, delay))
+            await asyncio.sleep(delay)
+
+    async def session(self) -> None:
+        """Connect, and hear until the connection is lost."""
+        connection = await self.client.connect()
+        try:
+            self.listened.clear()
+            version, standby, pid, pinpoint, has_wait, interval, statement_timeout = await self.fetch(connection, INQUIRY)
+            pooled = pid != connection.info.backend_pid
+            waits = self.waits
+            if pooled and not waits and self.client.mode == "auto":
+                waits = not await self.hears_through_pooler(connection, standby, has_wait)
+            if waits and not has_wait:
+                raise PinpointError("waiting needs the extension pg_pinpoint 1.1 or later in this database")
+            if not pinpoint:
+                self.position = None
+            connected = Connected(version, standby, "wait" if waits else "push")
+            if waits:
+                await self.wait(connection, connected, statement_timeout)
+            else:
+                await self.listen(connection, connected, pinpoint, has_wait, interval, pooled)
+        finally:
+            await connection.close()
+
+    async def fetch(self, connection: Any, query: Any, parameters: Any = None) -> Any:
+        """Execute a query at READ COMMITTED, which the functions need, and return its row."""
+        async with asyncio.timeout(self.client.timeout):
+            await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            row = await (await connection.execute(query, parameters, prepare=False)).fetchone()
+            await connection.execute("COMMIT")
+        return row
+
+    async def hears_through_pooler(self, connection: Any, standby: bool, has_wait: bool) -> bool:
+        """Does a notification arrive while no transaction is running?"""
+        if standby:
+            return not has_wait  # a standby cannot notify
+        channel = "pinpoint_probe_" + secrets.token_hex(8)
+        await self.execute(connection, sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        other = await self.client.connect()
+        try:
+            await self.execute(other, "SELECT pg_notify(%s, '')", (channel,))
+        finally:
+            await other.close()
+        heard = False
+        async for notification in connection.notifies(timeout=self.client.probe_timeout, stop_after=1):
+            heard = heard or notification.channel == channel
+        await self.execute(connection, sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+        if not heard and not has_wait:
+            raise PinpointError(NO_LISTEN)
+        return heard
+
+    async def execute(self, connection: Any, query: Any, parameters: Any = None) -> Any:
+        async with asyncio.timeout(self.client.timeout):
+            return await connection.execute(query, parameters, prepare=False)
+
+    # ---- Channels -----------------------------------------------------------------
+
+    def want(self, subscription: Subscription, channels: Collection[str]) -> None:
+        for channel in channels:
+            self.by_channel.setdefault(channel, set()).add(subscription)
+        self.changes.set()
+
+    def unwant(self, subscription: Subscription, channels: Collection[str]) -> None:
+        for channel in channels:
+            subscriptions = self.by_channel.get(channel, set())
+            subscriptions.discard(subscription)
+            if not subscriptions:
+                self.by_channel.pop(channel, None)
+        self.changes.set()
+
+    def tell_changed(self, heard: Collection[str], changed: Collection[str]) -> None:
+        """Tell subscriptions of changed channels, and of all that they begin to hear."""
+        for subscription in self.subscriptions:
+            channels = {c for c in subscription.channels & heard if c in changed or c not in subscription.heard}
+            subscription.heard |= channels
+            subscription.told.set()
+            if channels:
+                subscription.queue.put_changed(channels)
+
+    def begin(self, connected: Connected) -> None:
+        self.connected = connected
+        self.ever_connected = True
+        self.ready.set()
+        for subscription in self.subscriptions:
+            subscription.queue.put(connected)
+
+    async def until_changes(self, work: Awaitable[Any], timeout: float | None = None) -> asyncio.Task[Any]:
+        """Run work until it ends, the wanted channels change, or the time is over."""
+        task = asyncio.ensure_future(work)
+        changes = asyncio.create_task(self.changes.wait())
+        try:
+            await asyncio.wait({task, changes}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            changes.cancel()
+        return task
+
+    # ---- LISTEN -------------------------------------------------------------------
+
+    async def listen(self, connection: Any, connected: Connected, pinpoint: bool, has_listen: bool,
+                     interval: float, pooled: bool) -> None:
+        heartbeats = pinpoint and interval > 0
+        if heartbeats:
+            await self.execute(connection, sql.SQL("LISTEN {}").format(sql.Identifier(HEARTBEAT)))
+        while True:
+            self.changes.clear()
+            wanted = set(self.by_channel)
+            await self.listen_to(connection, wanted, has_listen)
+            changed: Collection[str] = ()
+            if not self.connected:
+                changed = wanted
+                if pinpoint:
+                    changed, self.position = await self.fetch(connection, CHANGED_SINCE, (self.position, sorted(wanted)))
+                self.begin(connected)
+            self.tell_changed(wanted, changed)
+
+            reader = await self.until_changes(self.read(connection, pinpoint, interval if heartbeats else 0, pooled and has_listen))
+            if not reader.done():
+                reader.cancel()
+                await asyncio.wait({reader})
+            if not reader.cancelled():
+                reader.result()
+
+    async def listen_to(self, connection: Any, wanted: set[str], has_listen: bool) -> None:
+        """Make the connection listen to these channels."""
+        new, gone = sorted(wanted - self.listened), sorted(self.listened - wanted)
+        if has_listen:
+            for function, channels in ("listen", new), ("unlisten", gone):
+                if channels:
+                    await self.execute(connection, f"SELECT pinpoint.{function}(VARIADIC %s::text[])", (channels,))
+        else:
+            statements = [sql.SQL("LISTEN {}").format(sql.Identifier(c)) for c in new]
+            statements += [sql.SQL("UNLISTEN {}").format(sql.Identifier(c)) for c in gone]
+            if statements:
+                await self.execute(connection, sql.SQL("; ").join(statements))
+        self.listened = wanted
+
+    async def read(self, connection: Any, pinpoint: bool, interval: float, may_wait: bool) -> None:
+        """Read notifications until the connection is lost. interval: of heartbeats, 0 without."""
+        quiet = 3 * interval if interval else self.client.check_interval
+        heard = time.monotonic()
+        any_heartbeat = False
+        while True:
+            async for notification in connection.notifies(timeout=max(0.01, heard + quiet - time.monotonic())):
+                heard = time.monotonic()
+                if notification.channel == HEARTBEAT:
+                    any_heartbeat = True
+                    self.position = notification.payload.split(" ")[0]
+                    continue
+                event = Notification(notification.channel, notification.payload, notification.pid)
+                for subscription in self.by_channel.get(notification.channel, ()):
+                    subscription.queue.put(event)
+            if time.monotonic() < heard + quiet:
+                continue
+            if interval:
+                self.waits = self.waits or (may_wait and not any_heartbeat and self.client.mode == "auto")
+                raise ConnectionLost(f"no heartbeat for {quiet:g} seconds")
+            (has_pinpoint,) = await (await self.execute(connection, HAS_PINPOINT)).fetchone()
+            if has_pinpoint != pinpoint:
+                raise ConnectionLost("the extension pg_pinpoint was created or dropped")
+            heard = time.monotonic()
+
+    # ---- pinpoint.wait() ------------------------------------------------------------
+
+    async def wait(self, connection: Any, connected: Connected, statement_timeout: float) -> None:
+        timeout = self.client.check_interval
+        if statement_timeout:
+            timeout = min(timeout, statement_timeout / 2)
+        if self.position is None:
+            (self.position,) = await self.fetch(connection, POSITION)
+        while True:
+            self.changes.clear()
+            wanted = set(self.by_channel)
+            if not self.connected:
+                self.begin(connected)
+            self.tell_changed(wanted, ())
+            arguments = (sorted(wanted) or [HEARTBEAT], self.position, f"{timeout} s")
+            call = await self.until_changes(connection.execute(WAIT, arguments, prepare=False), timeout + self.client.timeout)
+            try:
+                async with asyncio.timeout(self.client.timeout):
+                    if not call.done():
+                        if not self.changes.is_set():
+                            raise ConnectionLost(f"no answer for {timeout + self.client.timeout:g} seconds")
+                        await connection.cancel_safe(timeout=self.client.timeout)
+                    changed, self.position = await (await call).fetchone()
+            except psycopg.errors.QueryCanceled:
+                continue  # by this client, or by a timeout that the server has
+            finally:
+                call.cancel()
+            self.tell_changed(wanted, changed)
+
+
+def describe(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "the server does not answer"
+    text = str(error).strip() or type(error).__name__
+    hint = getattr(getattr(error, "diag", None), "message_hint", None)
+    return f"{text} ({hint})" if hint and hint not in text else text
+
+
+def is_permanent(error: Exception) -> bool:
+    """Is it an error that another attempt does not mend: authorization, no such database, no such feature?
+
+    libpq gives no SQLSTATE of errors while it connects.
+    """
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate:
+        return sqlstate[:2] in ("28", "3D", "42", "0A")
+    return re.search(r"authentication|password|pg_hba\.conf|(role|database) .* does not exist|certificate|SSL", str(error)) is not None

@@ -1,0 +1,86 @@
+"""The same client for programs without asyncio. Its iterators block."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, Generic, Iterator, TypeVar
+
+from . import _client
+from ._events import Event, LiveEvent
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client with the arguments of pg_pinpoint.Client. It runs in a thread of its own."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="pg_pinpoint", daemon=True)
+        self.thread.start()
+        self.client: _client.Client = self.call(_client.Client, *arguments, **options)
+
+    def subscribe(self, *channels: str) -> Events[Event]:
+        """Listen on channels. Each begins with a Changed."""
+        return Events(self, self.call(self.client.subscribe, *channels))
+
+    def live(self, query: str, parameters: Any = None) -> Events[LiveEvent]:
+        """The rows of a query now, and after each change of a table that it reads."""
+        return Events(self, self.call(self.client.live, query, parameters))
+
+    def close(self) -> None:
+        """End all iterators and connections."""
+        if self.thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self.client.close(), self.loop).result()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join()
+            self.loop.close()
+
+    def call(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        """Call a function in the thread of the client."""
+        async def work() -> Any:
+            return function(*arguments, **options)
+        return asyncio.run_coroutine_threadsafe(work(), self.loop).result()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Events(Generic[T]):
+    """The events of a subscription or of a live query, as an iterator."""
+
+    def __init__(self, client: Client, events: Any):
+        self.client = client
+        self.events = events
+
+    def add(self, *channels: str) -> None:
+        self.client.call(self.events.add, *channels)
+
+    def remove(self, *channels: str) -> None:
+        self.client.call(self.events.remove, *channels)
+
+    def close(self) -> None:
+        self.client.call(self.events.close)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        future = asyncio.run_coroutine_threadsafe(self.events.__anext__(), self.client.loop)
+        try:
+            return future.result()
+        except StopAsyncIteration:
+            raise StopIteration from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def __enter__(self) -> Events[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

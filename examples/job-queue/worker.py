@@ -1,0 +1,67 @@
+"""A worker of a job queue, over the Python package.
+
+    python worker.py
+
+Any number of workers can run, also through a pooler in transaction mode. DATABASE_URL names the
+database, which has ../schema.sql.
+"""
+
+import os
+import queue
+import threading
+
+import pg_pinpoint
+import psycopg
+from pg_pinpoint import Changed, Notification
+
+URL = os.environ["DATABASE_URL"]
+
+# A worker looks again after so many seconds, whatever it was told: another worker may have ended
+# in the middle of a job.
+LOOK_AGAIN = 60
+
+
+def take_job(connection):
+    """Do one job, which nobody else does meanwhile, and return its payload."""
+    with connection.transaction():
+        job = connection.execute(
+            "SELECT id, payload FROM jobs WHERE result IS NULL"
+            " ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1"
+        ).fetchone()
+        if not job:
+            return None
+        connection.execute(
+            "UPDATE jobs SET result = %s, worker = pg_backend_pid() WHERE id = %s", (job[1].upper(), job[0]))
+        return job[1]
+
+
+def work():
+    """Do jobs until one says "stop". Returns how many were done."""
+    done = 0
+    look = queue.Queue(maxsize=1)  # one look is enough for any number of notifications
+
+    def listen(events):
+        for event in events:
+            if isinstance(event, (Changed, Notification)) and look.empty():
+                look.put(None)
+
+    with pg_pinpoint.blocking.Client(URL) as client, client.subscribe("job_added") as events:
+        threading.Thread(target=listen, args=(events,), daemon=True).start()
+        while True:
+            try:
+                look.get(timeout=LOOK_AGAIN)
+            except queue.Empty:
+                pass
+            try:
+                # The statements of a session are not prepared, because a pooler may change the session.
+                with psycopg.connect(URL, autocommit=True, prepare_threshold=None) as connection:
+                    while payload := take_job(connection):
+                        if payload == "stop":
+                            return done
+                        done += 1
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
+                pass  # when the client is connected again, it gives a Changed
+
+
+if __name__ == "__main__":
+    print(f"done {work()}", flush=True)

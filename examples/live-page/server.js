@@ -1,0 +1,36 @@
+// Shows a query in the browser, and each change of its tables, with server-sent events.
+//
+//     DATABASE_URL=postgresql:///shop PORT=8000 node server.js
+
+import { readFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import { Client } from 'pg-pinpoint'
+
+const QUERY = `
+  SELECT product, sum(quantity)::int AS sold, max(ordered_at)::time(0)::text AS last_order
+    FROM orders GROUP BY product ORDER BY sold DESC, product`
+
+const client = new Client(process.env.DATABASE_URL)
+
+async function sendEvents(request, response) {
+  // All pages share one execution of the query.
+  const results = client.live(QUERY)
+  request.on('close', () => results.close())
+  response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' })
+  for await (const result of results) {
+    response.write(`event: ${result.event === 'rows' ? 'rows' : 'problem'}\ndata: ${JSON.stringify(result)}\n\n`)
+  }
+  response.end()
+}
+
+createServer(async (request, response) => {
+  if (request.url === '/events') {
+    sendEvents(request, response).catch((error) => {
+      console.error(error.message)
+      response.end()
+    })
+  } else {
+    response.writeHead(200, { 'Content-Type': 'text/html; charset=utf-8' })
+    response.end(await readFile(new URL('index.html', import.meta.url)))
+  }
+}).listen(Number(process.env.PORT ?? 8000), '127.0.0.1')
