@@ -124,17 +124,22 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 static void
 detach_concurrently(AlterTableStmt *stmt)
 {
-	AlterTableCmd *command = linitial(stmt->cmds);
-	Oid			parent;
+	ListCell   *lc;
 
-	if (command->subtype != AT_DetachPartition ||
-		!((PartitionCmd *) command->def)->concurrent)
-		return;
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst(lc);
+		Oid			parent;
 
-	/* The statement checks the privileges, and reports a missing table. */
-	parent = RangeVarGetRelid(stmt->relation, NoLock, true);
-	if (OidIsValid(parent))
-		pinpoint_changes_of_parent(parent);
+		if (command->subtype != AT_DetachPartition ||
+			!((PartitionCmd *) command->def)->concurrent)
+			continue;
+
+		/* The statement checks the privileges, and reports a missing table. */
+		parent = RangeVarGetRelid(stmt->relation, NoLock, true);
+		if (OidIsValid(parent))
+			pinpoint_changes_of_parent(parent);
+	}
 }
 
 static void
