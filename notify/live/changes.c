@@ -20,6 +20,7 @@
  *
  * Without track_counts nothing is counted.  If the setting was off during a part of the
  * transaction, and the transaction has an XID, all watched tables count as changed.
+ * If one statement switches it off and on again, this is not noticed.
  *
  * A notification becomes part of the transaction like one of the statement NOTIFY.
  * With pinpoint.enabled = off it uses PostgreSQL's own queue.
