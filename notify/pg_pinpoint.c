@@ -320,7 +320,10 @@ at_subtransaction_event(SubXactEvent event, SubTransactionId my_subid,
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		pinpoint_pending_at_subcommit();
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
 		pinpoint_pending_at_subabort();
+		pinpoint_changes_at_subabort(my_subid);
+	}
 }
 
 /*

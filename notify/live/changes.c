@@ -13,11 +13,14 @@
  * which changes rows by writing a new table.
  *
  * A partition or child that is attached, detached or dropped changes the rows of its
- * parent, too.  Then the channels of the parent are notified by the statement; see
- * live.c.
+ * parent, too.  The hooks in live.c report the parent here.  Its channels are notified
+ * at the commit, and not by the statement, because a transaction that has notified
+ * cannot be prepared.  PREPARE TRANSACTION discards the reported parents: such a
+ * statement locks the child, so COMMIT PREPARED notifies the parent; see prepared.c.
  *
  * Without track_counts nothing is counted.  If the setting was off during a part of the
  * transaction, and the transaction has an XID, all watched tables count as changed.
+ * If one statement switches it off and on again, this is not noticed.
  *
  * A notification becomes part of the transaction like one of the statement NOTIFY.
  * With pinpoint.enabled = off it uses PostgreSQL's own queue.
@@ -34,6 +37,7 @@
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 #include "utils/rel.h"
 
@@ -46,6 +50,16 @@
 
 /* Was track_counts off at the start of this transaction, or later? */
 static bool uncounted = false;
+
+/* A table whose rows have changed with its children. */
+typedef struct ChangedParent
+{
+	Oid			relid;
+	SubTransactionId subid;		/* the subtransaction that has changed it */
+} ChangedParent;
+
+/* List of these, in TopTransactionContext. */
+static List *changed_parents = NIL;
 
 static void for_each(List *channels, void (*action) (const char *channel));
 static bool cannot_be_watched(PgStat_TableStatus *table);
@@ -69,6 +83,58 @@ void
 pinpoint_changes_end_transaction(void)
 {
 	uncounted = !pgstat_track_counts;
+	changed_parents = NIL;
+}
+
+/*
+ * The rows of a table have changed, because one of its children has been
+ * attached, detached or dropped.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_changes_of_parent(Oid relid)
+{
+	MemoryContext oldcontext;
+	ChangedParent *parent;
+	ListCell   *lc;
+
+	/*
+	 * Subtransactions get ascending numbers.  So an abort that removes an
+	 * element would also remove a later one.
+	 */
+	foreach(lc, changed_parents)
+	{
+		if (((ChangedParent *) lfirst(lc))->relid == relid)
+			return;
+	}
+
+	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
+	parent = palloc(sizeof(ChangedParent));
+	parent->relid = relid;
+	parent->subid = GetCurrentSubTransactionId();
+	changed_parents = lappend(changed_parents, parent);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * A subtransaction aborts.  Later numbers are those of its children.
+ */
+void
+pinpoint_changes_at_subabort(SubTransactionId subid)
+{
+	ListCell   *lc;
+
+	foreach(lc, changed_parents)
+	{
+		ChangedParent *parent = lfirst(lc);
+
+		if (parent->subid >= subid)
+		{
+			changed_parents = foreach_delete_current(changed_parents, lc);
+			pfree(parent);
+		}
+	}
 }
 
 /*
@@ -92,6 +158,8 @@ pinpoint_changes_at_pre_commit(void)
 void
 pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
+	ListCell   *lc;
+
 	/* Without an XID, it has changed nothing. */
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
 		!OidIsValid(MyDatabaseId) || !pinpoint_any_watched())
@@ -112,6 +180,10 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 			for_each(pinpoint_channels_of_changed(PINPOINT_COUNTED_TABLE(counts->parent)),
 					 action);
 	}
+
+	foreach(lc, changed_parents)
+		for_each(pinpoint_channels_of_changed(((ChangedParent *) lfirst(lc))->relid),
+				 action);
 }
 
 static void

@@ -13,6 +13,8 @@
 #include "nodes/pg_list.h"
 
 extern void pinpoint_changes_at_statement(void);
+extern void pinpoint_changes_of_parent(Oid relid);
+extern void pinpoint_changes_at_subabort(SubTransactionId subid);
 extern void pinpoint_changes_at_pre_commit(void);
 extern void pinpoint_changes_end_transaction(void);
 extern void pinpoint_changes_for_each_channel(void (*action) (const char *channel));

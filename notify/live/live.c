@@ -9,7 +9,7 @@
  *	before a statement		is track_counts off?
  *	SECURITY LABEL			register the provider of the labels
  *	COMMIT PREPARED			notify the changes of the prepared transaction
- *	ATTACH, DETACH, DROP,	notify the channels of the parent
+ *	ATTACH, DETACH, DROP,	the rows of the parent change
  *	INHERIT, NO INHERIT
  *	DROP EXTENSION			remove all labels
  *
@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
@@ -51,6 +52,7 @@ static void process_utility(PlannedStmt *pstmt, const char *query_string,
 static void executor_start(QueryDesc *query_desc, int eflags);
 static void object_access(ObjectAccessType access, Oid class_id,
 						  Oid object_id, int sub_id, void *arg);
+static void detach_concurrently(AlterTableStmt *stmt);
 static void child_changed(Oid child, Oid parent);
 static void relation_dropped(Oid relid);
 
@@ -85,6 +87,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 				DestReceiver *dest, QueryCompletion *qc)
 {
 	Node	   *stmt = pstmt->utilityStmt;
+	bool		commits_prepared = false;
 	List	   *prepared_relations = NIL;
 
 	pinpoint_changes_at_statement();
@@ -97,8 +100,11 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	}
 	else if (IsA(stmt, TransactionStmt) &&
 			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED)
-		prepared_relations =
-			pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid);
+		commits_prepared =
+			pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid,
+											&prepared_relations);
+	else if (IsA(stmt, AlterTableStmt))
+		detach_concurrently((AlterTableStmt *) stmt);
 
 	if (prev_ProcessUtility)
 		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
@@ -107,8 +113,33 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
 								params, query_env, dest, qc);
 
-	if (prepared_relations != NIL)
+	if (commits_prepared)
 		pinpoint_after_commit_prepared(prepared_relations);
+}
+
+/*
+ * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the
+ * rows from the parent, but calls no hook.  The second one can fail.
+ */
+static void
+detach_concurrently(AlterTableStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst(lc);
+		Oid			parent;
+
+		if (command->subtype != AT_DetachPartition ||
+			!((PartitionCmd *) command->def)->concurrent)
+			continue;
+
+		/* The statement checks the privileges, and reports a missing table. */
+		parent = RangeVarGetRelid(stmt->relation, NoLock, true);
+		if (OidIsValid(parent))
+			pinpoint_changes_of_parent(parent);
+	}
 }
 
 static void
@@ -129,7 +160,8 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 
 /*
  * A table has become a partition or a child, or is none any more.  So the rows
- * of the parent have changed, unless the child is new: then it has no rows yet.
+ * of the parent have changed.  A new child without children is an exception: it
+ * has only rows that this transaction has inserted, and these are counted.
  */
 static void
 child_changed(Oid child, Oid parent)
@@ -142,13 +174,14 @@ child_changed(Oid child, Oid parent)
 		return;
 
 	rel = relation_open(child, NoLock);
-	is_new = rel->rd_createSubid != InvalidSubTransactionId;
+	is_new = rel->rd_createSubid != InvalidSubTransactionId &&
+		!rel->rd_rel->relhassubclass;
 	relation_close(rel, NoLock);
 	if (is_new)
 		return;
 
 	pinpoint_inheritance_changed(child, parent);
-	pinpoint_changes_notify(pinpoint_channels_of_changed(parent));
+	pinpoint_changes_of_parent(parent);
 }
 
 /*
@@ -174,5 +207,5 @@ relation_dropped(Oid relid)
 		pinpoint_labels_changed();
 	ancestors = list_delete_first(pinpoint_with_ancestors(relid));
 	foreach(lc, ancestors)
-		pinpoint_changes_notify(pinpoint_channels_of_changed(lfirst_oid(lc)));
+		pinpoint_changes_of_parent(lfirst_oid(lc));
 }

@@ -62,6 +62,9 @@
  */
 static bool must_notify = false;
 
+/* Was any table watched before the current COMMIT PREPARED? */
+static bool any_watched_before = false;
+
 /* The beginning of the names of transactions that apply workers prepare. */
 #define APPLY_GID	"pg_gid_"
 
@@ -86,43 +89,53 @@ static List *xids_of_prepared(const char *gid, bool is_prefix);
 static List *tables_locked_for_writing(TransactionId xid);
 
 /*
- * Called before COMMIT PREPARED: returns the OIDs of the tables that the
- * prepared transaction may have changed, and adds the notifications of those
- * that are watched to this transaction.  If COMMIT PREPARED fails, they are
- * discarded with it.  Returns NIL if no table of the database is watched, to
- * save the look at all locks of the server.
+ * Called before COMMIT PREPARED: adds the notifications of the watched tables
+ * that the prepared transaction may have changed to this transaction.  If
+ * COMMIT PREPARED fails, they are discarded with it.
+ *
+ * *relations: set to the OIDs of all tables that it may have changed; to NIL if
+ * no table of the database is watched, to save the look at all locks of the
+ * server.
+ *
+ * Returns whether to call the next function.
  *
  * Errors: out of memory, those of reading catalogs.
  */
-List *
-pinpoint_before_commit_prepared(const char *gid)
+bool
+pinpoint_before_commit_prepared(const char *gid, List **relations)
 {
 	List	   *xids;
-	List	   *relations;
 	ListCell   *lc;
+
+	*relations = NIL;
 
 	/* COMMIT PREPARED reports these errors. */
 	if (!IsTransactionState() || IsTransactionBlock())
-		return NIL;
+		return false;
 	xids = xids_of_prepared(gid, false);
 	if (xids == NIL)
-		return NIL;
+		return false;
 
 	/*
 	 * This session has no lock on the tables.  Labels that were committed
 	 * before the transaction was prepared have to be known from here on.
 	 */
 	AcceptInvalidationMessages();
-	if (!pinpoint_any_watched())
-		return NIL;
-	relations = tables_locked_for_writing(linitial_oid(xids));
-	foreach(lc, relations)
-		pinpoint_changes_notify(pinpoint_channels_of_changed(lfirst_oid(lc)));
-	return relations;
+	any_watched_before = pinpoint_any_watched();
+	if (any_watched_before)
+	{
+		*relations = tables_locked_for_writing(linitial_oid(xids));
+		foreach(lc, *relations)
+			pinpoint_changes_notify(pinpoint_channels_of_changed(lfirst_oid(lc)));
+	}
+	return true;
 }
 
 /*
- * Called after it, with the result of the function above.
+ * Called after it, with the list of the function above.
+ *
+ * If no table was watched before, all tables that are watched now count as
+ * changed: the prepared transaction itself may have set their labels.
  */
 void
 pinpoint_after_commit_prepared(List *relations)
@@ -134,6 +147,11 @@ pinpoint_after_commit_prepared(List *relations)
 	AcceptInvalidationMessages();
 	if (pinpoint_any_watched())
 	{
+		if (!any_watched_before)
+		{
+			pinpoint_changes_notify(pinpoint_all_watched_channels());
+			any = true;
+		}
 		foreach(lc, relations)
 		{
 			List	   *channels = pinpoint_channels_of_changed(lfirst_oid(lc));

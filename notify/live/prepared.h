@@ -12,7 +12,8 @@
 
 #include "nodes/pg_list.h"
 
-extern List *pinpoint_before_commit_prepared(const char *gid);
+extern bool pinpoint_before_commit_prepared(const char *gid,
+											List **relations);
 extern void pinpoint_after_commit_prepared(List *relations);
 extern void pinpoint_prepared_at_pre_prepare(void);
 extern void pinpoint_prepared_at_pre_commit(void);

@@ -277,19 +277,21 @@ pinpoint_labels_changed(void)
  * A table has become a partition or a child of another one, or is none any
  * more.  Called before the transaction commits.
  *
+ * ALTER TABLE ... INHERIT does not always invalidate the relcache entry of the
+ * child.  This is necessary even if no ancestor is watched: the parent can become
+ * a child of a watched table later.
+ *
  * If the parent or one of its ancestors is watched, transactions that have
  * changed descendants of the child must end first, as in watch().  ATTACH
- * PARTITION locks them all.  ALTER TABLE ... INHERIT does not, and does not
- * always invalidate the relcache entry of the child, either.
+ * PARTITION locks them all, ALTER TABLE ... INHERIT does not.
  */
 void
 pinpoint_inheritance_changed(Oid child, Oid parent)
 {
-	if (!pinpoint_any_watched() || pinpoint_channels_of_changed(parent) == NIL)
-		return;
-	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
-		lock_with_descendants(child);
 	CacheInvalidateRelcacheByRelid(child);
+	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE &&
+		pinpoint_any_watched() && pinpoint_channels_of_changed(parent) != NIL)
+		lock_with_descendants(child);
 }
 
 /*

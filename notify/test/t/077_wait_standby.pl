@@ -28,6 +28,19 @@ sub catch_up
 	return;
 }
 
+# Waits until the standby knows that its primary replicates: until then, wait() returns at
+# once.  Calls $before_each before it looks.
+sub wait_until_exact
+{
+	my ($before_each) = @_;
+	wait_until(
+		sub {
+			$before_each->() if $before_each;
+			return $waiter->value(q{CALL pinpoint.wait('{c,d}', pinpoint.position(), '0')}) eq '{}';
+		}) or die 'the standby does not know that its primary replicates';
+	return;
+}
+
 sub begin_wait
 {
 	my $since = $observer->value('SELECT pinpoint.position()');
@@ -50,6 +63,7 @@ sub changed
 
 $writer->run('CREATE TABLE rows (i int); NOTIFY begin');
 catch_up();
+wait_until_exact();
 begin_wait();
 $writer->run('INSERT INTO rows VALUES (1); NOTIFY e');
 catch_up();
@@ -87,12 +101,11 @@ is(changed(), '{c,d}', 'pinpoint.replicate is switched off: all have changed');
 is($waiter->value(q{CALL pinpoint.wait('{c,d}', pinpoint.position(), NULL)}), '{c,d}', 'without a wait, always');
 $standby->append_conf('postgresql.conf', 'pinpoint.replicate = on');
 $standby->reload;
-wait_until(
+wait_until_exact(
 	sub {
 		$writer->run('INSERT INTO rows VALUES (3)');
 		catch_up();
-		return $waiter->value(q{CALL pinpoint.wait('{c,d}', pinpoint.position(), '0')}) eq '{}';
-	}) or die 'it is not on again';
+	});
 pass('until it is on again');
 
 begin_wait();
@@ -101,10 +114,7 @@ $primary->reload;
 is(changed(), '{c,d}', 'the primary reports that it does not replicate: all have changed');
 $primary->append_conf('postgresql.conf', 'pinpoint.replicate = on');
 $primary->reload;
-wait_until(
-	sub {
-		return $waiter->value(q{CALL pinpoint.wait('{c,d}', pinpoint.position(), '0')}) eq '{}';
-	}) or die 'it is not on again';
+wait_until_exact();
 
 # ---- LISTEN
 
