@@ -1,22 +1,29 @@
 package org.pgpinpoint;
 
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.Collection;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.NoSuchElementException;
 import java.util.Set;
 
-/** The events of some channels. The iterator blocks. The lock of the client protects the fields. */
-public final class Subscription implements Iterator<Event>, AutoCloseable {
-  final EventQueue queue;
-  final Set<String> channels = new HashSet<>();
-  final Set<String> heard = new HashSet<>(); // of which the consumer has been told
+/** The events of some channels. A notification that does not fit into the buffer becomes a Changed. */
+public final class Subscription extends Events<Event> implements Subscriber {
+  private static final int OVERHEAD = 200; // bytes that an event takes without its texts, about
+
   private final Client client;
+
+  // The lock of the client protects these fields, that of this object the others.
+  private final Set<String> channels = new HashSet<>();
+  private final Set<String> heard = new HashSet<>();
+
+  private final ArrayDeque<Event> events = new ArrayDeque<>();
+  private Set<String> changed = new HashSet<>(); // of the Changed that is in the queue
+  private long size;
 
   Subscription(Client client) {
     this.client = client;
-    queue = new EventQueue(client.options.buffer());
   }
 
   /** Listen on more channels. Each begins with a Changed. */
@@ -38,33 +45,65 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
   }
 
   @Override
-  public boolean hasNext() {
-    try {
-      return queue.hasNext();
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-      throw new PinpointException("interrupted", null);
-    }
-  }
-
-  /** Wait for the next event. Throws a PinpointException if the subscription cannot go on. */
-  @Override
-  public Event next() {
-    try {
-      return queue.next();
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-      throw new PinpointException("interrupted", null);
-    }
-  }
-
-  @Override
   public void close() {
     synchronized (client) {
-      client.subscriptions.remove(this);
+      client.subscribers.remove(this);
       client.listener.channelsChanged();
     }
-    queue.end(new NoSuchElementException());
+    end(new NoSuchElementException());
+  }
+
+  @Override
+  public Set<String> channels() {
+    return channels;
+  }
+
+  @Override
+  public Set<String> heard() {
+    return heard;
+  }
+
+  private static long sizeOf(Event event) {
+    return event instanceof Event.Notification n ? OVERHEAD + 2L * (n.channel().length() + n.payload().length()) : OVERHEAD;
+  }
+
+  @Override
+  public synchronized void put(Event event) {
+    long bytes = sizeOf(event);
+    if (size + bytes <= client.options.buffer()) {
+      size += bytes;
+      events.add(event);
+      notifyAll();
+    } else if (event instanceof Event.Notification notification) {
+      putChanged(Set.of(notification.channel()));
+    }
+  }
+
+  /** Add channels to the Changed that is in the queue, or to a new one. */
+  @Override
+  public synchronized void putChanged(Collection<String> names) {
+    if (changed.isEmpty()) {
+      events.add(new Event.Changed(changed));
+    }
+    changed.addAll(names);
+    notifyAll();
+  }
+
+  @Override
+  boolean isEmpty() {
+    return events.isEmpty();
+  }
+
+  @Override
+  Event take() {
+    Event event = events.remove();
+    if (event instanceof Event.Changed) {
+      event = new Event.Changed(Set.copyOf(changed));
+      changed = new HashSet<>();
+    } else {
+      size -= sizeOf(event);
+    }
+    return event;
   }
 
   static void check(String... names) {
