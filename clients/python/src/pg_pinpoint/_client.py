@@ -70,19 +70,13 @@ class Client:
 
     def subscribe(self, *channels: str) -> Subscription:
         """Listen on channels. Each begins with a Changed."""
-        if self.error:
-            raise self.error
-        self.listener = self.listener or Listener(self)
-        return Subscription(self.listener, channels)
+        return Subscription(self.listening(), channels)
 
     def live(self, query: str, parameters: Any = None) -> Live:
         """The rows of a query now, and after each change of a table that it reads."""
-        if self.error:
-            raise self.error
-        self.listener = self.listener or Listener(self)
-        key = (query, repr(parameters))
+        listener, key = self.listening(), (query, repr(parameters))
         if key not in self.live_queries:
-            self.live_queries[key] = LiveQuery(self, key, query, parameters)
+            self.live_queries[key] = LiveQuery(self, listener, key, query, parameters)
         return Live(self.live_queries[key])
 
     async def close(self) -> None:
@@ -96,6 +90,12 @@ class Client:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     # ---- For the other modules ----------------------------------------------------
+
+    def listening(self) -> Listener:
+        if self.error:
+            raise self.error
+        self.listener = self.listener or Listener(self)
+        return self.listener
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, **self.options)

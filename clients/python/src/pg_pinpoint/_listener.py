@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 import time
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Collection
 
 import psycopg
@@ -160,7 +161,7 @@ class Listener:
         self.changes.clear()
         return set().union(*(subscriber.channels for subscriber in self.subscribers))
 
-    def tell_changed(self, heard: Collection[str], changed: Collection[str]) -> None:
+    def tell_changed(self, heard: Set[str], changed: Collection[str]) -> None:
         """Tell subscribers of changed channels, and of all that they begin to hear."""
         for subscriber in self.subscribers:
             channels = {c for c in subscriber.channels & heard if c in changed or c not in subscriber.heard}

@@ -15,6 +15,7 @@ from ._queue import Events
 
 if TYPE_CHECKING:
     from ._client import Client
+    from ._listener import Listener
 
 CHANNELS_OF = "SELECT relation::text, channel::text FROM pinpoint.channels_of($1)"
 
@@ -49,9 +50,9 @@ class Live(Events[LiveEvent]):
 class LiveQuery:
     """One query that is executed for all its consumers. For the listener, it is a subscriber."""
 
-    def __init__(self, client: Client, key: Any, query: str, parameters: Any):
+    def __init__(self, client: Client, listener: Listener, key: Any, query: str, parameters: Any):
         self.client = client
-        self.listener = client.listener
+        self.listener = listener
         self.key = key
         self.query = query
         self.parameters = parameters
@@ -62,7 +63,7 @@ class LiveQuery:
         self.signal = asyncio.Event()  # something has happened
         self.execution: asyncio.Task[Rows] | None = None
         self.connection: psycopg.AsyncConnection[Any] | None = None  # of this execution
-        self.listener.subscribers.add(self)
+        listener.subscribers.add(self)
         self.task = client.start(self.run())
 
     def refresh(self) -> None:
@@ -138,7 +139,7 @@ class LiveQuery:
                     rows = Rows(await cursor.fetchall(), tuple(c.name for c in cursor.description or ()))
                 healthy = True
                 return rows
-            except psycopg.Error:
+            except (psycopg.Error, PinpointError):
                 healthy = not connection.closed
                 raise
             finally:
@@ -150,13 +151,12 @@ class LiveQuery:
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """Connect to the server whose changes are heard."""
-        listener = self.listener
         connection = await self.client.connect()
         try:
-            if listener.position is None:
+            if self.listener.position is None:
                 raise PinpointError("live queries need the extension pg_pinpoint 1.1 or later in this database", "0A000")
-            (position,) = await listener.fetch(connection, "SELECT pinpoint.position()")
-            if position.split("-")[:2] != listener.position.split("-")[:2]:
+            (position,) = await self.listener.fetch(connection, "SELECT pinpoint.position()")
+            if position.split("-")[:2] != self.listener.position.split("-")[:2]:
                 raise OtherServer
             return connection
         except BaseException:
