@@ -32,10 +32,17 @@ export async function limited(connection, promise, seconds) {
 export async function connect(config, timeout, open) {
   const connection = new pg.Client(config)
   connection.on('error', () => {}) // "end" follows
-  connection.on('end', () => open.delete(connection))
+  // connect() itself never returns if the connection is closed here.
+  const ended = new Promise((_, reject) => {
+    connection.on('end', () => {
+      open.delete(connection)
+      reject(new ConnectionLost('the connection was closed'))
+    })
+  })
+  ended.catch(() => {})
   open.add(connection)
   try {
-    await limited(connection, connection.connect(), timeout)
+    await limited(connection, Promise.race([connection.connect(), ended]), timeout)
     return connection
   } catch (error) {
     destroy(connection)

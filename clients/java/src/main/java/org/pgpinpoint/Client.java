@@ -50,11 +50,12 @@ public final class Client implements AutoCloseable {
   public synchronized Subscription subscribe(String... channels) {
     Subscription.check(channels);
     start();
-    Subscription subscription = new Subscription(this);
-    subscribers.add(subscription);
+    EventQueue queue = new EventQueue(options.buffer());
+    subscribers.add(queue);
     if (listener.connected != null) {
-      subscription.put(listener.connected);
+      queue.put(listener.connected);
     }
+    Subscription subscription = new Subscription(this, queue);
     subscription.add(channels);
     return subscription;
   }

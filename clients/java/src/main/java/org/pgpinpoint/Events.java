@@ -4,7 +4,7 @@ import java.util.Iterator;
 import java.util.NoSuchElementException;
 
 /** What a consumer waits for. The iterator blocks. The lock of this object protects the fields. */
-abstract class Events<T> implements Iterator<T>, AutoCloseable {
+abstract class Events<T> implements Iterator<T> {
   private RuntimeException end;
 
   abstract boolean isEmpty();
@@ -12,11 +12,8 @@ abstract class Events<T> implements Iterator<T>, AutoCloseable {
   /** The next item. */
   abstract T take();
 
-  @Override
-  public abstract void close();
-
   /** After the items that are there. A NoSuchElementException is the end without an error. */
-  public synchronized void end(RuntimeException error) {
+  synchronized void end(RuntimeException error) {
     end = end == null ? error : end;
     notifyAll();
   }

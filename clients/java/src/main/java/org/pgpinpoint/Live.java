@@ -3,7 +3,7 @@ package org.pgpinpoint;
 import java.util.NoSuchElementException;
 
 /** The results of a live query. A slow consumer gets the newest result. */
-public final class Live extends Events<Result> {
+public final class Live extends Events<Result> implements AutoCloseable {
   private final LiveQuery shared;
   private Result latest;
 
