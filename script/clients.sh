@@ -21,15 +21,16 @@ stage_clients() {
 	done
 	# The scenarios themselves need psycopg.
 	[ -x "$python" ] && have_tools clients/conformance pgbouncer openssl || return 0
-	run_python_test "$python" clients/conformance/run "${built[@]}"
+	run_python_test "$python" clients/conformance/lines
+	run_python_test "$python" clients/conformance/run --bindir "$BINDIR" "${built[@]}"
 	[ -d "$PINPOINT_BUILD/node" ] && have_tools "examples/live-page, examples/job-queue" chromedriver || return 0
-	run_python_test "$python" clients/conformance/examples
+	run_python_test "$python" clients/conformance/examples --bindir "$BINDIR"
 }
 
 # A program whose last line is "N passed, N failed". Arguments: Python, the program, its options.
 run_python_test() {
 	local rc=0 good bad log=$WORK/${2##*/}.log
-	run_logged "$log" "$1" "$ROOT/$2" --bindir "$BINDIR" "${@:3}" || rc=$?
+	run_logged "$log" "$1" "$ROOT/$2" "${@:3}" || rc=$?
 	read -r good bad < <(tail -n 1 "$log" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p') || good=0 bad=1
 	count "$good" "$bad" "$rc" "$2" "$log" '^FAILED'
 }

@@ -5,7 +5,10 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
+
+import psycopg
 
 from servers import DEADLINE, SERVER_USER, Failed, PgBouncer, Proxy, Server, wait_until
 
@@ -179,18 +182,21 @@ def connection_refused(setting, clients):
     """Connections are refused for 20 seconds."""
     primary = setting.primary()
     proxy = setting.proxy(primary)
-    connected(setting, clients, proxy, "a")
+    clients.start(dsn(proxy), "subscribe", "a", options={"max_backoff": 1})
+    clients.wait_told("a", 0)
     since = cut_off(proxy, clients)
     notify(primary, "a")
     wait_until(lambda: time.monotonic() > since + 20, "20 seconds are over")
 
     def backs_off(client):
-        tries = len(client.find("disconnected", since))
-        if not 10 < tries < 200:
-            raise Failed(f"{tries} attempts in 20 seconds")
         waits = [event["retry_in"] for event in client.find("disconnected", since)]
+        longest = [min(1, 0.1 * 2**number) for number in range(len(waits))]
+        if not all(limit / 2 - 0.001 <= wait <= limit + 0.001 for wait, limit in zip(waits, longest)):
+            raise Failed(f"not the double time after each attempt: {waits}")
         if len({round(wait, 4) for wait in waits[-8:]}) < 4:
             raise Failed(f"no jitter: {waits[-8:]}")
+        if len(waits) < 10 or sum(waits[:-2]) > 21:
+            raise Failed(f"{len(waits)} attempts in 20 seconds, between which there were {sum(waits)} seconds")
     clients.each(backs_off)
     since = time.monotonic()
     proxy.target = primary.port
@@ -323,13 +329,23 @@ def settings_of_roles(setting, clients):
     primary = setting.primary()
     primary.sql("DROP ROLE IF EXISTS strict", "CREATE ROLE strict LOGIN", "ALTER ROLE strict SET statement_timeout = '300ms'",
                 "ALTER ROLE strict SET default_transaction_isolation = 'serializable'")
-    clients.start(dsn(primary, user="strict"), "subscribe", "a")
-    clients.wait_for("connected", mode="push")
-    since = time.monotonic()
-    primary.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'strict'", "NOTIFY a")
-    clients.wait_told("a", since)
-    check_alive(primary, clients, "a")
-    clients.close()
+    # pinpoint.wait() needs READ COMMITTED, and cannot be called in a transaction block.
+    clients.start(dsn(primary, user="strict"), "subscribe", "a", options={"mode": "wait"})
+    clients.wait_for("error", sqlstate="0A000")
+    for mode in "push", "wait":
+        if mode == "wait":
+            primary.sql("ALTER ROLE strict RESET default_transaction_isolation")
+        clients.start(dsn(primary, user="strict"), "subscribe", "a", options={"mode": mode})
+        clients.wait_for("connected", mode=mode)
+        clients.wait_told("a", 0)
+        since = time.monotonic()
+        primary.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'strict'", "NOTIFY a")
+        clients.wait_told("a", since)
+        check_alive(primary, clients, "a")
+        clients.command("+b")
+        clients.wait_told("b", since)
+        check_alive(primary, clients, "a", "b")
+        clients.close()
 
 
 # ---- Other servers ---------------------------------------------------------------------
@@ -396,14 +412,48 @@ def session_pooling(setting, clients):
     clients.close()
 
 
+@contextlib.contextmanager
+def noise(server, pooler):
+    """All sessions of the pool listen on a channel that is notified all the time."""
+    with contextlib.ExitStack() as stack:
+        sessions = [stack.enter_context(psycopg.connect(f"host=127.0.0.1 port={pooler.port} user=postgres dbname=postgres"))
+                    for _ in range(pooler.pool_size)]
+        for session in sessions:
+            session.execute("LISTEN noise")
+        for session in sessions:
+            session.commit()
+    end = threading.Event()
+
+    def notify_often():
+        with server.connect() as connection:
+            while not end.wait(0.002):
+                connection.execute("NOTIFY noise")
+    thread = threading.Thread(target=notify_often)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
 def transaction_pooling(setting, clients):
-    """PgBouncer in transaction mode, which restarts."""
+    """PgBouncer in transaction mode, which restarts; other clients of the pool listen."""
     primary = setting.primary()
     pooler = setting.pooler("transaction", primary)
-    connected(setting, clients, pooler, "a", mode="wait")
+    with noise(primary, pooler):
+        # A client does not find out again how to hear when it listens on more channels.
+        clients.start(dsn(pooler), "subscribe", "a", options={"probe_timeout": 10})
+        clients.wait_for("connected")
+
+    def finds_out(client):
+        if client.find("connected")[0]["mode"] != "wait":
+            raise Failed("the pooler is not found out before the first connection works")
+    clients.each(finds_out)
+    clients.wait_told("a", 0)
     check_alive(primary, clients, "a")
     clients.command("+b")
-    clients.wait_told("b", 0)
+    clients.wait_told("b", 0, seconds=8)
     check_alive(primary, clients, "a", "b")
     since = time.monotonic()
     pooler.stop()
@@ -479,15 +529,45 @@ def slow_consumer(setting, clients):
     clients.close()
 
 
+def added_under_load(setting, clients):
+    """Channels are added and removed while notifications arrive; each of 2,000 is told."""
+    primary = setting.primary()
+    for mode in "push", "wait":
+        clients.start(dsn(primary), "subscribe", "a", options={"mode": mode})
+        clients.wait_told("a", 0)
+        since = time.monotonic()
+        with primary.connect() as connection:
+            for number in range(2000):
+                connection.execute("SELECT pg_notify('a', %s)", (str(number),))
+                if number % 20 == 0:
+                    clients.command(f"+n{number}")
+                    clients.command(f"-n{number - 100}")
+        last = notify(primary, "a", "last")
+        clients.wait_told("a", last)
+
+        def all_told(client):
+            if mode == "push" and [int(event["payload"]) for event in client.find("notification", since)
+                                   if event["payload"] != "last"] != list(range(2000)):
+                raise Failed("notifications are missing, or in another order")
+        clients.each(all_told)
+        clients.wait_told("n1980", since)
+        clients.close()
+
+
 def large_payload(setting, clients):
     """A payload of 16 MB."""
     primary = setting.primary()
     connected(setting, clients, primary, "a")
-    since = time.monotonic()
-    primary.sql("SET pinpoint.max_payload_size = '16MB'", "SELECT pg_notify('a', repeat('x', 16 * 1024 * 1024 - 1))")
+    for _ in range(10):
+        since = time.monotonic()
+        primary.sql("SET pinpoint.max_payload_size = '16MB'", "SELECT pg_notify('a', repeat('x', 16 * 1024 * 1024 - 1))")
+        clients.wait_told("a", since)
+        # A client to which no heartbeat has come meanwhile has lost the connection, and only "changed" tells it.
+        if all(client.find("notification") for client in clients.clients.values()):
+            break
 
     def whole(client):
-        payload = client.wait_for("notification", since, channel="a")["payload"]
+        payload = client.wait_for("notification", seconds=0, channel="a")["payload"]
         if payload != "x" * (16 * 1024 * 1024 - 1):
             raise Failed(f"{len(payload)} bytes")
     clients.each(whole)
@@ -539,21 +619,29 @@ def added_and_removed(setting, clients):
 
 
 def closed_during_reconnect(setting, clients):
-    """The client is closed while it connects again."""
+    """The client is closed while it connects again, and while the server does not answer."""
     primary = setting.primary()
     proxy = setting.proxy(primary)
     connected(setting, clients, proxy, "a")
-    since = cut_off(proxy, clients)
+    cut_off(proxy, clients)
     clients.close()
-    # In the middle of a connect: the proxy accepts, and forwards to a server that does not answer.
-    proxy.target = primary.port
-    connected(setting, clients, proxy, "a")
+    # In the middle of a connect: the proxy accepts, and forwards to a server that does not answer. So does the other host.
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as deaf:
+        proxy.target = primary.port
+        clients.start(dsn(proxy, deaf.getsockname()[1]), "subscribe", "a", options={"timeout": 300})
+        clients.wait_told("a", 0)
         since = time.monotonic()
         proxy.target = deaf.getsockname()[1]
         proxy.cut()
         clients.wait_for("disconnected", since)
-        wait_until(lambda: proxy.pairs, "the client connects")
+        working = [result for result in clients.results.values() if result is None]
+        wait_until(lambda: len(proxy.pairs) >= len(working), "all clients connect")
+        clients.close()
+    proxy.target = primary.port
+    for mode in "push", "wait":
+        clients.start(dsn(proxy), "subscribe", "a", options={"timeout": 300, "mode": mode})
+        clients.wait_told("a", 0)
+        proxy.fall_silent("up", "down")
         clients.close()
 
 
@@ -657,6 +745,41 @@ def live_query(setting, clients):
     clients.close()
 
 
+def slow_live_query(setting, clients):
+    """A live query that takes half a second, and changes while it is executed."""
+    primary = setting.primary()
+    primary.sql("DROP TABLE IF EXISTS slow", "CREATE TABLE slow (n int)", "INSERT INTO slow VALUES (0)", "SELECT pinpoint.watch('slow')")
+    clients.start(dsn(primary), "live", "SELECT n FROM slow, pg_sleep(0.5)")
+    clients.wait_rows([[0]])
+    for n in range(1, 9):
+        # At different moments of the execution.
+        primary.sql(f"UPDATE slow SET n = {n}")
+        running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT n FROM slow, pg_sleep(0.5)' AND state = 'active'"
+        wait_until(lambda: primary.sql(running)[0][0] > 0, "the query is executed")
+        primary.sql(f"UPDATE slow SET n = -{n}")
+        clients.wait_rows([[-n]])
+    clients.close()
+
+
+def shared_live_queries(setting, clients):
+    """Consumers of live queries come and go, while the session is terminated."""
+    primary = setting.primary()
+    primary.sql("DROP TABLE IF EXISTS shared", "CREATE TABLE shared (n int)", "INSERT INTO shared VALUES (0)",
+                "SELECT pinpoint.watch('shared')")
+    clients.start(dsn(primary), "live", "SELECT n FROM shared")
+    clients.wait_rows([[0]])
+    for n in range(1, 4):
+        since = time.monotonic()
+        clients.command("+")
+        primary.sql(KILL)
+        clients.wait_for("came_and_went", since)
+        primary.sql(f"UPDATE shared SET n = {n}")
+        clients.wait_rows([[n]])
+    clients.close()
+    if not any(clients.results.values()):
+        wait_until(lambda: not primary.sql("SELECT 1 FROM pinpoint.stat_channels WHERE channel LIKE '%shared%'"), "nobody listens any more")
+
+
 def live_query_through_pooler(setting, clients):
     """A live query through PgBouncer in transaction mode."""
     primary = setting.primary()
@@ -683,5 +806,5 @@ def live_query_on_stock(setting, clients):
 ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, proxy_silent_on_stock, cut_in_message,
        silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
        stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
-       large_payload, strange_names, added_and_removed, closed_during_reconnect, tls, live_query,
+       added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, tls, live_query, slow_live_query, shared_live_queries,
        live_query_through_pooler, live_query_on_stock]

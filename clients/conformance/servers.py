@@ -187,6 +187,7 @@ class Pair:
 class PgBouncer:
     def __init__(self, folder, name, mode, target, pool_size=20):
         self.config = f"{folder}/{name}.ini"
+        self.pool_size = pool_size
         self.port = free_port()
         self.process = None
         with open(self.config, "w") as file:

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -92,46 +93,48 @@ func (c *Client) Subscribe(channels ...string) (*Subscription, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
-		return nil, c.err
+	if err := c.start(); err != nil {
+		return nil, err
 	}
-	if c.listener == nil {
+	s := &Subscription{listener: c.listener, interest: newInterest()}
+	s.init(c.options.Buffer)
+	c.listener.subscribers[s] = true
+	if c.listener.connected != nil {
+		s.put(*c.listener.connected)
+	}
+	s.add(channels)
+	return s, nil
+}
+
+// start starts the listener. It is called with the mutex held.
+func (c *Client) start() error {
+	if c.err == nil && c.listener == nil {
 		c.listener = newListener(c)
 		c.running.Add(1)
 		go c.listener.run()
 	}
-	s := &Subscription{listener: c.listener, queue: newQueue(c.options.Buffer),
-		channels: map[string]bool{}, heard: map[string]bool{}, told: make(chan struct{}, 1)}
-	c.listener.subscriptions[s] = true
-	if c.listener.connected != nil {
-		s.queue.put(*c.listener.connected)
-	}
-	s.add(channels)
-	return s, nil
+	return c.err
 }
 
 // Live gives the rows of a query now, and after each change of a table that it reads.
 func (c *Client) Live(query string, arguments ...any) (*Live, error) {
 	key := fmt.Sprintf("%s %#v", query, arguments)
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.start(); err != nil {
+		return nil, err
+	}
 	shared := c.live[key]
-	c.mu.Unlock()
 	if shared == nil {
-		subscription, err := c.Subscribe()
-		if err != nil {
-			return nil, err
-		}
-		c.mu.Lock()
-		shared = newLiveQuery(c, key, query, arguments, subscription)
+		shared = newLiveQuery(c, key, query, arguments)
 		c.live[key] = shared
-		c.mu.Unlock()
+		c.listener.subscribers[shared] = true
 		c.running.Add(1)
 		go shared.run()
 	}
-	live := &Live{shared: shared, ready: make(chan struct{}, 1)}
-	c.mu.Lock()
+	live := &Live{shared: shared}
+	live.ready, live.take = make(chan struct{}, 1), live.takeLatest
 	shared.consumers[live] = true
-	c.mu.Unlock()
 	wake(shared.dirty) // a result that is at hand may be older than this call
 	return live, nil
 }
@@ -152,13 +155,8 @@ func (c *Client) fail(err error) {
 		c.err = err
 	}
 	if c.listener != nil {
-		for s := range c.listener.subscriptions {
-			s.queue.end(c.err)
-		}
-	}
-	for _, shared := range c.live {
-		for live := range shared.consumers {
-			live.end(c.err)
+		for s := range c.listener.subscribers {
+			s.end(c.err)
 		}
 	}
 }
@@ -174,7 +172,7 @@ func (c *Client) dropQueryConnections() {
 	}
 	c.idle = nil
 	for _, shared := range c.live {
-		shared.interrupt()
+		shared.interrupt() // what is executing may never end
 	}
 }
 
@@ -189,31 +187,23 @@ func closeNow(conn *pgx.Conn) {
 	_ = conn.PgConn().Close(ctx)
 }
 
-// Subscription gives the events of some channels.
-type Subscription struct {
-	listener *listener
-	queue    *eventQueue
+// interest is what a subscription or a live query listens on. The mutex of the client protects it.
+type interest struct {
 	channels map[string]bool
 	heard    map[string]bool // of which the consumer has been told
-	told     chan struct{}
 }
 
-// Next waits for the next event. The error is that of ctx, ErrClosed, or why the subscription
-// cannot go on.
-func (s *Subscription) Next(ctx context.Context) (Event, error) {
-	return s.queue.next(ctx)
+func newInterest() interest {
+	return interest{channels: map[string]bool{}, heard: map[string]bool{}}
 }
 
-// All iterates over the events, until an error.
-func (s *Subscription) All(ctx context.Context) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
-		for {
-			event, err := s.Next(ctx)
-			if !yield(event, err) || err != nil {
-				return
-			}
-		}
-	}
+func (i *interest) get() *interest { return i }
+
+// Subscription gives the events of some channels.
+type Subscription struct {
+	eventQueue
+	interest
+	listener *listener
 }
 
 // Add listens on more channels. Each begins with a Changed.
@@ -231,39 +221,31 @@ func (s *Subscription) add(channels []string) {
 	for _, channel := range channels {
 		s.channels[channel] = true
 	}
-	s.listener.want(s, channels)
+	wake(s.listener.changes)
 }
 
 // Remove listens on fewer channels.
 func (s *Subscription) Remove(channels ...string) {
 	s.listener.client.mu.Lock()
 	defer s.listener.client.mu.Unlock()
-	s.remove(channels)
-}
-
-func (s *Subscription) remove(channels []string) {
 	for _, channel := range channels {
 		delete(s.channels, channel)
 		delete(s.heard, channel)
 	}
-	s.listener.unwant(s, channels)
+	wake(s.listener.changes)
 }
 
 // Close ends the subscription.
 func (s *Subscription) Close() {
 	s.listener.client.mu.Lock()
 	defer s.listener.client.mu.Unlock()
-	s.remove(keys(s.channels))
-	delete(s.listener.subscriptions, s)
-	s.queue.end(ErrClosed)
+	delete(s.listener.subscribers, s)
+	wake(s.listener.changes)
+	s.end(ErrClosed)
 }
 
 func keys(set map[string]bool) []string {
-	list := make([]string, 0, len(set))
-	for key := range set {
-		list = append(list, key)
-	}
-	return list
+	return slices.AppendSeq(make([]string, 0, len(set)), maps.Keys(set))
 }
 
 func checkChannels(channels []string) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	mathrand "math/rand/v2"
 	"strings"
@@ -49,22 +50,29 @@ type server struct {
 	statementTimeout time.Duration
 }
 
+// subscriber is a subscription or a live query.
+type subscriber interface {
+	get() *interest
+	put(Event)
+	putChanged(channels []string)
+	end(error)
+}
+
 // listener keeps one connection that hears of all channels of a client. The mutex of the client
-// protects subscriptions, byChannel, connected and position.
+// protects subscribers, connected and position.
 type listener struct {
 	client        *Client
-	subscriptions map[*Subscription]bool
-	byChannel     map[string]map[*Subscription]bool
+	subscribers   map[subscriber]bool
 	connected     *Connected
 	position      string        // "" is unknown
-	changes       chan struct{} // the channels of the subscriptions have changed
+	changes       chan struct{} // the channels of the subscribers have changed
 	waits         bool
 	everConnected bool
 	listened      map[string]bool
 }
 
 func newListener(client *Client) *listener {
-	return &listener{client: client, subscriptions: map[*Subscription]bool{}, byChannel: map[string]map[*Subscription]bool{},
+	return &listener{client: client, subscribers: map[subscriber]bool{},
 		changes: make(chan struct{}, 1), waits: client.options.Mode == Wait}
 }
 
@@ -92,10 +100,7 @@ func (l *listener) run() {
 		delay := math.Min(options.MaxBackoff.Seconds(), options.MinBackoff.Seconds()*math.Pow(2, float64(min(failures-1, 30))))
 		delay *= 0.5 + mathrand.Float64()/2
 		l.tellAll(Disconnected{err.Error(), delay})
-		select {
-		case <-time.After(time.Duration(delay * float64(time.Second))):
-		case <-l.client.context.Done():
-		}
+		sleep(l.client.context, time.Duration(delay*float64(time.Second)))
 	}
 }
 
@@ -115,7 +120,8 @@ func (l *listener) session(ctx context.Context) error {
 	s.interval *= time.Millisecond
 	s.statementTimeout *= time.Millisecond
 	pooled := s.pid != conn.PgConn().PID()
-	waits := l.waits
+	// The client is still connected if only the channels are others.
+	waits := l.waits || l.connected != nil && l.connected.Mode == Wait
 	if pooled && !waits && l.client.options.Mode == Auto {
 		heard, err := l.hearsThroughPooler(ctx, conn, s)
 		if err != nil {
@@ -174,7 +180,11 @@ func (l *listener) hearsThroughPooler(ctx context.Context, conn *pgx.Conn, s ser
 	}
 	probe, cancel := context.WithTimeout(ctx, l.client.options.ProbeTimeout)
 	defer cancel()
-	_, notHeard := conn.WaitForNotification(probe)
+	// Through a pooler, there may be notifications that another client of its listens for.
+	notification, notHeard := conn.WaitForNotification(probe)
+	for notHeard == nil && notification.Channel != channel {
+		notification, notHeard = conn.WaitForNotification(probe)
+	}
 	if notHeard != nil && probe.Err() == nil {
 		return false, notHeard
 	}
@@ -189,28 +199,6 @@ func (l *listener) hearsThroughPooler(ctx context.Context, conn *pgx.Conn, s ser
 
 // ---- Channels -----------------------------------------------------------------
 
-// want is called with the mutex held.
-func (l *listener) want(s *Subscription, channels []string) {
-	for _, channel := range channels {
-		if l.byChannel[channel] == nil {
-			l.byChannel[channel] = map[*Subscription]bool{}
-		}
-		l.byChannel[channel][s] = true
-	}
-	wake(l.changes)
-}
-
-// unwant is called with the mutex held.
-func (l *listener) unwant(s *Subscription, channels []string) {
-	for _, channel := range channels {
-		delete(l.byChannel[channel], s)
-		if len(l.byChannel[channel]) == 0 {
-			delete(l.byChannel, channel)
-		}
-	}
-	wake(l.changes)
-}
-
 func (l *listener) wanted() map[string]bool {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
@@ -219,8 +207,8 @@ func (l *listener) wanted() map[string]bool {
 	default:
 	}
 	wanted := map[string]bool{}
-	for channel := range l.byChannel {
-		wanted[channel] = true
+	for s := range l.subscribers {
+		maps.Copy(wanted, s.get().channels)
 	}
 	return wanted
 }
@@ -229,17 +217,17 @@ func (l *listener) wanted() map[string]bool {
 func (l *listener) tellChanged(heard, changed map[string]bool) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
-	for s := range l.subscriptions {
+	for s := range l.subscribers {
+		interest := s.get()
 		var channels []string
-		for channel := range s.channels {
-			if heard[channel] && (changed[channel] || !s.heard[channel]) {
+		for channel := range interest.channels {
+			if heard[channel] && (changed[channel] || !interest.heard[channel]) {
 				channels = append(channels, channel)
-				s.heard[channel] = true
+				interest.heard[channel] = true
 			}
 		}
-		wake(s.told)
 		if len(channels) > 0 {
-			s.queue.putChanged(channels...)
+			s.putChanged(channels)
 		}
 	}
 }
@@ -247,17 +235,14 @@ func (l *listener) tellChanged(heard, changed map[string]bool) {
 func (l *listener) tellAll(event Event) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
-	for s := range l.subscriptions {
-		s.queue.put(event)
+	for s := range l.subscribers {
+		s.put(event)
 	}
 }
 
 func (l *listener) begin(connected Connected) {
 	l.client.mu.Lock()
 	l.connected = &connected
-	for _, shared := range l.client.live {
-		wake(shared.dirty)
-	}
 	l.client.mu.Unlock()
 	l.everConnected = true
 	l.tellAll(connected)
@@ -402,8 +387,10 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 func (l *listener) tell(notification Notification) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
-	for s := range l.byChannel[notification.Channel] {
-		s.queue.put(notification)
+	for s := range l.subscribers {
+		if s.get().channels[notification.Channel] {
+			s.put(notification)
+		}
 	}
 }
 
@@ -414,36 +401,34 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 	if s.statementTimeout > 0 {
 		timeout = min(timeout, s.statementTimeout/2)
 	}
-	position := l.position
-	if position == "" {
-		if err := l.fetch(ctx, conn, getPosition, nil, &position); err != nil {
-			return err
-		}
-		l.setPosition(position)
-	}
-	l.client.mu.Lock()
-	again := l.connected != nil
-	l.client.mu.Unlock()
-	if !again {
-		l.begin(connected)
-	}
 	for {
 		wanted := l.wanted()
-		l.tellChanged(wanted, nil)
+		longest := time.Duration(0) // the first call shows whether it works
+		if l.connected != nil {
+			l.tellChanged(wanted, nil)
+			longest = timeout
+		}
 		channels := keys(wanted)
 		if len(channels) == 0 {
 			channels = []string{heartbeat}
 		}
 		var changed []string
+		var position string
 		call, cancel := l.untilChanges(ctx, timeout+l.client.options.Timeout)
-		err := conn.QueryRow(call, callWait, channels, position, fmt.Sprintf("%f s", timeout.Seconds())).Scan(&changed, &position)
+		err := conn.QueryRow(call, callWait, channels, null(l.position), fmt.Sprintf("%f s", longest.Seconds())).Scan(&changed, &position)
 		canceled := errors.Is(call.Err(), context.Canceled)
 		cancel()
 		var pgError *pgconn.PgError
 		switch {
 		case err == nil:
 			l.setPosition(position)
+			if l.connected == nil {
+				l.begin(connected)
+			}
 			l.tellChanged(wanted, set(changed))
+			if len(changed) > 0 {
+				sleep(ctx, l.client.options.MinInterval)
+			}
 		case canceled && ctx.Err() == nil:
 			return nil // pgx closes a connection whose query is canceled: wait for the other channels on a new one
 		case errors.As(err, &pgError) && pgError.Code == "57014":
@@ -451,6 +436,13 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 		default:
 			return err
 		}
+	}
+}
+
+func sleep(ctx context.Context, duration time.Duration) {
+	select {
+	case <-time.After(duration):
+	case <-ctx.Done():
 	}
 }
 

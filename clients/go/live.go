@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"maps"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,35 +26,48 @@ func (e *NotWatchedError) Error() string {
 // ErrNoLive is the error of a live query on a server without pg_pinpoint.
 var ErrNoLive = errors.New("live queries need the extension pg_pinpoint 1.1 or later in this database")
 
-// liveQuery is one query that is executed for all its consumers. The mutex of the client protects
-// consumers and cancel.
+// liveQuery is one query that is executed for all its consumers. For the listener, it is a
+// subscriber. The mutex of the client protects consumers and interrupt.
 type liveQuery struct {
-	client       *Client
-	key, query   string
-	arguments    []any
-	subscription *Subscription
-	consumers    map[*Live]bool
-	dirty        chan struct{}
-	ended        context.Context
-	end          context.CancelFunc
-	cancel       context.CancelFunc // of what is executing
+	interest
+	client     *Client
+	key, query string
+	arguments  []any
+	consumers  map[*Live]bool
+	dirty      chan struct{}
+	told       chan struct{}
+	ended      context.Context
+	cancel     context.CancelFunc // of ended
+	interrupt  context.CancelFunc // of what is executing
 }
 
-func newLiveQuery(client *Client, key, query string, arguments []any, subscription *Subscription) *liveQuery {
-	ctx, end := context.WithCancel(client.context)
-	return &liveQuery{client: client, key: key, query: query, arguments: arguments, subscription: subscription,
-		consumers: map[*Live]bool{}, dirty: make(chan struct{}, 1), ended: ctx, end: end, cancel: func() {}}
+func newLiveQuery(client *Client, key, query string, arguments []any) *liveQuery {
+	ctx, cancel := context.WithCancel(client.context)
+	return &liveQuery{interest: newInterest(), client: client, key: key, query: query, arguments: arguments,
+		consumers: map[*Live]bool{}, dirty: make(chan struct{}, 1), told: make(chan struct{}, 1),
+		ended: ctx, cancel: cancel, interrupt: func() {}}
 }
 
-// interrupt is called with the mutex held, when the listening connection is lost: what is
-// executing may never end.
-func (q *liveQuery) interrupt() {
+func (q *liveQuery) put(Event) { wake(q.dirty) }
+
+func (q *liveQuery) putChanged([]string) {
+	wake(q.told)
+	wake(q.dirty)
+}
+
+// end is called with the mutex held.
+func (q *liveQuery) end(err error) {
+	for live := range q.consumers {
+		live.end(err)
+	}
+	delete(q.client.live, q.key)
+	delete(q.client.listener.subscribers, subscriber(q))
+	wake(q.client.listener.changes)
 	q.cancel()
 }
 
 func (q *liveQuery) run() {
 	defer q.client.running.Done()
-	go q.watch()
 	options := q.client.options
 	failures, told := 0, ""
 	for q.ended.Err() == nil {
@@ -67,7 +79,7 @@ func (q *liveQuery) run() {
 		q.client.mu.Lock()
 		connected := q.client.listener.connected != nil
 		ctx, cancel := context.WithTimeout(q.ended, options.QueryTimeout)
-		q.cancel = cancel
+		q.interrupt = cancel
 		q.client.mu.Unlock()
 		if !connected {
 			cancel()
@@ -89,10 +101,7 @@ func (q *liveQuery) run() {
 			backoff := math.Min(options.MaxBackoff.Seconds(), options.MinBackoff.Seconds()*math.Pow(2, float64(min(failures, 30))))
 			pause = time.Now().Add(time.Duration(backoff * float64(time.Second)))
 		}
-		select {
-		case <-time.After(time.Until(pause)):
-		case <-q.ended.Done():
-		}
+		sleep(q.ended, time.Until(pause))
 	}
 }
 
@@ -101,15 +110,6 @@ func isToBeTold(err error) bool {
 	var pgError *pgconn.PgError
 	var notWatched *NotWatchedError
 	return errors.As(err, &pgError) || errors.As(err, &notWatched) || errors.Is(err, ErrNoLive)
-}
-
-func (q *liveQuery) watch() {
-	for _, err := range q.subscription.All(q.ended) {
-		if err != nil {
-			return
-		}
-		wake(q.dirty)
-	}
 }
 
 func (q *liveQuery) tell(result Result) {
@@ -212,26 +212,16 @@ func (q *liveQuery) listenToTables(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	s := q.subscription
 	q.client.mu.Lock()
-	for channel := range s.channels {
-		if !channels[channel] {
-			s.remove([]string{channel})
-		}
-	}
-	var fresh []string
-	for channel := range channels {
-		if !s.channels[channel] {
-			fresh = append(fresh, channel)
-		}
-	}
-	if len(fresh) > 0 {
-		s.add(fresh)
+	if !maps.Equal(channels, q.channels) {
+		q.channels = channels
+		maps.DeleteFunc(q.heard, func(channel string, _ bool) bool { return !channels[channel] })
+		wake(q.client.listener.changes)
 	}
 	q.client.mu.Unlock()
 	for !q.hears(channels) {
 		select {
-		case <-s.told:
+		case <-q.told:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -243,20 +233,19 @@ func (q *liveQuery) hears(channels map[string]bool) bool {
 	q.client.mu.Lock()
 	defer q.client.mu.Unlock()
 	for channel := range channels {
-		if !q.subscription.heard[channel] {
+		if !q.heard[channel] {
 			return false
 		}
 	}
 	return true
 }
 
-// Live gives the results of a live query. A slow consumer gets the newest one.
+// Live gives the results of a live query. A slow consumer gets the newest one. The error of a query
+// that is tried again is in the result.
 type Live struct {
+	consumer[Result]
 	shared *liveQuery
-	mu     sync.Mutex
 	latest *Result
-	err    error
-	ready  chan struct{}
 }
 
 func (l *Live) put(result Result) {
@@ -266,62 +255,23 @@ func (l *Live) put(result Result) {
 	wake(l.ready)
 }
 
-func (l *Live) end(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil {
-		l.err = err
-	}
-	wake(l.ready)
-}
-
-// Next waits for the next result. The error is that of ctx, ErrClosed, or why the client cannot go
-// on; the error of a query that is tried again is in the result.
-func (l *Live) Next(ctx context.Context) (Result, error) {
-	for {
-		l.mu.Lock()
-		latest, err := l.latest, l.err
+func (l *Live) takeLatest() (result Result, ok bool) {
+	if l.latest != nil {
+		result, ok = *l.latest, true
 		l.latest = nil
-		l.mu.Unlock()
-		if latest != nil {
-			return *latest, nil
-		}
-		if err != nil {
-			return Result{}, err
-		}
-		select {
-		case <-l.ready:
-		case <-ctx.Done():
-			return Result{}, ctx.Err()
-		}
 	}
-}
-
-// All iterates over the results, until an error.
-func (l *Live) All(ctx context.Context) iter.Seq2[Result, error] {
-	return func(yield func(Result, error) bool) {
-		for {
-			result, err := l.Next(ctx)
-			if !yield(result, err) || err != nil {
-				return
-			}
-		}
-	}
+	return result, ok
 }
 
 // Close ends the live query for this consumer.
 func (l *Live) Close() {
-	client := l.shared.client
-	client.mu.Lock()
-	delete(l.shared.consumers, l)
-	last := len(l.shared.consumers) == 0 && client.live[l.shared.key] == l.shared
-	if last {
-		delete(client.live, l.shared.key)
-	}
-	client.mu.Unlock()
-	if last {
-		l.shared.end()
-		l.shared.subscription.Close()
-	}
 	l.end(ErrClosed)
+	mu := &l.shared.client.mu
+	mu.Lock()
+	defer mu.Unlock()
+	known := l.shared.consumers[l]
+	delete(l.shared.consumers, l)
+	if known && len(l.shared.consumers) == 0 {
+		l.shared.end(ErrClosed)
+	}
 }

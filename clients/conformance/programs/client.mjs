@@ -15,12 +15,25 @@ function show(event) {
   return new Promise((resolve) => process.stdout.write(JSON.stringify(fields) + '\n', resolve))
 }
 
+/** Consumers of live queries come and go; then another one gets rows. */
+async function comeAndGo(client, query) {
+  const one = async (number, wait) => {
+    const live = client.live(`${query} -- ${number % 10}`)
+    if (wait) await live.next()
+    live.close()
+  }
+  await Promise.all(Array.from({ length: 200 }, (_, number) => one(number, number % 3 === 0)))
+  await one(0, true)
+  await show({ event: 'came_and_went' })
+}
+
 const client = new Client(process.env.PINPOINT_DSN, options)
 try {
   const [mode, ...names] = process.argv.slice(2)
-  const events = mode === 'live' ? client.live(names[0]) : client.subscribe(...names)
+  const live = mode === 'live'
+  const events = live ? client.live(names[0]) : client.subscribe(...names)
   createInterface({ input: process.stdin })
-    .on('line', (line) => (line[0] === '+' ? events.add(line.slice(1)) : events.remove(line.slice(1))))
+    .on('line', (line) => (live ? comeAndGo(client, names[0]) : line[0] === '+' ? events.add(line.slice(1)) : events.remove(line.slice(1))))
     .on('close', () => events.close())
   for await (const event of events) await show(event)
 } catch (error) {

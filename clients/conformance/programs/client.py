@@ -1,6 +1,7 @@
 """The conformance program over the Python package: see ../README.md."""
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import sys
@@ -33,11 +34,35 @@ def show(event):
     print(json.dumps(event, default=str), flush=True)
 
 
+async def come_and_go(client, query):
+    """Consumers of live queries come and go; then another one gets rows."""
+    async def one(number, wait):
+        async with client.live(f"{query} -- {number % 10}") as live:
+            if wait:
+                await anext(live)
+    await asyncio.gather(*(one(number, number % 3 == 0) for number in range(200)))
+    await one(0, True)
+    show({"event": "came_and_went"})
+
+
+def come_and_go_with_threads(client, query):
+    def one(number, wait):
+        with client.live(f"{query} -- {number % 10}") as live:
+            if wait:
+                next(live)
+    with concurrent.futures.ThreadPoolExecutor(20) as threads:
+        list(threads.map(lambda number: one(number, number % 3 == 0), range(200)))
+    one(0, True)
+    show({"event": "came_and_went"})
+
+
 async def run(mode, arguments):
     """With asyncio."""
     async with pg_pinpoint.Client(DSN, **OPTIONS) as client:
         events = client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments)
         loop = asyncio.get_running_loop()
+        if mode == "live":
+            events.add = lambda _: asyncio.create_task(come_and_go(client, arguments[0]))
         threading.Thread(target=commands, args=(events, loop.call_soon_threadsafe), daemon=True).start()
         async for event in events:
             # A consumer that is slow must not stop the client.
@@ -47,6 +72,8 @@ async def run(mode, arguments):
 def run_with_threads(mode, arguments):
     with pg_pinpoint.blocking.Client(DSN, **OPTIONS) as client:
         events = client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments)
+        if mode == "live":
+            events.add = lambda _: come_and_go_with_threads(client, arguments[0])
         threading.Thread(target=commands, args=(events, lambda f, *a: f(*a)), daemon=True).start()
         for event in events:
             show(as_json(event))

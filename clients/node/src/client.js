@@ -1,8 +1,8 @@
 /** The client: subscriptions and live queries over few connections. index.d.ts describes the API. */
 
 import { connect, destroy, hosts } from './connection.js'
-import { HEARTBEAT, Listener, PinpointError, Signal } from './listener.js'
-import { LiveQuery } from './live.js'
+import { HEARTBEAT, Listener, PinpointError } from './listener.js'
+import { Live, LiveQuery } from './live.js'
 import { EventQueue } from './queue.js'
 
 export { PinpointError }
@@ -52,34 +52,34 @@ export class Client {
   }
 
   live(text, values = []) {
+    if (this.#error) throw this.#error
+    this.listener ??= new Listener(this)
     const key = JSON.stringify([text, values], (_, value) => (typeof value === 'bigint' ? `${value}n` : value))
-    if (!this.#live.has(key)) this.#live.set(key, new LiveQuery(this, text, values, this.subscribe()))
-    const shared = this.#live.get(key)
-    return new Live(shared, () => {
-      if (shared.consumers.size === 0 && this.#live.get(key) === shared) {
-        this.#live.delete(key)
-        shared.end()
-      }
-    })
+    if (!this.#live.has(key)) this.#live.set(key, new LiveQuery(this, text, values, () => this.#live.delete(key)))
+    return new Live(this.#live.get(key))
   }
 
   async close() {
     this.closed = true
     this.fail(new PinpointError('the client is closed'))
     for (const wake of this.#sleepers) wake()
-    for (const connection of this.#open) destroy(connection)
-    for (const shared of this.#live.values()) shared.end()
+    this.dropQueryConnections()
     await this.listener?.done
-    for (const connection of this.#open) destroy(connection)
   }
 
   // ---- For the other modules --------------------------------------------------
 
   async connect() {
-    const connection = await connect(this.#configs, this.options.timeout, this.#open)
-    if (!this.closed) return connection
-    destroy(connection)
-    throw new PinpointError('the client is closed')
+    let error
+    for (const config of this.#configs) {
+      if (this.closed) throw this.#error
+      try {
+        return await connect(config, this.options.timeout, this.#open)
+      } catch (reason) {
+        error = reason
+      }
+    }
+    throw error
   }
 
   /** Sleep for some seconds, or until the client is closed. */
@@ -110,7 +110,7 @@ export class Client {
   /** End all consumers with an error. */
   fail(error) {
     this.#error ??= error
-    for (const { queue } of this.listener?.subscriptions ?? []) queue.end(error)
+    for (const subscriber of this.listener?.subscribers ?? []) subscriber.end(error)
   }
 
   /** The server of the listening connection may be another one from now on. */
@@ -121,24 +121,23 @@ export class Client {
   }
 }
 
-export class Subscription {
+export class Subscription extends EventQueue {
   channels = new Set()
   heard = new Set() // of which the consumer has been told
-  told = new Signal()
   #listener
 
   constructor(listener, channels) {
+    super(listener.client.options.buffer)
     this.#listener = listener
-    this.queue = new EventQueue(listener.client.options.buffer)
-    listener.subscriptions.add(this)
-    if (listener.connected) this.queue.put(listener.connected)
+    listener.subscribers.add(this)
+    if (listener.connected) this.put(listener.connected)
     this.add(...channels)
   }
 
   add(...channels) {
     checkChannels(channels)
     for (const channel of channels) this.channels.add(channel)
-    this.#listener.want(this, channels)
+    this.#listener.changes.set()
   }
 
   remove(...channels) {
@@ -146,78 +145,13 @@ export class Subscription {
       this.channels.delete(channel)
       this.heard.delete(channel)
     }
-    this.#listener.unwant(this, channels)
+    this.#listener.changes.set()
   }
 
   close() {
-    this.remove(...this.channels)
-    this.#listener.subscriptions.delete(this)
-    this.queue.end()
-  }
-
-  next() {
-    return this.queue.next()
-  }
-
-  async return() {
-    this.close()
-    return { done: true, value: undefined }
-  }
-
-  [Symbol.asyncIterator]() {
-    return this
-  }
-}
-
-/** A consumer of a live query. A slow one gets the newest result. */
-class Live {
-  #shared
-  #closed
-  #latest = null
-  #end = null
-  #wake = () => {}
-
-  constructor(shared, closed) {
-    this.#shared = shared
-    this.#closed = closed
-    shared.consumers.add(this)
-    shared.refresh() // a result that is at hand may be older than this call
-  }
-
-  put(event) {
-    this.#latest = event
-    this.#wake()
-  }
-
-  end(error) {
-    this.#end ??= { error }
-    this.#wake()
-  }
-
-  close() {
-    this.#shared.consumers.delete(this)
+    this.#listener.subscribers.delete(this)
+    this.#listener.changes.set()
     this.end()
-    this.#closed()
-  }
-
-  async next() {
-    while (!this.#latest) {
-      if (this.#end?.error) throw this.#end.error
-      if (this.#end) return { done: true, value: undefined }
-      await new Promise((resolve) => (this.#wake = resolve))
-    }
-    const value = this.#latest
-    this.#latest = null
-    return { done: false, value }
-  }
-
-  async return() {
-    this.close()
-    return { done: true, value: undefined }
-  }
-
-  [Symbol.asyncIterator]() {
-    return this
   }
 }
 

@@ -28,23 +28,26 @@ export async function limited(connection, promise, seconds) {
   }
 }
 
-/** Connect to the first host that answers. open: a set of all connections of the client. */
-export async function connect(configs, timeout, open) {
-  let error
-  for (const config of configs) {
-    const connection = new pg.Client(config)
-    connection.on('error', () => {}) // "end" follows
-    connection.on('end', () => open.delete(connection))
-    open.add(connection)
-    try {
-      await limited(connection, connection.connect(), timeout)
-      return connection
-    } catch (reason) {
-      error = reason
-      destroy(connection)
-    }
+/** open: a set of all connections of the client. */
+export async function connect(config, timeout, open) {
+  const connection = new pg.Client(config)
+  connection.on('error', () => {}) // "end" follows
+  // connect() itself never returns if the connection is closed here.
+  const ended = new Promise((_, reject) => {
+    connection.on('end', () => {
+      open.delete(connection)
+      reject(new ConnectionLost('the connection was closed'))
+    })
+  })
+  ended.catch(() => {})
+  open.add(connection)
+  try {
+    await limited(connection, Promise.race([connection.connect(), ended]), timeout)
+    return connection
+  } catch (error) {
+    destroy(connection)
+    throw error
   }
-  throw error
 }
 
 /** Close a connection at once, whatever it is doing. */

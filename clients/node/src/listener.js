@@ -2,7 +2,7 @@
 
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
-import { connect, ConnectionLost, destroy, fetch, limited } from './connection.js'
+import { ConnectionLost, destroy, fetch, limited } from './connection.js'
 
 export const HEARTBEAT = 'pinpoint_heartbeat'
 
@@ -52,14 +52,12 @@ export class Signal {
 
 /** Keeps one connection that hears of all channels of a client. */
 export class Listener {
-  subscriptions = new Set()
-  byChannel = new Map() // sets of subscriptions
+  subscribers = new Set() // subscriptions and live queries
   listened = new Set()
   position = null
   connected = null
   everConnected = false
-  ready = new Signal() // connected
-  changes = new Signal() // the channels of the subscriptions have changed
+  changes = new Signal() // the channels of the subscribers have changed
 
   constructor(client) {
     this.client = client
@@ -81,7 +79,6 @@ export class Listener {
       if (this.client.closed) return
       failures = this.connected ? 1 : failures + 1
       this.connected = null
-      this.ready.clear()
       this.client.dropQueryConnections()
       const permanent = error instanceof PinpointError || isPermanent(error)
       if ((permanent && !this.everConnected) || failures > options.maxAttempts) {
@@ -90,7 +87,7 @@ export class Listener {
       }
       let delay = Math.min(options.maxBackoff, options.minBackoff * 2 ** Math.min(failures - 1, 30))
       delay *= 0.5 + Math.random() / 2
-      for (const { queue } of this.subscriptions) queue.put({ event: 'disconnected', reason: describe(error), retryIn: delay })
+      this.tellAll({ event: 'disconnected', reason: describe(error), retryIn: delay })
       await this.client.sleep(delay)
     }
   }
@@ -108,7 +105,8 @@ export class Listener {
       this.listened = new Set()
       const [version, standby, pid, pinpoint, hasWait, interval, statementTimeout] = await fetch(connection, options.timeout, INQUIRY)
       const pooled = pid !== connection.processID
-      let waits = this.waits
+      // Connected is it still if only the channels are others.
+      let waits = this.waits || this.connected?.mode === 'wait'
       if (pooled && !waits && options.mode === 'auto') waits = !(await this.hearsThroughPooler(connection, standby, hasWait))
       if (waits && !hasWait) throw new PinpointError('waiting needs the extension pg_pinpoint 1.1 or later in this database')
       if (!pinpoint) this.position = null
@@ -149,40 +147,30 @@ export class Listener {
 
   // ---- Channels ---------------------------------------------------------------
 
-  want(subscription, channels) {
-    for (const channel of channels) {
-      if (!this.byChannel.has(channel)) this.byChannel.set(channel, new Set())
-      this.byChannel.get(channel).add(subscription)
-    }
-    this.changes.set()
+  wanted() {
+    this.changes.clear()
+    return new Set([...this.subscribers].flatMap((subscriber) => [...subscriber.channels]))
   }
 
-  unwant(subscription, channels) {
-    for (const channel of channels) {
-      const subscriptions = this.byChannel.get(channel)
-      subscriptions?.delete(subscription)
-      if (subscriptions?.size === 0) this.byChannel.delete(channel)
-    }
-    this.changes.set()
-  }
-
-  /** Tell subscriptions of changed channels, and of all that they begin to hear. */
+  /** Tell subscribers of changed channels, and of all that they begin to hear. */
   tellChanged(heard, changed) {
-    for (const subscription of this.subscriptions) {
-      const channels = [...subscription.channels].filter(
-        (channel) => heard.has(channel) && (changed.has(channel) || !subscription.heard.has(channel))
+    for (const subscriber of this.subscribers) {
+      const channels = [...subscriber.channels].filter(
+        (channel) => heard.has(channel) && (changed.has(channel) || !subscriber.heard.has(channel))
       )
-      for (const channel of channels) subscription.heard.add(channel)
-      subscription.told.set()
-      if (channels.length > 0) subscription.queue.putChanged(channels)
+      for (const channel of channels) subscriber.heard.add(channel)
+      if (channels.length > 0) subscriber.putChanged(channels)
     }
+  }
+
+  tellAll(event) {
+    for (const subscriber of this.subscribers) subscriber.put(event)
   }
 
   begin(connected) {
     this.connected = connected
     this.everConnected = true
-    this.ready.set()
-    for (const { queue } of this.subscriptions) queue.put(connected)
+    this.tellAll(connected)
   }
 
   // ---- LISTEN -----------------------------------------------------------------
@@ -194,7 +182,7 @@ export class Listener {
     let anyHeartbeat = false
     let early = [] // what arrives before "connected"
     const dispatch = (event) => {
-      for (const { queue } of this.byChannel.get(event.channel) ?? []) queue.put(event)
+      for (const subscriber of this.subscribers) if (subscriber.channels.has(event.channel)) subscriber.put(event)
     }
     connection.on('notification', ({ channel, payload, processId }) => {
       heard = performance.now()
@@ -209,8 +197,7 @@ export class Listener {
     })
     if (server.interval) await limited(connection, connection.query(`LISTEN ${HEARTBEAT}`), options.timeout)
     for (;;) {
-      this.changes.clear()
-      const wanted = new Set(this.byChannel.keys())
+      const wanted = this.wanted()
       await this.listenTo(connection, wanted, server.hasWait)
       let changed = new Set()
       if (!this.connected) {
@@ -266,21 +253,22 @@ export class Listener {
 
   async wait(connection, connected, statementTimeout, lost) {
     const { options } = this.client
-    const seconds = Math.min(options.checkInterval, statementTimeout ? statementTimeout / 2 : Infinity)
-    this.position ??= (await fetch(connection, options.timeout, 'SELECT pinpoint.position()'))[0]
-    if (!this.connected) this.begin(connected)
+    const longest = Math.min(options.checkInterval, statementTimeout ? statementTimeout / 2 : Infinity)
     for (;;) {
-      this.changes.clear()
-      const wanted = new Set(this.byChannel.keys())
-      this.tellChanged(wanted, new Set())
+      const wanted = this.wanted()
+      if (this.connected) this.tellChanged(wanted, new Set())
+      const seconds = this.connected ? longest : 0 // the first call shows whether it works
       const values = [wanted.size ? [...wanted] : [HEARTBEAT], this.position, `${seconds} s`]
       const call = limited(connection, connection.query({ text: WAIT, values }), seconds + options.timeout)
       call.catch(() => {})
       try {
         const result = await Promise.race([call, this.changes.wait(), lost])
         if (!result) return // pg cannot cancel a query: wait for the other channels on a new connection
-        this.position = result.rows[0].position
-        this.tellChanged(wanted, new Set(result.rows[0].changed))
+        const { changed, position } = result.rows[0]
+        this.position = position
+        if (!this.connected) this.begin(connected)
+        this.tellChanged(wanted, new Set(changed))
+        if (changed.length) await this.client.sleep(options.minInterval)
       } catch (error) {
         if (error.code !== '57014') throw error // a timeout that the server has
       }

@@ -1,65 +1,102 @@
 /** Live queries: rows now, and again after each change. */
 
 import pg from 'pg'
-import { destroy, fetch, limited } from './connection.js'
-import { describe, PinpointError } from './listener.js'
+import { ConnectionLost, destroy, fetch, limited } from './connection.js'
+import { describe, PinpointError, Signal } from './listener.js'
+import { Events } from './queue.js'
 
-/** One query that is executed for all its consumers. */
+/** A consumer of a live query. A slow one gets the newest result. */
+export class Live extends Events {
+  #shared
+  #latest
+
+  constructor(shared) {
+    super()
+    this.#shared = shared
+    shared.consumers.add(this)
+    shared.refresh() // a result that is at hand may be older than this call
+  }
+
+  put(event) {
+    this.#latest = event
+    this.wake()
+  }
+
+  take() {
+    const event = this.#latest
+    this.#latest = undefined
+    return event
+  }
+
+  close() {
+    this.end()
+    this.#shared.remove(this)
+  }
+}
+
+/** One query that is executed for all its consumers. For the listener, it is a subscriber. */
 export class LiveQuery {
+  channels = new Set()
+  heard = new Set()
   consumers = new Set()
   #client
   #text
   #values
-  #subscription
-  #dirty = true
-  #wake = () => {}
   #ended = false
+  #whenEnded
+  #dirty = true
+  #signal = new Signal() // something has happened
 
-  constructor(client, text, values, subscription) {
+  constructor(client, text, values, whenEnded) {
     this.#client = client
     this.#text = text
     this.#values = values
-    this.#subscription = subscription
-    this.#watch()
-    this.done = this.#run()
+    this.#whenEnded = whenEnded
+    client.listener.subscribers.add(this)
+    this.#run()
   }
 
   /** Execute the query again. */
   refresh() {
     this.#dirty = true
-    this.#wake()
+    this.#signal.set()
   }
 
-  end() {
+  put() {
+    this.refresh()
+  }
+
+  putChanged() {
+    this.refresh()
+  }
+
+  remove(consumer) {
+    this.consumers.delete(consumer)
+    if (this.consumers.size === 0) this.end()
+  }
+
+  end(error) {
+    if (this.#ended) return
     this.#ended = true
-    this.#subscription.close()
-    this.#wake()
+    this.#whenEnded()
+    this.#client.listener.subscribers.delete(this)
+    this.#client.listener.changes.set()
+    for (const consumer of this.consumers) consumer.end(error)
+    this.#signal.set()
   }
 
   #tell(event) {
     for (const consumer of this.consumers) consumer.put(event)
   }
 
-  async #watch() {
-    try {
-      for await (const _ of this.#subscription) this.refresh()
-    } catch (error) {
-      for (const consumer of this.consumers) consumer.end(error)
-    }
-  }
-
   async #run() {
     const { minInterval, minBackoff, maxBackoff } = this.#client.options
     let failures = 0
     let told
-    while (!this.#ended && !this.#client.closed) {
-      if (!this.#dirty) {
-        await new Promise((resolve) => (this.#wake = resolve))
-        continue
-      }
-      const { listener } = this.#client
-      if (!listener.connected) {
-        await Promise.race([listener.ready.wait(), this.#client.sleep(1)])
+    while (!this.#ended) {
+      if (!this.#dirty || !this.#client.listener.connected) {
+        await this.#signal.wait()
+        this.#signal.clear()
         continue
       }
       this.#dirty = false // what changes from now on is in another execution
@@ -73,7 +110,7 @@ export class LiveQuery {
         this.#dirty = true
         failures++
         const message = describe(error)
-        if (/^[0-9A-Z]{5}$/.test(error.code ?? '') && message !== told) {
+        if (isOfQuery(error) && message !== told) {
           this.#tell({ event: 'error', message, code: error.code })
           told = message
         }
@@ -84,8 +121,8 @@ export class LiveQuery {
 
   async #execute() {
     const client = this.#client
-    const release = await client.querySlot()
     const { generation } = client
+    const release = await client.querySlot()
     let connection = client.idle.pop()
     let healthy = false
     try {
@@ -96,9 +133,10 @@ export class LiveQuery {
       }
       const { rows, fields } = await limited(connection, work(), client.options.queryTimeout)
       healthy = true
+      if (generation !== client.generation) throw new ConnectionLost('the rows may be from another server')
       return { event: 'rows', rows, columns: fields.map((field) => field.name) }
     } catch (error) {
-      healthy = error instanceof PinpointError || error instanceof pg.DatabaseError
+      healthy = isOfQuery(error)
       throw error
     } finally {
       release()
@@ -126,19 +164,25 @@ export class LiveQuery {
 
   /** Listen on the channels of the tables that the query reads, before it is executed. */
   async #listenToTables(connection) {
-    const subscription = this.#subscription
     const text = 'SELECT relation::text, channel::text FROM pinpoint.channels_of($1)'
     const { rows } = await connection.query({ text, values: [this.#text], rowMode: 'array' })
     for (const [table, channel] of rows) {
       if (channel === null)
         throw new PinpointError(`the table "${table}" is not watched: execute SELECT pinpoint.watch(${pg.escapeLiteral(table)})`, '55000')
     }
-    const channels = new Set(rows.map((row) => row[1]))
-    subscription.remove(...[...subscription.channels].filter((channel) => !channels.has(channel)))
-    subscription.add(...[...channels].filter((channel) => !subscription.channels.has(channel)))
-    while ([...channels].some((channel) => !subscription.heard.has(channel))) {
-      subscription.told.clear()
-      await subscription.told.wait()
+    const before = this.channels
+    this.channels = new Set(rows.map((row) => row[1]))
+    this.heard = new Set([...this.channels].filter((channel) => this.heard.has(channel)))
+    if (before.size !== this.channels.size || this.heard.size < this.channels.size) this.#client.listener.changes.set()
+    while (this.heard.size < this.channels.size) {
+      if (this.#ended) throw new PinpointError('the live query is closed')
+      await this.#signal.wait()
+      this.#signal.clear()
     }
   }
+}
+
+/** Errors of the query, and not of the connection. */
+function isOfQuery(error) {
+  return error instanceof PinpointError || error instanceof pg.DatabaseError
 }

@@ -4,17 +4,51 @@ const OVERHEAD = 200 // bytes that an event takes without its texts, about
 
 const size = (event) => OVERHEAD + (event.event === 'notification' ? event.channel.length + event.payload.length : 0)
 
+/** An asynchronous iterator over what take() returns, undefined if there is nothing yet. */
+export class Events {
+  #end = null
+  #wake = () => {}
+
+  wake() {
+    this.#wake()
+  }
+
+  /** After the events that are there: the end, or an error. */
+  end(error) {
+    this.#end ??= { error }
+    this.#wake()
+  }
+
+  async next() {
+    for (;;) {
+      const value = this.take()
+      if (value) return { done: false, value }
+      if (this.#end?.error) throw this.#end.error
+      if (this.#end) return { done: true, value: undefined }
+      await new Promise((resolve) => (this.#wake = resolve))
+    }
+  }
+
+  async return() {
+    this.close()
+    return { done: true, value: undefined }
+  }
+
+  [Symbol.asyncIterator]() {
+    return this
+  }
+}
+
 /** A queue of bounded size. A notification that does not fit becomes a "changed". */
-export class EventQueue {
+export class EventQueue extends Events {
   #limit
   #size = 0
   #events = []
   #changed = null // the "changed" that is in the queue: a set of channels
-  #end = null
-  #wake = () => {}
 
   /** limit: bytes. */
   constructor(limit) {
+    super()
     this.#limit = limit
   }
 
@@ -25,7 +59,7 @@ export class EventQueue {
     }
     this.#size += size(event)
     this.#events.push(event)
-    this.#wake()
+    this.wake()
   }
 
   /** Add channels to the "changed" that is in the queue, or to a new one. */
@@ -35,28 +69,16 @@ export class EventQueue {
       this.#events.push({ event: 'changed', channels: this.#changed })
     }
     for (const channel of channels) this.#changed.add(channel)
-    this.#wake()
+    this.wake()
   }
 
-  /** After the events that are in the queue: the end, or an error. */
-  end(error) {
-    this.#end ??= { error }
-    this.#wake()
-  }
-
-  /** The next event, as an iterator returns it. */
-  async next() {
-    while (this.#events.length === 0) {
-      if (this.#end?.error) throw this.#end.error
-      if (this.#end) return { done: true, value: undefined }
-      await new Promise((resolve) => (this.#wake = resolve))
-    }
+  take() {
     const event = this.#events.shift()
-    if (event.event === 'changed') {
+    if (event?.event === 'changed') {
       this.#changed = null
-      return { done: false, value: { event: 'changed', channels: [...event.channels] } }
+      return { event: 'changed', channels: [...event.channels] }
     }
-    this.#size -= size(event)
-    return { done: false, value: event }
+    if (event) this.#size -= size(event)
+    return event
   }
 }

@@ -6,7 +6,7 @@ mod live;
 mod queue;
 
 use std::collections::{HashMap, HashSet};
-use std::future::poll_fn;
+use std::future::{poll_fn, Future};
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -188,6 +188,14 @@ struct State {
     error: Option<Arc<Error>>,
 }
 
+impl State {
+    /// Start a task that ends with the client.
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.retain(|task| !task.is_finished());
+        self.tasks.push(tokio::spawn(task));
+    }
+}
+
 /// A subscription, as the listener sees it.
 struct Subscriber {
     channels: HashSet<String>,
@@ -239,12 +247,17 @@ impl Client {
 
     /// Listen on channels. Each begins with [`Event::Changed`].
     pub fn subscribe<S: AsRef<str>>(&self, channels: impl IntoIterator<Item = S>) -> Result<Subscription, Error> {
-        let shared = &self.0;
-        let mut state = shared.state();
+        let subscription = self.start(&mut self.0.state())?;
+        subscription.add(channels)?;
+        Ok(subscription)
+    }
+
+    /// A subscription without channels.
+    fn start(&self, state: &mut State) -> Result<Subscription, Error> {
         if state.error.is_some() {
             return Err(Error::Closed);
         }
-        let queue = Arc::new(Queue::new(shared.options.buffer));
+        let queue = Arc::new(Queue::new(self.0.options.buffer));
         if let Some(event) = &state.connection {
             queue.put(event.clone());
         }
@@ -253,33 +266,23 @@ impl Client {
         let subscriber = Subscriber { channels: HashSet::new(), heard: HashSet::new(), told, queue: queue.clone() };
         state.subscriptions.insert(id, subscriber);
         if id == 1 {
-            let task = tokio::spawn(Listener::new(shared.clone()).run());
-            state.tasks.push(task);
+            state.spawn(Listener::new(self.0.clone()).run());
         }
-        drop(state);
-        let subscription = Subscription(Handle { id, queue, client: self.clone() });
-        subscription.add(channels)?;
-        Ok(subscription)
+        Ok(Subscription(Handle { id, queue, client: self.clone() }))
     }
 
     /// The rows of a query now, and after each change of a table that it reads.
     pub fn live(&self, query: &str, parameters: Vec<Parameter>) -> Result<Live, Error> {
         let key = format!("{query} {parameters:?}");
-        let known = self.0.state().live.get(&key).cloned();
-        let shared = match known {
-            Some(shared) => shared,
-            None => {
-                let subscription = self.subscribe(None::<&str>)?;
-                let shared = Arc::new(LiveQuery::new(query, parameters, subscription.id));
-                let task = tokio::spawn(live::run(self.0.clone(), shared.clone(), subscription));
-                let mut state = self.0.state();
-                state.tasks.push(task);
-                state.live.insert(key.clone(), shared.clone());
-                shared
-            }
-        };
-        let mut results = shared.results.subscribe();
-        results.mark_unchanged();
+        let mut state = self.0.state();
+        if !state.live.contains_key(&key) {
+            let subscription = self.start(&mut state)?;
+            let shared = Arc::new(LiveQuery::new(query, parameters, subscription.id));
+            state.spawn(live::run(self.0.clone(), shared.clone(), subscription));
+            state.live.insert(key.clone(), shared);
+        }
+        let shared = &state.live[&key];
+        let results = shared.results.subscribe();
         shared.dirty.notify_one(); // a result that is at hand may be older than this call
         Ok(Live { key, client: self.clone(), results })
     }

@@ -92,7 +92,9 @@ impl Listener {
             server.interval = Duration::ZERO;
             self.shared.state().position = None;
         }
-        let mut waits = self.waits;
+        // The client is still connected if only the channels are others.
+        let mut waits =
+            self.waits || matches!(self.shared.state().connection, Some(Event::Connected { mode: Mode::Wait, .. }));
         // A standby cannot notify: heartbeats tell whether LISTEN works.
         if !waits && !standby && self.shared.options.mode == Mode::Auto {
             waits = !self.hears(&mut session, &server).await?;
@@ -117,9 +119,17 @@ impl Listener {
         let other = (self.shared.connector)().await?;
         other.query("SELECT pg_notify($1, '')", &[(&channel, Type::TEXT)]).await?;
         drop(other);
-        let heard = match tokio::time::timeout(self.shared.options.probe_timeout, session.notifications.recv()).await {
-            Ok(None) => return Err(Error::Lost("the connection was closed".to_owned())),
-            Ok(Some(_)) => true,
+        // Through a pooler, there may be notifications that another client of its listens for.
+        let arrives = async {
+            while let Some(notification) = session.notifications.recv().await {
+                if notification.channel() == channel {
+                    return Ok(());
+                }
+            }
+            Err(Error::Lost("the connection was closed".to_owned()))
+        };
+        let heard = match tokio::time::timeout(self.shared.options.probe_timeout, arrives).await {
+            Ok(arrived) => arrived.map(|()| true)?,
             Err(_) => false,
         };
         session.execute(&format!("UNLISTEN {channel}")).await?;
@@ -270,23 +280,19 @@ impl Listener {
         if !server.statement_timeout.is_zero() {
             timeout = timeout.min(server.statement_timeout / 2);
         }
-        let position = self.shared.state().position.clone();
-        let mut position: String = match position {
-            Some(position) => position,
-            None => session.fetch(POSITION, &[]).await?.get(0),
-        };
-        self.shared.state().position = Some(position.clone());
-        if !self.is_connected() {
-            self.begin(connected);
-        }
         loop {
             let wanted = self.wanted();
-            self.tell_changed(&wanted, &HashSet::new());
+            let mut longest = Duration::ZERO; // the first call shows whether it works
+            if self.is_connected() {
+                self.tell_changed(&wanted, &HashSet::new());
+                longest = timeout;
+            }
             let mut channels: Vec<&str> = wanted.iter().map(String::as_str).collect();
             if channels.is_empty() {
                 channels.push(HEARTBEAT);
             }
-            let seconds = format!("{} s", timeout.as_secs_f64());
+            let position = self.shared.state().position.clone();
+            let seconds = format!("{} s", longest.as_secs_f64());
             let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
                 [(&channels, Type::TEXT_ARRAY), (&position, Type::TEXT), (&seconds, Type::TEXT)];
             let call =
@@ -298,9 +304,15 @@ impl Listener {
             };
             match result {
                 Ok(rows) => {
-                    position = rows[0].get(1);
-                    self.shared.state().position = Some(position.clone());
-                    self.tell_changed(&wanted, &rows[0].get::<_, Vec<String>>(0).into_iter().collect());
+                    let changed: HashSet<String> = rows[0].get::<_, Vec<String>>(0).into_iter().collect();
+                    self.shared.state().position = Some(rows[0].get(1));
+                    if !self.is_connected() {
+                        self.begin(connected.clone());
+                    }
+                    self.tell_changed(&wanted, &changed);
+                    if !changed.is_empty() {
+                        sleep(options.min_interval).await;
+                    }
                 }
                 // A timeout that the server has.
                 Err(error) if error.code() == Some(SqlState::QUERY_CANCELED.code()) => {}

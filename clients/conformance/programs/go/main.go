@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -63,6 +64,33 @@ func end(err error) {
 	}
 }
 
+// comeAndGo opens and closes consumers of live queries; then another one gets rows.
+func comeAndGo(ctx context.Context, client *pinpoint.Client, query string) {
+	one := func(number int, wait bool) {
+		live, err := client.Live(fmt.Sprintf("%s -- %d", query, number%10))
+		if err != nil {
+			fail(err)
+		}
+		if wait {
+			if _, err = live.Next(ctx); err != nil {
+				fail(err)
+			}
+		}
+		live.Close()
+	}
+	var running sync.WaitGroup
+	for number := range 200 {
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			one(number, number%3 == 0)
+		}()
+	}
+	running.Wait()
+	one(0, true)
+	show(map[string]any{"event": "came_and_went"})
+}
+
 func main() {
 	client, err := pinpoint.New(os.Getenv("PINPOINT_DSN"), options())
 	if err != nil {
@@ -77,6 +105,7 @@ func main() {
 		}
 		go func() {
 			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+				comeAndGo(ctx, client, os.Args[2])
 			}
 			live.Close()
 		}()

@@ -10,6 +10,7 @@ import java.util.TreeMap;
 import java.util.function.Consumer;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.IntStream;
 import org.pgpinpoint.Client;
 import org.pgpinpoint.Event;
 import org.pgpinpoint.Live;
@@ -30,7 +31,7 @@ public final class ConformanceClient {
       String[] names = java.util.Arrays.copyOfRange(arguments, 1, arguments.length);
       if (arguments[0].equals("live")) {
         Live live = client.live(names[0]);
-        commands(line -> {}, live::close);
+        commands(line -> comeAndGo(client, names[0]), live::close);
         while (live.hasNext()) {
           show(live.next());
         }
@@ -57,6 +58,21 @@ public final class ConformanceClient {
     System.exit(failed ? 1 : 0);
   }
 
+  /** Consumers of live queries come and go; then another one gets rows. */
+  private static void comeAndGo(Client client, String query) {
+    IntStream.range(0, 200).parallel().forEach(number -> one(client, query, number, number % 3 == 0));
+    one(client, query, 0, true);
+    print("event", "came_and_went");
+  }
+
+  private static void one(Client client, String query, int number, boolean wait) {
+    try (Live live = client.live(query + " -- " + number % 10)) {
+      if (wait) {
+        live.next();
+      }
+    }
+  }
+
   private static void show(Event event) {
     if (event instanceof Event.Connected e) {
       print("event", "connected", "mode", e.mode().name().toLowerCase(), "standby", e.standby(), "server_version", e.serverVersion());
@@ -77,7 +93,7 @@ public final class ConformanceClient {
     }
   }
 
-  private static void print(Object... namesAndValues) {
+  private static synchronized void print(Object... namesAndValues) {
     Map<String, Object> fields = new TreeMap<>();
     for (int i = 0; i < namesAndValues.length; i += 2) {
       fields.put((String) namesAndValues[i], namesAndValues[i + 1]);

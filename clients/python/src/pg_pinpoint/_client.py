@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, AsyncIterator, Iterable, Literal
+from typing import Any, Coroutine, Iterable, Literal, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from ._events import Event, LiveEvent, PinpointError
-from ._listener import HEARTBEAT, Listener
-from ._live import LiveQuery
+from ._events import PinpointError
+from ._listener import HEARTBEAT, Listener, cut
+from ._live import Live, LiveQuery
 from ._queue import EventQueue
+
+T = TypeVar("T")
 
 
 class Client:
@@ -55,8 +57,8 @@ class Client:
         self.probe_timeout = probe_timeout
         self.query_slots = asyncio.Semaphore(query_connections)
         self.idle: list[psycopg.AsyncConnection[Any]] = []  # for live queries
-        self.generation = 0  # of connections for live queries
         self.live_queries: dict[Any, LiveQuery] = {}
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.listener: Listener | None = None
         self.error: PinpointError | None = None
 
@@ -68,137 +70,87 @@ class Client:
 
     def subscribe(self, *channels: str) -> Subscription:
         """Listen on channels. Each begins with a Changed."""
-        if self.error:
-            raise self.error
-        if not self.listener or self.listener.task.done():
-            self.listener = Listener(self)
-        return Subscription(self.listener, channels)
+        return Subscription(self.listening(), channels)
 
     def live(self, query: str, parameters: Any = None) -> Live:
         """The rows of a query now, and after each change of a table that it reads."""
-        key = (query, repr(parameters))
-        shared = self.live_queries.get(key)
-        if not shared:
-            shared = self.live_queries[key] = LiveQuery(self, key, query, parameters)
-        return Live(shared)
+        listener, key = self.listening(), (query, repr(parameters))
+        if key not in self.live_queries:
+            self.live_queries[key] = LiveQuery(self, listener, key, query, parameters)
+        return Live(self.live_queries[key])
 
     async def close(self) -> None:
         """End all subscriptions, live queries and connections."""
         self.fail(PinpointError("the client is closed"))
-        tasks = [live.task for live in self.live_queries.values()]
-        if self.listener:
-            tasks.append(self.listener.task)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         self.drop_query_connections()
+        if self.listener and self.listener.connection:
+            cut(self.listener.connection)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     # ---- For the other modules ----------------------------------------------------
+
+    def listening(self) -> Listener:
+        if self.error:
+            raise self.error
+        self.listener = self.listener or Listener(self)
+        return self.listener
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, **self.options)
 
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that ends with the client."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
     def fail(self, error: PinpointError) -> None:
         """End all consumers with an error."""
         self.error = self.error or error
-        for subscription in list(self.listener.subscriptions) if self.listener else ():
-            subscription.queue.end(error)
-        for live in list(self.live_queries.values()):
-            live.fail(error)
+        for subscriber in list(self.listener.subscribers) if self.listener else ():
+            subscriber.end(error)
 
     def drop_query_connections(self) -> None:
         """The server of the listening connection may be another one from now on."""
-        self.generation += 1
         while self.idle:
             self.idle.pop().pgconn.finish()
         for live in self.live_queries.values():
             live.interrupt()
 
 
-class Subscription:
+class Subscription(EventQueue):
     """The events of some channels, as an asynchronous iterator."""
 
     def __init__(self, listener: Listener, channels: Iterable[str]):
+        super().__init__(listener.client.buffer)
         self.listener = listener
         self.channels: set[str] = set()
         self.heard: set[str] = set()  # of which the consumer has been told
-        self.told = asyncio.Event()
-        self.queue = EventQueue(listener.client.buffer)
         check_channels(channels)
-        listener.subscriptions.add(self)
+        listener.subscribers.add(self)
         if listener.connected:
-            self.queue.put(listener.connected)
+            self.put(listener.connected)
         self.add(*channels)
 
     def add(self, *channels: str) -> None:
         """Listen on more channels. Each begins with a Changed."""
         check_channels(channels)
         self.channels.update(channels)
-        self.listener.want(self, channels)
+        self.listener.changes.set()
 
     def remove(self, *channels: str) -> None:
         """Listen on fewer channels."""
         self.channels.difference_update(channels)
         self.heard.difference_update(channels)
-        self.listener.unwant(self, channels)
+        self.listener.changes.set()
 
     def close(self) -> None:
-        self.remove(*self.channels)
-        self.listener.subscriptions.discard(self)
-        self.queue.end(StopAsyncIteration())
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
-
-    async def __anext__(self) -> Event:
-        return await self.queue.get()
-
-    async def __aenter__(self) -> Subscription:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-
-class Live:
-    """The results of a live query, as an asynchronous iterator. A slow consumer gets the newest."""
-
-    def __init__(self, shared: LiveQuery):
-        self.shared = shared
-        self.latest: LiveEvent | None = None
-        self.error: BaseException | None = None
-        self.ready = asyncio.Event()
-        shared.add(self)
-
-    def put(self, event: LiveEvent) -> None:
-        self.latest = event
-        self.ready.set()
-
-    def end(self, error: BaseException) -> None:
-        self.error = self.error or error
-        self.ready.set()
-
-    def close(self) -> None:
-        self.shared.remove(self)
+        self.listener.subscribers.discard(self)
+        self.listener.changes.set()
         self.end(StopAsyncIteration())
-
-    def __aiter__(self) -> AsyncIterator[LiveEvent]:
-        return self
-
-    async def __anext__(self) -> LiveEvent:
-        while self.latest is None:
-            if self.error:
-                raise self.error
-            self.ready.clear()
-            await self.ready.wait()
-        event, self.latest = self.latest, None
-        return event
-
-    async def __aenter__(self) -> Live:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
 
 def check_channels(channels: Iterable[str]) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import secrets
+import socket
 import time
-from typing import TYPE_CHECKING, Any, Awaitable, Collection
+from collections.abc import Set
+from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Collection
 
 import psycopg
 from psycopg import sql
 
-from ._events import Connected, Disconnected, Notification, PinpointError
+from ._events import Connected, Disconnected, Event, Notification, PinpointError
 
 if TYPE_CHECKING:
     from ._client import Client, Subscription
+    from ._live import LiveQuery
 
 HEARTBEAT = "pinpoint_heartbeat"
 
@@ -28,7 +32,6 @@ INQUIRY = """
                       WHERE name = 'pinpoint.heartbeat_interval'), 0),
            (SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'statement_timeout')"""
 HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL"
-POSITION = "SELECT pinpoint.position()"
 CHANGED_SINCE = "SELECT changed, position FROM pinpoint.changed_since(%s, VARIADIC %s::text[])"
 WAIT = "CALL pinpoint.wait(%s::text[], %s::text, %s::interval)"
 
@@ -42,47 +45,65 @@ class ConnectionLost(Exception):
     """The server does not answer any more, or its extension has changed."""
 
 
+@contextlib.asynccontextmanager
+async def limit(connection: psycopg.AsyncConnection[Any], seconds: float) -> AsyncIterator[None]:
+    """Time for the server to answer. Not with a cancellation, for which psycopg waits for the server."""
+    timer = asyncio.get_running_loop().call_later(seconds, cut, connection)
+    try:
+        yield
+    except psycopg.Error:
+        if timer.when() <= asyncio.get_running_loop().time():
+            raise ConnectionLost("the server does not answer") from None
+        raise
+    finally:
+        timer.cancel()
+
+
+def cut(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Whoever waits for the server finds the connection closed."""
+    with contextlib.suppress(psycopg.Error, OSError), socket.fromfd(
+            connection.pgconn.socket, socket.AF_INET, socket.SOCK_STREAM) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
 class Listener:
     """Keeps one connection that hears of all channels of a client."""
 
     def __init__(self, client: Client):
         self.client = client
-        self.subscriptions: set[Subscription] = set()
-        self.by_channel: dict[str, set[Subscription]] = {}
+        self.subscribers: set[Subscription | LiveQuery] = set()
+        self.connection: psycopg.AsyncConnection[Any] | None = None
         self.listened: set[str] = set()
         self.position: str | None = None
         self.waits = client.mode == "wait"
         self.connected: Connected | None = None
         self.ever_connected = False
-        self.ready = asyncio.Event()  # connected
-        self.changes = asyncio.Event()  # the channels of the subscriptions have changed
-        self.task = asyncio.create_task(self.run())
+        self.changes = asyncio.Event()  # the channels of the subscribers have changed
+        client.start(self.run())
 
     async def run(self) -> None:
         failures = 0
         while True:
             try:
                 await self.session()
-            except (psycopg.Error, OSError, ConnectionLost, PinpointError) as error:
+            except Exception as error:  # whatever it is, the application is told, and nothing is missed
                 reason = describe(error)
                 sqlstate = getattr(error, "sqlstate", None)
                 final = not self.ever_connected and (isinstance(error, PinpointError) or is_permanent(error))
             failures = 1 if self.connected else failures + 1
             self.connected = None
-            self.ready.clear()
             self.client.drop_query_connections()
             if final or failures > self.client.max_attempts:
                 self.client.fail(PinpointError(reason, sqlstate))
                 return
             delay = min(self.client.max_backoff, self.client.min_backoff * 2 ** min(failures - 1, 30))
             delay *= random.uniform(0.5, 1)
-            for subscription in self.subscriptions:
-                subscription.queue.put(Disconnected(reason, delay))
+            self.tell_all(Disconnected(reason, delay))
             await asyncio.sleep(delay)
 
     async def session(self) -> None:
         """Connect, and hear until the connection is lost."""
-        connection = await self.client.connect()
+        connection = self.connection = await self.client.connect()
         try:
             self.listened.clear()
             version, standby, pid, pinpoint, has_wait, interval, statement_timeout = await self.fetch(connection, INQUIRY)
@@ -104,7 +125,7 @@ class Listener:
 
     async def fetch(self, connection: Any, query: Any, parameters: Any = None) -> Any:
         """Execute a query at READ COMMITTED, which the functions need, and return its row."""
-        async with asyncio.timeout(self.client.timeout):
+        async with limit(connection, self.client.timeout):
             await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             row = await (await connection.execute(query, parameters, prepare=False)).fetchone()
             await connection.execute("COMMIT")
@@ -122,47 +143,40 @@ class Listener:
         finally:
             await other.close()
         heard = False
-        async for notification in connection.notifies(timeout=self.client.probe_timeout, stop_after=1):
-            heard = heard or notification.channel == channel
+        async for notification in connection.notifies(timeout=self.client.probe_timeout):
+            if heard := notification.channel == channel:
+                break
         await self.execute(connection, sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
         if not heard and not has_wait:
             raise PinpointError(NO_LISTEN)
         return heard
 
     async def execute(self, connection: Any, query: Any, parameters: Any = None) -> Any:
-        async with asyncio.timeout(self.client.timeout):
+        async with limit(connection, self.client.timeout):
             return await connection.execute(query, parameters, prepare=False)
 
     # ---- Channels -----------------------------------------------------------------
 
-    def want(self, subscription: Subscription, channels: Collection[str]) -> None:
-        for channel in channels:
-            self.by_channel.setdefault(channel, set()).add(subscription)
-        self.changes.set()
+    def wanted(self) -> set[str]:
+        self.changes.clear()
+        return set().union(*(subscriber.channels for subscriber in self.subscribers))
 
-    def unwant(self, subscription: Subscription, channels: Collection[str]) -> None:
-        for channel in channels:
-            subscriptions = self.by_channel.get(channel, set())
-            subscriptions.discard(subscription)
-            if not subscriptions:
-                self.by_channel.pop(channel, None)
-        self.changes.set()
-
-    def tell_changed(self, heard: Collection[str], changed: Collection[str]) -> None:
-        """Tell subscriptions of changed channels, and of all that they begin to hear."""
-        for subscription in self.subscriptions:
-            channels = {c for c in subscription.channels & heard if c in changed or c not in subscription.heard}
-            subscription.heard |= channels
-            subscription.told.set()
+    def tell_changed(self, heard: Set[str], changed: Collection[str]) -> None:
+        """Tell subscribers of changed channels, and of all that they begin to hear."""
+        for subscriber in self.subscribers:
+            channels = {c for c in subscriber.channels & heard if c in changed or c not in subscriber.heard}
+            subscriber.heard |= channels
             if channels:
-                subscription.queue.put_changed(channels)
+                subscriber.put_changed(channels)
+
+    def tell_all(self, event: Event) -> None:
+        for subscriber in self.subscribers:
+            subscriber.put(event)
 
     def begin(self, connected: Connected) -> None:
         self.connected = connected
         self.ever_connected = True
-        self.ready.set()
-        for subscription in self.subscriptions:
-            subscription.queue.put(connected)
+        self.tell_all(connected)
 
     async def until_changes(self, work: Awaitable[Any], timeout: float | None = None) -> asyncio.Task[Any]:
         """Run work until it ends, the wanted channels change, or the time is over."""
@@ -185,8 +199,7 @@ class Listener:
         if heartbeats:
             await self.execute(connection, sql.SQL("LISTEN {}").format(sql.Identifier(HEARTBEAT)))
         while True:
-            self.changes.clear()
-            wanted = set(self.by_channel)
+            wanted = self.wanted()
             await self.listen_to(connection, wanted, has_listen)
             changed: Collection[str] = ()
             if not self.connected:
@@ -230,8 +243,9 @@ class Listener:
                     self.position = notification.payload.split(" ")[0]
                     continue
                 event = Notification(notification.channel, notification.payload, notification.pid)
-                for subscription in self.by_channel.get(notification.channel, ()):
-                    subscription.queue.put(event)
+                for subscriber in self.subscribers:
+                    if event.channel in subscriber.channels:
+                        subscriber.put(event)
             if time.monotonic() < heard + quiet:
                 continue
             if interval:
@@ -248,18 +262,15 @@ class Listener:
         timeout = self.client.check_interval
         if statement_timeout:
             timeout = min(timeout, statement_timeout / 2)
-        if self.position is None:
-            (self.position,) = await self.fetch(connection, POSITION)
         while True:
-            self.changes.clear()
-            wanted = set(self.by_channel)
-            if not self.connected:
-                self.begin(connected)
-            self.tell_changed(wanted, ())
-            arguments = (sorted(wanted) or [HEARTBEAT], self.position, f"{timeout} s")
+            wanted = self.wanted()
+            if self.connected:
+                self.tell_changed(wanted, ())
+            # The first call shows whether it works.
+            arguments = (sorted(wanted) or [HEARTBEAT], self.position, f"{timeout if self.connected else 0} s")
             call = await self.until_changes(connection.execute(WAIT, arguments, prepare=False), timeout + self.client.timeout)
             try:
-                async with asyncio.timeout(self.client.timeout):
+                async with limit(connection, self.client.timeout):
                     if not call.done():
                         if not self.changes.is_set():
                             raise ConnectionLost(f"no answer for {timeout + self.client.timeout:g} seconds")
@@ -269,7 +280,11 @@ class Listener:
                 continue  # by this client, or by a timeout that the server has
             finally:
                 call.cancel()
+            if not self.connected:
+                self.begin(connected)
             self.tell_changed(wanted, changed)
+            if changed:
+                await asyncio.sleep(self.client.min_interval)
 
 
 def describe(error: BaseException) -> str:

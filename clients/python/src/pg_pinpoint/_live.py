@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import psycopg
 from psycopg import sql
 
-from ._events import LiveEvent, PinpointError, QueryError, Rows
+from ._events import Event, LiveEvent, PinpointError, QueryError, Rows
+from ._listener import cut, limit
+from ._queue import Events
 
 if TYPE_CHECKING:
-    from ._client import Client, Live, Subscription
+    from ._client import Client
+    from ._listener import Listener
 
 CHANNELS_OF = "SELECT relation::text, channel::text FROM pinpoint.channels_of($1)"
 
@@ -21,36 +24,79 @@ class OtherServer(Exception):
     """A connection for queries leads to another server than the one that is listened to."""
 
 
-class LiveQuery:
-    """One query that is executed for all its consumers."""
+class Live(Events[LiveEvent]):
+    """The results of a live query, as an asynchronous iterator. A slow consumer gets the newest."""
 
-    def __init__(self, client: Client, key: Any, query: str, parameters: Any):
+    def __init__(self, shared: LiveQuery):
+        super().__init__()
+        self.shared = shared
+        self.latest: LiveEvent | None = None
+        shared.consumers.add(self)
+        shared.refresh()  # rows that are at hand may be older than the call
+
+    def put(self, event: LiveEvent) -> None:
+        self.latest = event
+        self.ready.set()
+
+    def take(self) -> LiveEvent | None:
+        event, self.latest = self.latest, None
+        return event
+
+    def close(self) -> None:
+        self.end(StopAsyncIteration())
+        self.shared.remove(self)
+
+
+class LiveQuery:
+    """One query that is executed for all its consumers. For the listener, it is a subscriber."""
+
+    def __init__(self, client: Client, listener: Listener, key: Any, query: str, parameters: Any):
         self.client = client
+        self.listener = listener
         self.key = key
         self.query = query
         self.parameters = parameters
+        self.channels: set[str] = set()
+        self.heard: set[str] = set()
         self.consumers: set[Live] = set()
-        self.dirty = asyncio.Event()
-        self.subscription: Subscription = client.subscribe()
+        self.dirty = False
+        self.signal = asyncio.Event()  # something has happened
         self.execution: asyncio.Task[Rows] | None = None
-        self.task = asyncio.create_task(self.run())
+        self.connection: psycopg.AsyncConnection[Any] | None = None  # of this execution
+        listener.subscribers.add(self)
+        self.task = client.start(self.run())
 
-    def add(self, consumer: Live) -> None:
-        self.consumers.add(consumer)
-        self.dirty.set()  # rows that are at hand may be older than the call
+    def refresh(self) -> None:
+        """Execute the query again."""
+        self.dirty = True
+        self.signal.set()
+
+    def put(self, _: Event) -> None:
+        self.refresh()
+
+    def put_changed(self, _: Iterable[str]) -> None:
+        self.refresh()
 
     def remove(self, consumer: Live) -> None:
         self.consumers.discard(consumer)
-        if not self.consumers and self.client.live_queries.pop(self.key, None):
-            self.subscription.close()
-            self.task.cancel()
+        if not self.consumers:
+            self.end(StopAsyncIteration())
 
-    def fail(self, error: PinpointError) -> None:
+    def end(self, error: BaseException) -> None:
+        if self not in self.listener.subscribers:
+            return
+        self.listener.subscribers.discard(self)
+        self.listener.changes.set()
+        del self.client.live_queries[self.key]
         for consumer in self.consumers:
             consumer.end(error)
+        self.interrupt()
+        self.task.cancel()
 
     def interrupt(self) -> None:
         """The connection that listens is lost: what is executing may never end."""
+        if self.connection:
+            cut(self.connection)
         if self.execution:
             self.execution.cancel()
 
@@ -59,70 +105,58 @@ class LiveQuery:
             consumer.put(event)
 
     async def run(self) -> None:
-        watcher = asyncio.create_task(self.watch())
         failures = 0
         last_error = None
-        try:
-            while True:
-                await self.dirty.wait()
-                await self.subscription.listener.ready.wait()
-                self.dirty.clear()  # what changes from now on is in another execution
-                started = time.monotonic()
-                self.execution = asyncio.create_task(self.execute())
-                try:
-                    await asyncio.wait({self.execution})
-                    rows = self.execution.result()
-                    self.tell(rows)
-                    failures, last_error = 0, None
-                    await asyncio.sleep(max(0, started + self.client.min_interval - time.monotonic()))
-                except (asyncio.CancelledError, psycopg.Error, OSError, OtherServer, PinpointError, TimeoutError) as error:
-                    if isinstance(error, asyncio.CancelledError) and not self.execution.cancelled():
-                        raise
-                    self.dirty.set()
-                    failures += 1
-                    if isinstance(error, (psycopg.Error, PinpointError)) and error.sqlstate and str(error) != last_error:
-                        last_error = str(error)
-                        self.tell(QueryError(last_error, error.sqlstate))
-                    await asyncio.sleep(min(self.client.max_backoff, self.client.min_backoff * 2 ** min(failures, 30)))
-                finally:
-                    self.execution.cancel()
-        finally:
-            watcher.cancel()
-
-    async def watch(self) -> None:
-        async for _ in self.subscription:
-            self.dirty.set()
+        while True:
+            while not (self.dirty and self.listener.connected):
+                self.signal.clear()
+                await self.signal.wait()
+            self.dirty = False  # what changes from now on is in another execution
+            started = time.monotonic()
+            self.execution = self.client.start(self.execute())
+            await asyncio.wait({self.execution})
+            try:
+                self.tell(self.execution.result())
+                failures, last_error = 0, None
+                pause = started + self.client.min_interval - time.monotonic()
+            except (asyncio.CancelledError, Exception) as error:
+                self.dirty = True
+                failures += 1
+                if isinstance(error, (psycopg.Error, PinpointError)) and error.sqlstate and str(error) != last_error:
+                    last_error = str(error)
+                    self.tell(QueryError(last_error, error.sqlstate))
+                pause = min(self.client.max_backoff, self.client.min_backoff * 2 ** min(failures, 30))
+            await asyncio.sleep(max(0, pause))
 
     async def execute(self) -> Rows:
         async with self.client.query_slots:
-            generation = self.client.generation
-            connection = self.client.idle.pop() if self.client.idle else await self.connect()
+            connection = self.connection = self.client.idle.pop() if self.client.idle else await self.connect()
             healthy = False
             try:
-                async with asyncio.timeout(self.client.query_timeout):
+                async with limit(connection, self.client.query_timeout):
                     await self.listen_to_tables(connection)
                     cursor = await psycopg.AsyncRawCursor(connection).execute(self.query, self.parameters, prepare=False)
                     rows = Rows(await cursor.fetchall(), tuple(c.name for c in cursor.description or ()))
                 healthy = True
                 return rows
-            except psycopg.Error:
+            except (psycopg.Error, PinpointError):
                 healthy = not connection.closed
                 raise
             finally:
-                if healthy and generation == self.client.generation:
+                self.connection = None
+                if healthy:
                     self.client.idle.append(connection)
                 else:
                     connection.pgconn.finish()
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """Connect to the server whose changes are heard."""
-        listener = self.subscription.listener
         connection = await self.client.connect()
         try:
-            if listener.position is None:
+            if self.listener.position is None:
                 raise PinpointError("live queries need the extension pg_pinpoint 1.1 or later in this database", "0A000")
-            (position,) = await listener.fetch(connection, "SELECT pinpoint.position()")
-            if position.split("-")[:2] != listener.position.split("-")[:2]:
+            (position,) = await self.listener.fetch(connection, "SELECT pinpoint.position()")
+            if position.split("-")[:2] != self.listener.position.split("-")[:2]:
                 raise OtherServer
             return connection
         except BaseException:
@@ -138,8 +172,10 @@ class LiveQuery:
                 statement = f"SELECT pinpoint.watch({sql.Literal(table).as_string(connection)})"
                 raise PinpointError(f'the table "{table}" is not watched: execute {statement}', "55000")
         channels = {channel for _, channel in tables}
-        self.subscription.remove(*self.subscription.channels - channels)
-        self.subscription.add(*channels - self.subscription.channels)
-        while not channels <= self.subscription.heard:
-            self.subscription.told.clear()
-            await self.subscription.told.wait()
+        if channels != self.channels:
+            self.channels = channels
+            self.heard &= channels
+            self.listener.changes.set()
+        while not self.channels <= self.heard:
+            self.signal.clear()
+            await self.signal.wait()

@@ -72,7 +72,8 @@ class Events(Generic[T]):
     def __next__(self) -> T:
         future = asyncio.run_coroutine_threadsafe(self.events.__anext__(), self.client.loop)
         try:
-            return future.result()
+            result: T = future.result()
+            return result
         except StopAsyncIteration:
             raise StopIteration from None
         except BaseException:

@@ -105,10 +105,31 @@ async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Consumers of live queries come and go; then another one gets rows.
+async fn come_and_go(client: Client, query: String) {
+    let one = |number: usize, wait: bool| {
+        let (client, query) = (client.clone(), format!("{query} -- {}", number % 10));
+        async move {
+            let mut live = client.live(&query, Vec::new()).unwrap();
+            if wait {
+                live.next().await.unwrap();
+            }
+        }
+    };
+    let tasks: Vec<_> = (0..200).map(|number| tokio::spawn(one(number, number % 3 == 0))).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    one(0, true).await;
+    show(&json!({"event": "came_and_went"}));
+}
+
 async fn live(client: &Client, query: &str) -> Result<(), Error> {
     let mut live = client.live(query, Vec::new())?;
     let (sender, mut end) = tokio::sync::oneshot::channel::<()>();
-    commands(|_| {}, move || drop(sender));
+    let (others, text, runtime) = (client.clone(), query.to_owned(), tokio::runtime::Handle::current());
+    let come_and_go = move |_: &str| runtime.block_on(come_and_go(others.clone(), text.clone()));
+    commands(come_and_go, move || drop(sender));
     loop {
         let update = tokio::select! {
             update = live.next() => update,

@@ -4,6 +4,7 @@ import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.SQLException;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -21,7 +22,7 @@ public final class Client implements AutoCloseable {
   private final Properties properties = new Properties();
 
   // The lock of this object protects the fields below.
-  final Set<Subscription> subscriptions = new HashSet<>();
+  final Set<Subscriber> subscribers = new HashSet<>();
   final Map<List<Object>, LiveQuery> live = new HashMap<>();
   final ArrayDeque<Connection> idle = new ArrayDeque<>(); // for live queries
   private final Set<Connection> open = new HashSet<>();
@@ -48,6 +49,32 @@ public final class Client implements AutoCloseable {
   /** Listen on channels. Each begins with a Changed. */
   public synchronized Subscription subscribe(String... channels) {
     Subscription.check(channels);
+    start();
+    EventQueue queue = new EventQueue(options.buffer());
+    subscribers.add(queue);
+    if (listener.connected != null) {
+      queue.put(listener.connected);
+    }
+    Subscription subscription = new Subscription(this, queue);
+    subscription.add(channels);
+    return subscription;
+  }
+
+  /** The rows of a query now, and after each change of a table that it reads. Parameters are "?". */
+  public synchronized Live live(String query, Object... parameters) {
+    start();
+    List<Object> key = List.of(query, Arrays.asList(parameters));
+    LiveQuery shared = live.get(key);
+    if (shared == null) {
+      shared = new LiveQuery(this, key, query, parameters);
+      live.put(key, shared);
+      subscribers.add(shared);
+      shared.start();
+    }
+    return shared.consumer();
+  }
+
+  private void start() {
     if (error != null) {
       throw error;
     }
@@ -55,38 +82,19 @@ public final class Client implements AutoCloseable {
       listener = new Listener(this);
       listener.start();
     }
-    Subscription subscription = new Subscription(this);
-    subscriptions.add(subscription);
-    if (listener.connected != null) {
-      subscription.queue.put(listener.connected);
-    }
-    subscription.add(channels);
-    return subscription;
-  }
-
-  /** The rows of a query now, and after each change of a table that it reads. Parameters are "?". */
-  public synchronized Live live(String query, Object... parameters) {
-    List<Object> key = List.of(query, Arrays.asList(parameters));
-    LiveQuery shared = live.get(key);
-    if (shared == null) {
-      shared = new LiveQuery(this, key, query, parameters, subscribe());
-      live.put(key, shared);
-      shared.start();
-    }
-    return shared.consumer();
   }
 
   /** End all subscriptions, live queries and connections. */
   @Override
   public void close() {
-    fail(new PinpointException("the client is closed", null));
-    List<Thread> threads = new java.util.ArrayList<>();
+    List<Thread> threads = new ArrayList<>();
     synchronized (this) {
       threads.addAll(live.values());
       if (listener != null) {
         threads.add(listener);
       }
     }
+    fail(new PinpointException("the client is closed", null));
     for (Thread thread : threads) {
       thread.interrupt();
     }
@@ -108,8 +116,7 @@ public final class Client implements AutoCloseable {
   /** End all consumers with an error. */
   synchronized void fail(PinpointException reason) {
     error = error == null ? reason : error;
-    subscriptions.forEach(subscription -> subscription.queue.end(error));
-    live.values().forEach(shared -> shared.fail(error));
+    List.copyOf(subscribers).forEach(subscriber -> subscriber.end(error));
   }
 
   Connection connect() throws SQLException {

@@ -3,29 +3,41 @@ package org.pgpinpoint;
 import java.util.ArrayDeque;
 import java.util.Collection;
 import java.util.HashSet;
-import java.util.NoSuchElementException;
 import java.util.Set;
 
-/** The events of one consumer, which may be slow. A notification that does not fit becomes a Changed. */
-final class EventQueue {
+/** The events of one subscription. A notification that does not fit becomes a Changed. */
+final class EventQueue extends Events<Event> implements Subscriber {
   private static final int OVERHEAD = 200; // bytes that an event takes without its texts, about
 
-  private final long limit;
+  // The lock of the client protects these fields, that of this object the others.
+  private final Set<String> channels = new HashSet<>();
+  private final Set<String> heard = new HashSet<>();
+
+  private final long limit; // bytes
   private final ArrayDeque<Event> events = new ArrayDeque<>();
   private Set<String> changed = new HashSet<>(); // of the Changed that is in the queue
   private long size;
-  private RuntimeException end;
 
-  /** limit: bytes. */
   EventQueue(long limit) {
     this.limit = limit;
+  }
+
+  @Override
+  public Set<String> channels() {
+    return channels;
+  }
+
+  @Override
+  public Set<String> heard() {
+    return heard;
   }
 
   private static long sizeOf(Event event) {
     return event instanceof Event.Notification n ? OVERHEAD + 2L * (n.channel().length() + n.payload().length()) : OVERHEAD;
   }
 
-  synchronized void put(Event event) {
+  @Override
+  public synchronized void put(Event event) {
     long bytes = sizeOf(event);
     if (size + bytes <= limit) {
       size += bytes;
@@ -37,32 +49,22 @@ final class EventQueue {
   }
 
   /** Add channels to the Changed that is in the queue, or to a new one. */
-  synchronized void putChanged(Collection<String> channels) {
+  @Override
+  public synchronized void putChanged(Collection<String> names) {
     if (changed.isEmpty()) {
       events.add(new Event.Changed(changed));
     }
-    changed.addAll(channels);
+    changed.addAll(names);
     notifyAll();
   }
 
-  /** After the events that are in the queue. A NoSuchElementException is the end without an error. */
-  synchronized void end(RuntimeException error) {
-    end = end == null ? error : end;
-    notifyAll();
+  @Override
+  boolean isEmpty() {
+    return events.isEmpty();
   }
 
-  /** Wait for an event. Returns false at the end. */
-  synchronized boolean hasNext() throws InterruptedException {
-    while (events.isEmpty() && end == null) {
-      wait();
-    }
-    return !events.isEmpty() || !(end instanceof NoSuchElementException);
-  }
-
-  synchronized Event next() throws InterruptedException {
-    if (!hasNext() || events.isEmpty()) {
-      throw end;
-    }
+  @Override
+  Event take() {
     Event event = events.remove();
     if (event instanceof Event.Changed) {
       event = new Event.Changed(Set.copyOf(changed));
@@ -71,5 +73,10 @@ final class EventQueue {
       size -= sizeOf(event);
     }
     return event;
+  }
+
+  @Override
+  public void end(RuntimeException error) {
+    super.end(error);
   }
 }

@@ -7,6 +7,7 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -61,7 +62,7 @@ final class Listener extends Thread {
   // The lock of the client protects these fields.
   Event.Connected connected;
   String position;
-  private boolean changes; // the channels of the subscriptions have changed
+  private boolean changes; // the channels of the subscribers have changed
 
   Listener(Client client) {
     super("pg_pinpoint listener");
@@ -190,7 +191,12 @@ final class Listener extends Thread {
     } finally {
       client.discard(other);
     }
-    boolean heard = notifications(connection, options.probeTimeout()).length > 0;
+    // Through a pooler, there may be notifications that another client of its listens for.
+    boolean heard = false;
+    long end = System.nanoTime() + (long) (options.probeTimeout() * 1e9);
+    for (long rest; !heard && (rest = end - System.nanoTime()) > 0; ) {
+      heard = Arrays.stream(notifications(connection, rest / 1e9)).anyMatch(n -> n.getName().equals(channel));
+    }
     execute(connection, "UNLISTEN " + channel);
     if (!heard && !server.hasWait) {
       throw new PinpointException(NO_LISTEN, null);
@@ -226,7 +232,7 @@ final class Listener extends Thread {
     synchronized (client) {
       changes = false;
       Set<String> wanted = new HashSet<>();
-      client.subscriptions.forEach(subscription -> wanted.addAll(subscription.channels));
+      client.subscribers.forEach(subscriber -> wanted.addAll(subscriber.channels()));
       return wanted;
     }
   }
@@ -240,12 +246,12 @@ final class Listener extends Thread {
   /** Tell subscriptions of changed channels, and of all that they begin to hear. */
   private void tellChanged(Set<String> heard, Set<String> changed) {
     synchronized (client) {
-      for (Subscription subscription : client.subscriptions) {
-        List<String> channels = new ArrayList<>(subscription.channels);
-        channels.removeIf(c -> !heard.contains(c) || !changed.contains(c) && subscription.heard.contains(c));
-        subscription.heard.addAll(channels);
+      for (Subscriber subscriber : client.subscribers) {
+        List<String> channels = new ArrayList<>(subscriber.channels());
+        channels.removeIf(c -> !heard.contains(c) || !changed.contains(c) && subscriber.heard().contains(c));
+        subscriber.heard().addAll(channels);
         if (!channels.isEmpty()) {
-          subscription.queue.putChanged(channels);
+          subscriber.putChanged(channels);
         }
       }
       client.notifyAll();
@@ -254,7 +260,7 @@ final class Listener extends Thread {
 
   private void tellAll(Event event) {
     synchronized (client) {
-      client.subscriptions.forEach(subscription -> subscription.queue.put(event));
+      client.subscribers.forEach(subscriber -> subscriber.put(event));
     }
   }
 
@@ -328,9 +334,9 @@ final class Listener extends Thread {
 
   private void tell(Event.Notification notification) {
     synchronized (client) {
-      for (Subscription subscription : client.subscriptions) {
-        if (subscription.channels.contains(notification.channel())) {
-          subscription.queue.put(notification);
+      for (Subscriber subscriber : client.subscribers) {
+        if (subscriber.channels().contains(notification.channel())) {
+          subscriber.put(notification);
         }
       }
     }
@@ -372,16 +378,15 @@ final class Listener extends Thread {
     if (server.statementTimeout > 0) {
       timeout = Math.min(timeout, server.statementTimeout / 2);
     }
-    if (position == null) {
-      setPosition(fetch(connection, POSITION, row -> row.getString(1)));
-    }
-    begin(event);
+    boolean first = true;
     while (!client.isClosed()) {
       Set<String> wanted = wanted();
-      tellChanged(wanted, Set.of());
+      if (!first) {
+        tellChanged(wanted, Set.of());
+      }
       limit(connection, timeout + options.timeout());
       Set<String> channels = wanted.isEmpty() ? Set.of(HEARTBEAT) : wanted;
-      try (PreparedStatement call = prepare(connection, WAIT, channels, position, timeout + " s")) {
+      try (PreparedStatement call = prepare(connection, WAIT, channels, position, (first ? 0 : timeout) + " s")) {
         synchronized (client) {
           if (changes) {
             continue;
@@ -391,8 +396,18 @@ final class Listener extends Thread {
         try (ResultSet rows = call.executeQuery()) {
           rows.next();
           setPosition(rows.getString("position"));
-          tellChanged(wanted, set(rows.getArray("changed")));
+          Set<String> changed = set(rows.getArray("changed"));
+          if (first) {
+            begin(event);
+            first = false;
+          }
+          tellChanged(wanted, changed);
+          if (!changed.isEmpty()) {
+            Thread.sleep((long) (options.minInterval() * 1000));
+          }
         }
+      } catch (InterruptedException e) {
+        return; // closed
       } catch (SQLException e) {
         if (!"57014".equals(e.getSQLState())) { // canceled here, or a timeout that the server has
           throw e;

@@ -1,13 +1,11 @@
 package org.pgpinpoint;
 
-import java.util.Iterator;
 import java.util.NoSuchElementException;
 
-/** The results of a live query. The iterator blocks. A slow consumer gets the newest result. */
-public final class Live implements Iterator<Result>, AutoCloseable {
+/** The results of a live query. A slow consumer gets the newest result. */
+public final class Live extends Events<Result> implements AutoCloseable {
   private final LiveQuery shared;
   private Result latest;
-  private RuntimeException end;
 
   Live(LiveQuery shared) {
     this.shared = shared;
@@ -18,30 +16,13 @@ public final class Live implements Iterator<Result>, AutoCloseable {
     notifyAll();
   }
 
-  synchronized void end(RuntimeException error) {
-    end = end == null ? error : end;
-    notifyAll();
+  @Override
+  boolean isEmpty() {
+    return latest == null;
   }
 
   @Override
-  public synchronized boolean hasNext() {
-    while (latest == null && end == null) {
-      try {
-        wait();
-      } catch (InterruptedException e) {
-        Thread.currentThread().interrupt();
-        throw new PinpointException("interrupted", null);
-      }
-    }
-    return latest != null || !(end instanceof NoSuchElementException);
-  }
-
-  /** Wait for the next result. Throws a PinpointException if the client cannot go on. */
-  @Override
-  public synchronized Result next() {
-    if (!hasNext() || latest == null) {
-      throw end;
-    }
+  Result take() {
     Result result = latest;
     latest = null;
     return result;
@@ -49,7 +30,7 @@ public final class Live implements Iterator<Result>, AutoCloseable {
 
   @Override
   public void close() {
-    shared.remove(this);
     end(new NoSuchElementException());
+    shared.remove(this);
   }
 }

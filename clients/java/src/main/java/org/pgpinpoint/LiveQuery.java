@@ -6,76 +6,84 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.HashSet;
 import java.util.List;
+import java.util.NoSuchElementException;
 import java.util.Set;
 import org.postgresql.core.BaseConnection;
 
 /** One query that is executed for all its consumers. The lock of the client protects the fields. */
-final class LiveQuery extends Thread {
+final class LiveQuery extends Thread implements Subscriber {
   private static final String CHANNELS_OF = "SELECT relation::text, channel::text FROM pinpoint.channels_of(?)";
 
   private final Client client;
   private final List<Object> key;
   private final String query;
   private final Object[] parameters;
-  private final Subscription subscription;
+  private Set<String> channels = new HashSet<>();
+  private final Set<String> heard = new HashSet<>();
   private final Set<Live> consumers = new HashSet<>();
   private boolean dirty;
 
-  LiveQuery(Client client, List<Object> key, String query, Object[] parameters, Subscription subscription) {
+  LiveQuery(Client client, List<Object> key, String query, Object[] parameters) {
     super("pg_pinpoint live query");
     setDaemon(true);
     this.client = client;
     this.key = key;
     this.query = query;
     this.parameters = parameters;
-    this.subscription = subscription;
-    Thread watcher = new Thread(this::watch, "pg_pinpoint changes of a live query");
-    watcher.setDaemon(true);
-    watcher.start();
   }
 
-  /** A new consumer. A result that is at hand may be older than this call. */
+  /** A new consumer, with the lock of the client held. A result that is at hand may be older than this call. */
   Live consumer() {
     Live live = new Live(this);
-    synchronized (client) {
-      consumers.add(live);
-    }
+    consumers.add(live);
     setDirty();
     return live;
   }
 
   void remove(Live live) {
     synchronized (client) {
-      consumers.remove(live);
-      if (!consumers.isEmpty() || !client.live.remove(key, this)) {
-        return;
+      if (consumers.remove(live) && consumers.isEmpty()) {
+        end(new NoSuchElementException());
       }
     }
-    subscription.close();
-    interrupt();
   }
 
-  void fail(PinpointException error) {
+  @Override
+  public Set<String> channels() {
+    return channels;
+  }
+
+  @Override
+  public Set<String> heard() {
+    return heard;
+  }
+
+  @Override
+  public void put(Event event) {
+    setDirty();
+  }
+
+  @Override
+  public void putChanged(Collection<String> names) {
+    setDirty();
+  }
+
+  @Override
+  public void end(RuntimeException error) {
     consumers.forEach(live -> live.end(error));
+    client.live.remove(key, this);
+    client.subscribers.remove(this);
+    client.listener.channelsChanged();
+    interrupt();
   }
 
   private void setDirty() {
     synchronized (client) {
       dirty = true;
       client.notifyAll();
-    }
-  }
-
-  private void watch() {
-    try {
-      while (subscription.hasNext()) {
-        subscription.next();
-        setDirty();
-      }
-    } catch (PinpointException e) {
-      // The consumers know.
     }
   }
 
@@ -91,17 +99,22 @@ final class LiveQuery extends Thread {
     int failures = 0;
     String told = null;
     try {
-      while (!client.isClosed()) {
+      while (true) {
+        Event.Connected heardBy;
         synchronized (client) {
           while (!dirty || client.listener.connected == null) {
             client.wait();
           }
+          if (client.live.get(key) != this) {
+            return;
+          }
+          heardBy = client.listener.connected;
           dirty = false; // what changes from now on is in another execution
         }
         long started = System.nanoTime();
         double pause;
         try {
-          tell(execute());
+          tell(execute(heardBy));
           failures = 0;
           told = null;
           pause = options.minInterval() - (System.nanoTime() - started) / 1e9;
@@ -122,7 +135,8 @@ final class LiveQuery extends Thread {
     }
   }
 
-  private Result execute() throws SQLException, InterruptedException {
+  /** heardBy: the connection of the listener. */
+  private Result execute(Event.Connected heardBy) throws SQLException, InterruptedException {
     client.slots.acquire();
     try {
       Connection connection;
@@ -137,6 +151,9 @@ final class LiveQuery extends Thread {
         listenToTables(connection);
         Result result = rows(connection);
         synchronized (client) {
+          if (client.listener.connected != heardBy) {
+            throw new SQLException("the rows may be from another server");
+          }
           client.idle.push(connection);
         }
         return result;
@@ -200,7 +217,7 @@ final class LiveQuery extends Thread {
     // With $1 instead of "?".
     String text = connection.unwrap(BaseConnection.class).getQueryExecutor()
         .createQuery(query, true, parameters.length > 0).query.getNativeSql();
-    Set<String> channels = new HashSet<>();
+    Set<String> tablesChannels = new HashSet<>();
     try (PreparedStatement statement = Listener.prepare(connection, CHANNELS_OF, text);
         ResultSet tables = statement.executeQuery()) {
       while (tables.next()) {
@@ -209,21 +226,16 @@ final class LiveQuery extends Thread {
           throw new PinpointException("the table \"" + table + "\" is not watched: execute SELECT pinpoint.watch('"
               + table.replace("'", "''") + "')", "55000");
         }
-        channels.add(tables.getString(2));
+        tablesChannels.add(tables.getString(2));
       }
     }
     synchronized (client) {
-      Set<String> gone = new HashSet<>(subscription.channels);
-      gone.removeAll(channels);
-      Set<String> fresh = new HashSet<>(channels);
-      fresh.removeAll(subscription.channels);
-      if (!gone.isEmpty()) {
-        subscription.remove(gone.toArray(String[]::new));
+      if (!channels.equals(tablesChannels)) {
+        channels = tablesChannels;
+        heard.retainAll(channels);
+        client.listener.channelsChanged();
       }
-      if (!fresh.isEmpty()) {
-        subscription.add(fresh.toArray(String[]::new));
-      }
-      while (!subscription.heard.containsAll(channels)) {
+      while (!heard.containsAll(channels)) {
         if (client.listener.connected == null) {
           throw new SQLException("the connection was lost");
         }

@@ -1,29 +1,25 @@
 package org.pgpinpoint;
 
 import java.nio.charset.StandardCharsets;
-import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.NoSuchElementException;
-import java.util.Set;
 
-/** The events of some channels. The iterator blocks. The lock of the client protects the fields. */
+/** The events of some channels. The iterator blocks. */
 public final class Subscription implements Iterator<Event>, AutoCloseable {
-  final EventQueue queue;
-  final Set<String> channels = new HashSet<>();
-  final Set<String> heard = new HashSet<>(); // of which the consumer has been told
   private final Client client;
+  private final EventQueue queue;
 
-  Subscription(Client client) {
+  Subscription(Client client, EventQueue queue) {
     this.client = client;
-    queue = new EventQueue(client.options.buffer());
+    this.queue = queue;
   }
 
   /** Listen on more channels. Each begins with a Changed. */
   public void add(String... names) {
     check(names);
     synchronized (client) {
-      channels.addAll(List.of(names));
+      queue.channels().addAll(List.of(names));
       client.listener.channelsChanged();
     }
   }
@@ -31,37 +27,27 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
   /** Listen on fewer channels. */
   public void remove(String... names) {
     synchronized (client) {
-      List.of(names).forEach(channels::remove);
-      List.of(names).forEach(heard::remove);
+      List.of(names).forEach(queue.channels()::remove);
+      List.of(names).forEach(queue.heard()::remove);
       client.listener.channelsChanged();
     }
   }
 
   @Override
   public boolean hasNext() {
-    try {
-      return queue.hasNext();
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-      throw new PinpointException("interrupted", null);
-    }
+    return queue.hasNext();
   }
 
   /** Wait for the next event. Throws a PinpointException if the subscription cannot go on. */
   @Override
   public Event next() {
-    try {
-      return queue.next();
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-      throw new PinpointException("interrupted", null);
-    }
+    return queue.next();
   }
 
   @Override
   public void close() {
     synchronized (client) {
-      client.subscriptions.remove(this);
+      client.subscribers.remove(queue);
       client.listener.channelsChanged();
     }
     queue.end(new NoSuchElementException());

@@ -1,0 +1,21 @@
+"""Tables in Markdown files."""
+
+
+def table(columns, rows, right=()):
+    """The lines of a table. right: names of the columns that are aligned to the right."""
+    return [f"| {' | '.join(columns)} |", f"| {' | '.join('---:' if column in right else '---' for column in columns)} |",
+            *(f"| {' | '.join(map(str, row))} |" for row in rows)]
+
+
+def lines_between(path, name):
+    """The lines between the comments NAME and "end" of a file."""
+    with open(path) as file:
+        return file.read().split(f"<!-- {name} -->\n")[1].split("<!-- end -->\n")[0].splitlines()
+
+
+def replace(path, name, lines):
+    with open(path) as file:
+        before, rest = file.read().split(f"<!-- {name} -->\n")
+        after = rest.split("<!-- end -->\n", 1)[1]
+    with open(path, "w") as file:
+        file.write(before + f"<!-- {name} -->\n" + "\n".join(lines) + "\n<!-- end -->\n" + after)
