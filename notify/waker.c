@@ -145,7 +145,7 @@ pinpoint_waker_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	before_shmem_exit(at_exit, (Datum) 0);
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_wakeup_set_waker(MyLatch);
 	LWLockRelease(PinpointOrderLock);
 

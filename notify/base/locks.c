@@ -61,21 +61,6 @@ pinpoint_locks_init(void)
 }
 
 /*
- * Shared memory is there only if the library was preloaded.
- *
- * Errors: ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, if it was not.
- */
-void
-pinpoint_check_preloaded(void)
-{
-	if (PinpointOrderLock == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),
-				 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
-}
-
-/*
  * Does a process wait for PinpointOrderLock?  This reads a field of the lock
  * without the lock of its wait list, so the result may be outdated.
  */
@@ -84,6 +69,65 @@ pinpoint_order_lock_has_waiters(void)
 {
 	return !proclist_is_empty(&PinpointOrderLock->waiters);
 }
+
+#ifdef USE_ASSERT_CHECKING
+static PinpointLockRank
+rank_of(LWLock *lock)
+{
+	if (lock == PinpointStorageLock)
+		return PINPOINT_RANK_STORAGE;
+	if (lock == PinpointReassignmentLock)
+		return PINPOINT_RANK_REASSIGNMENT;
+	if (lock == PinpointOrderLock)
+		return PINPOINT_RANK_ORDER;
+	if (lock == PinpointWaitersLock)
+		return PINPOINT_RANK_WAITERS;
+	if (lock >= &PinpointChannelMapLocks[0].lock &&
+		lock <= &PinpointChannelMapLocks[PINPOINT_PARTITIONS - 1].lock)
+		return PINPOINT_RANK_CHANNEL_MAP;
+	return PINPOINT_RANK_NONE;
+}
+
+static bool
+holds_partition(void)
+{
+	for (int i = 0; i < PINPOINT_PARTITIONS; i++)
+	{
+		if (LWLockHeldByMe(&PinpointChannelMapLocks[i].lock))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Result: PINPOINT_RANK_NONE, too, if the library was not preloaded.
+ */
+PinpointLockRank
+pinpoint_highest_lock(void)
+{
+	if (PinpointOrderLock == NULL)
+		return PINPOINT_RANK_NONE;
+	if (LWLockHeldByMe(PinpointWaitersLock))
+		return PINPOINT_RANK_WAITERS;
+	if (holds_partition())
+		return PINPOINT_RANK_CHANNEL_MAP;
+	if (LWLockHeldByMe(PinpointOrderLock))
+		return PINPOINT_RANK_ORDER;
+	if (LWLockHeldByMe(PinpointReassignmentLock))
+		return PINPOINT_RANK_REASSIGNMENT;
+	if (LWLockHeldByMe(PinpointStorageLock))
+		return PINPOINT_RANK_STORAGE;
+	return PINPOINT_RANK_NONE;
+}
+
+bool
+pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
+{
+	Assert(rank_of(lock) != PINPOINT_RANK_NONE);
+	Assert(rank_of(lock) > pinpoint_highest_lock());
+	return LWLockAcquire(lock, mode);
+}
+#endif
 
 #ifdef PINPOINT_TIME_ORDER_LOCK
 /*
@@ -135,7 +179,7 @@ pinpoint_order_lock_acquire(const char *place)
 		on_proc_exit(write_holds, 0);
 	registered = true;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	current_place = place;
 	INSTR_TIME_SET_CURRENT(held_since);
 }

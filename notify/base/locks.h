@@ -42,8 +42,39 @@ extern LWLock *PinpointWaitersLock;
 
 extern void pinpoint_locks_request(void);
 extern void pinpoint_locks_init(void);
-extern void pinpoint_check_preloaded(void);
 extern bool pinpoint_order_lock_has_waiters(void);
+
+/*
+ * The place of a lock in the order above.  A partition lock of the channel map has the
+ * rank of all of them: no process holds two.
+ */
+typedef enum PinpointLockRank
+{
+	PINPOINT_RANK_NONE,			/* no lock of pg_pinpoint */
+	PINPOINT_RANK_STORAGE,
+	PINPOINT_RANK_REASSIGNMENT,
+	PINPOINT_RANK_ORDER,
+	PINPOINT_RANK_CHANNEL_MAP,
+	PINPOINT_RANK_WAITERS
+} PinpointLockRank;
+
+/*
+ * Acquire one of the locks above.  In a build with assertions, the order in which the
+ * locks are taken is checked, and pinpoint_highest_lock() returns the rank of the lock
+ * that this process took last of those that it holds.
+ *
+ * Result: that of LWLockAcquire(): true if the lock was free.
+ */
+#ifdef USE_ASSERT_CHECKING
+extern bool pinpoint_lock_acquire(LWLock *lock, LWLockMode mode);
+extern PinpointLockRank pinpoint_highest_lock(void);
+#else
+static inline bool
+pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
+{
+	return LWLockAcquire(lock, mode);
+}
+#endif
 
 /*
  * PinpointOrderLock in exclusive mode, at the places that each transaction that
@@ -57,7 +88,7 @@ extern void pinpoint_order_lock_release(void);
 static inline void
 pinpoint_order_lock_acquire(const char *place)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 }
 
 static inline void

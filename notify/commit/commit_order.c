@@ -282,7 +282,7 @@ oldest_sender(void)
 {
 	int			pid = 0;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	if (!dlist_is_empty(&commit_order->in_flight))
 		pid = dlist_head_element(PinpointBatch, in_flight,
 								 &commit_order->in_flight)->sender_pid;
@@ -347,7 +347,7 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 {
 	pinpoint_positions_prepare(batch);
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_positions_count();
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
 	publish(batch);
@@ -393,7 +393,7 @@ pinpoint_commit_order_withdraw(void)
 		return;
 	PinpointMyTransaction.batch = NULL;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (PinpointMyTransaction.phase >= PINPOINT_ANNOUNCED)
 		leave_in_flight(batch);
 	pinpoint_message_log_withdraw(batch);
@@ -609,7 +609,7 @@ pinpoint_commit_order_continue(void)
 void
 pinpoint_commit_order_remove_waker(void)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (commit_order->publisher == 0)
 		commit_order->publisher = MyProcPid;
 	pinpoint_wakeup_set_waker(NULL);

@@ -150,7 +150,7 @@ send_to_database(Oid dboid)
 	char		payload[PAYLOAD_LENGTH + 1];
 	int			error;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	published = pinpoint_commit_order_published();
 	LWLockRelease(PinpointOrderLock);
 
@@ -164,6 +164,6 @@ send_to_database(Oid dboid)
 	pinpoint_batch_write(batch, layout);
 	batch->dboid = dboid;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_commit_order_publish_heartbeat(batch);
 }

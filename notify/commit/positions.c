@@ -297,7 +297,7 @@ pinpoint_positions_count_database(void)
 	uint64		number;
 
 	(void) pg_atomic_read_u64(place);
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	number = pg_atomic_read_u64(&positions->counter) + 1;
 	pg_atomic_write_u64(place, number);
 	pg_write_barrier();
@@ -362,7 +362,7 @@ pinpoint_positions_counter(void)
 void
 pinpoint_positions_raise_floor(void)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_positions_raise_floor_locked();
 	LWLockRelease(PinpointOrderLock);
 	pinpoint_positions_wake();

@@ -300,7 +300,7 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 	int			nagain = 0;
 
 	*any = false;
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
@@ -364,7 +364,7 @@ sending_since(PinpointSlot *slot)
 static void
 begin(void)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	nevicted = 0;
 	trim_needed = false;
 }
@@ -428,7 +428,7 @@ any_keeps(void)
 {
 	int			n = 0;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < nevicted; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[evicted[i].slotno];

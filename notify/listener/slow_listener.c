@@ -114,7 +114,7 @@ pinpoint_slow_listener_check(void)
 	want_warning = kept >= half || !want_disconnect;
 	now = GetCurrentTimestamp();
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	want_disconnect = want_disconnect &&
 		is_time(&slow_listener_control->last_disconnect, now, DISCONNECT_INTERVAL);
 	want_warning = want_warning &&
@@ -158,7 +158,7 @@ warn(Size limit)
 	Oid			dboid;
 	StringInfoData description;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	pid = pinpoint_furthest_behind(&dboid, &lag);
 	kept = pinpoint_message_log_kept();
 	LWLockRelease(PinpointOrderLock);
@@ -244,7 +244,7 @@ pinpoint_report_queue_full(Size size, int sender)
 	char	   *hint;
 
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	listener = pinpoint_furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 
@@ -280,7 +280,7 @@ pinpoint_report_no_disk_space(int error)
 	int			listener;
 
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	listener = pinpoint_furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 

@@ -197,7 +197,7 @@ pinpoint_message_log_reserve(Size size, int *error)
 	PinpointBatch *batch = NULL;
 	Size		offset;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (reserve_space(size, &offset, error))
 		batch = (PinpointBatch *) (message_log->start + offset);
 	LWLockRelease(PinpointOrderLock);
@@ -230,7 +230,7 @@ reserve_space(Size size, Size *offset, int *error)
 			return false;
 		LWLockRelease(PinpointOrderLock);
 		*error = grow(wanted);
-		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 		if (*error != 0)
 			return false;
 	}
@@ -247,14 +247,14 @@ grow(Size wanted)
 {
 	int			error = 0;
 
-	LWLockAcquire(PinpointStorageLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointStorageLock, LW_EXCLUSIVE);
 	if (message_log->usable < wanted)
 	{
 		Size		usable = message_log->usable;
 
 		error = pinpoint_log_storage_grow(&usable, wanted);
 
-		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 		message_log->usable = usable;
 		LWLockRelease(PinpointOrderLock);
 	}
@@ -294,7 +294,7 @@ pinpoint_message_log_give_back(void)
 	/* Another session that holds it needs the space, or frees it. */
 	if (!LWLockConditionalAcquire(PinpointStorageLock, LW_EXCLUSIVE))
 		return false;
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	usable = log->usable;
 	if (usable > log->memory && !pinpoint_blocks_use_file())
 	{

@@ -787,7 +787,7 @@ drop(Unfinished *transaction)
 	forget(transaction);
 	if (batch != NULL)
 	{
-		LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+		pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 		pinpoint_message_log_withdraw(batch);
 		LWLockRelease(PinpointOrderLock);
 	}

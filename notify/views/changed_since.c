@@ -22,7 +22,7 @@
 #include "utils/memutils.h"
 
 #include "base/channel_hash.h"
-#include "base/locks.h"
+#include "base/preload.h"
 #include "commit/position_text.h"
 #include "commit/positions.h"
 #include "listener/listening.h"

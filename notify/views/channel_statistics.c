@@ -18,7 +18,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
-#include "base/locks.h"
+#include "base/preload.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/slots.h"
 

@@ -21,7 +21,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "base/locks.h"
+#include "base/preload.h"
 #include "wakeup/slots.h"
 #include "wakeup/waiters.h"
 

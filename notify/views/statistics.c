@@ -20,6 +20,7 @@
 
 #include "base/counters.h"
 #include "base/locks.h"
+#include "base/preload.h"
 #include "commit/commit_order.h"
 #include "queue/message_log.h"
 
@@ -40,7 +41,7 @@ static void get_queue_stats(QueueStats *stats);
 static void
 get_queue_stats(QueueStats *stats)
 {
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	pinpoint_commit_order_stats(&stats->order);
 	pinpoint_message_log_stats(&stats->log);
 	LWLockRelease(PinpointOrderLock);

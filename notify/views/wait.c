@@ -30,7 +30,7 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
-#include "base/locks.h"
+#include "base/preload.h"
 #include "base/settings.h"
 #include "commit/positions.h"
 #include "views/changed_since.h"

@@ -424,7 +424,7 @@ pinpoint_channel_map_add(const char *channel, uint32 hash, int slotno,
 	pg_atomic_write_u32(&map_control->accounts[slotno].roleid, roleid);
 	may_grow = may_have_more(roleid);
 
-	LWLockAcquire(partition_lock(hash), LW_EXCLUSIVE);
+	pinpoint_lock_acquire(partition_lock(hash), LW_EXCLUSIVE);
 	number = find(MyDatabaseId, channel, hash);
 	if (number != NULL)
 		entry = &item(*number)->entry;
@@ -573,7 +573,7 @@ pinpoint_channel_map_remove(const char *channel, uint32 hash, int slotno)
 	ItemNumber *number;
 
 	hash = pinpoint_channel_hash_in_database(MyDatabaseId, hash);
-	LWLockAcquire(partition_lock(hash), LW_EXCLUSIVE);
+	pinpoint_lock_acquire(partition_lock(hash), LW_EXCLUSIVE);
 	number = find(MyDatabaseId, channel, hash);
 	if (number != NULL)
 	{
@@ -802,7 +802,7 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 	if (pg_atomic_read_u32(entry_counter(hash)) == 0)
 		return;
 
-	LWLockAcquire(partition_lock(hash), LW_SHARED);
+	pinpoint_lock_acquire(partition_lock(hash), LW_SHARED);
 	number = find(dboid, channel, hash);
 	if (number != NULL)
 	{
@@ -893,7 +893,7 @@ lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
 	if (ncandidates == 0)
 		return done;
 
-	LWLockAcquire(partition_lock(keys[0].hash), LW_SHARED);
+	pinpoint_lock_acquire(partition_lock(keys[0].hash), LW_SHARED);
 	for (uint32 i = 0; i < ncandidates; i++)
 	{
 		ItemNumber	first = *bucket_of(keys[candidates[i]].hash);

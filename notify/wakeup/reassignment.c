@@ -175,7 +175,7 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	 * Concurrently, other sessions can reassign notifications to this one, but
 	 * only on channels that it still shares.
 	 */
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	first_unread = first_batches(slot, &first);
 	batch = first.batch;
 	last = pinpoint_message_log_last();
@@ -276,7 +276,7 @@ reassign_batch(PinpointBatch *batch, bool unread,
 			reassignment.position = pinpoint_message_log_position(batch);
 			reassignment.any_listener = false;
 
-			LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+			pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 			pinpoint_channel_map_lookup(batch->dboid, name,
 										pinpoint_batch_channel_hash(name),
 										reassign_to, &reassignment);
@@ -416,7 +416,7 @@ begin_portion(PinpointPosition *pinned)
 {
 	PinpointPosition first = {0};
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (pass.pid != 0)
 	{
 		if (still_stalled())
@@ -521,7 +521,7 @@ try_reassign(PinpointBatch *batch, uint32 place, uint32 number)
 	if (!reassignment.any_ready)
 		return true;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	stalled = still_stalled();
 	if (stalled)
 		pinpoint_channel_map_lookup(batch->dboid, name, hash, reassign_to,
@@ -547,7 +547,7 @@ find_ready(const PinpointListeners *listeners, void *arg)
 static void
 end_portion(PinpointPosition *pinned)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (pinpoint_slot_set_position(pinned, NULL))
 		pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);

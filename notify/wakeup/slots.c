@@ -127,7 +127,7 @@ pinpoint_slot_register(void)
 	if (registered)
 		return;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	Assert(slot->pid == 0);
 	memset(slot, 0, offsetof(PinpointSlot, queued_for_waker));
 	slot->dboid = MyDatabaseId;
@@ -159,7 +159,7 @@ pinpoint_slot_unregister(void)
 	pinpoint_slot_set_wakes_for_all(false);
 	registered = false;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	trim_log = pinpoint_slot_set_position(&slot->unread, NULL);
 	trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
 	slot->state = PINPOINT_IDLE;
@@ -203,7 +203,7 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 	if (!registered || slot->wakes_for_all == wakes_for_all)
 		return;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	slot->wakes_for_all = wakes_for_all;
 	if (wakes_for_all)
 		dlist_push_tail(&PinpointSlotArray->wakes_for_all,
@@ -241,7 +241,7 @@ pinpoint_slot_set_shares(bool shares)
 	if (!registered || my_slot()->shares == shares)
 		return;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	my_slot()->shares = shares;
 	LWLockRelease(PinpointOrderLock);
 }
@@ -259,7 +259,7 @@ pinpoint_slot_set_heartbeats(bool heartbeats)
 	bool		allowed;
 
 	/* The lock excludes pinpoint_evict_heartbeat_listeners(). */
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	allowed = !heartbeats || !my_slot()->missed;
 	if (allowed)
 		my_slot()->heartbeats = heartbeats;
@@ -309,7 +309,7 @@ pinpoint_slot_set_position(PinpointPosition *place,
 static void
 trim(void)
 {
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);
 }
@@ -365,7 +365,7 @@ pinpoint_slot_stop_resting(void)
 {
 	PinpointSlot *slot = my_slot();
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	if (slot->state == PINPOINT_RESTING)
 		slot->state = PINPOINT_IDLE;
 	LWLockRelease(PinpointOrderLock);
@@ -422,7 +422,7 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 	PinpointSlot *slot = my_slot();
 	bool		result = false;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	if (slot->state == PINPOINT_SIGNALLED &&
 		slot->evicted == PINPOINT_NOT_EVICTED &&
 		(slot->unread.batch != NULL || slot->reassigned.batch != NULL))
@@ -450,7 +450,7 @@ pinpoint_slot_advance(PinpointBatch *next)
 	PinpointPosition position = pinpoint_message_log_position(next);
 	bool		trim_log;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	trim_log = pinpoint_slot_set_position(&my_slot()->unread, &position);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
@@ -475,7 +475,7 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	bool		more;
 	bool		trim_log;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	slot->delivered += delivered;
 	trim_log = pinpoint_slot_set_position(&slot->unread, &slot->again);
 	slot->again.batch = NULL;
@@ -596,7 +596,7 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 {
 	int			n = 0;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];
@@ -619,7 +619,7 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 {
 	int			n = 0;
 
-	LWLockAcquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		PinpointSlot *slot = &PinpointSlotArray->slots[i];

@@ -256,7 +256,7 @@ pinpoint_waiters_begin(int nchannels, int limit)
 	TimestampTz now = GetCurrentTimestamp();
 	int			count = 0;
 
-	LWLockAcquire(PinpointWaitersLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	Assert(me->pid == 0);
 	for (int i = 0; limit >= 0 && i < MaxBackends; i++)
 	{
@@ -292,7 +292,7 @@ pinpoint_waiters_enter(const int *places, int n)
 	uint32		first = PINPOINT_MY_SLOT_NUMBER * ENTRIES_PER_SESSION + 1;
 
 	Assert(n <= ENTRIES_PER_SESSION);
-	LWLockAcquire(PinpointWaitersLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	Assert(waiters->waiters[PINPOINT_MY_SLOT_NUMBER].pid == MyProcPid);
 	remove_mine();
 	for (int i = 0; i < n; i++)
@@ -319,7 +319,7 @@ pinpoint_waiters_end(void)
 {
 	Waiter	   *me = &waiters->waiters[PINPOINT_MY_SLOT_NUMBER];
 
-	LWLockAcquire(PinpointWaitersLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	if (me->pid == MyProcPid)
 	{
 		remove_mine();
@@ -352,7 +352,7 @@ pinpoint_waiters_take(int place)
 	if (likely(first_entry(place) == 0))
 		return;
 
-	LWLockAcquire(PinpointWaitersLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_LATCHES && nlatches < MAX_LATCHES; i++)
 	{
 		if (first_entry(place) == 0)
@@ -438,7 +438,7 @@ pinpoint_waiters_wake_queued(void)
 	if (first_entry(QUEUED) == 0)
 		return false;
 
-	LWLockAcquire(PinpointWaitersLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	for (n = 0; n < LATCHES_PER_ROUND && first_entry(QUEUED) != 0; n++)
 		queued[n] = take_first(QUEUED);
 	LWLockRelease(PinpointWaitersLock);
@@ -461,7 +461,7 @@ pinpoint_waiters_copy(PinpointWaiterStats *copy)
 {
 	int			n = 0;
 
-	LWLockAcquire(PinpointWaitersLock, LW_SHARED);
+	pinpoint_lock_acquire(PinpointWaitersLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		Waiter	   *waiter = &waiters->waiters[i];

@@ -572,7 +572,7 @@ pinpoint_wakeup_take(PinpointWakeup *wakeups, int max)
 	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
 	int			n = -1;
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (list->first >= 0)
 		n = take(wakeups, max);
 	LWLockRelease(PinpointOrderLock);
@@ -730,7 +730,7 @@ pinpoint_wakeup_remind(void)
 
 	reminders = palloc_array(PinpointWakeup, MaxBackends);
 
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	PinpointSlotArray->last_reminders = now;
 	for (int i = 0; i < MaxBackends; i++)
 	{

@@ -96,7 +96,7 @@ held(LWLock *lock)
 }
 
 bool
-LWLockAcquire(LWLock *lock, LWLockMode mode)
+pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
 {
 	if (*held(lock) || (lock != PinpointOrderLock && order_lock_held))
 		FAIL("lock taken twice, or in the wrong order");
@@ -107,7 +107,27 @@ LWLockAcquire(LWLock *lock, LWLockMode mode)
 bool
 LWLockConditionalAcquire(LWLock *lock, LWLockMode mode)
 {
-	return LWLockAcquire(lock, mode);
+	return pinpoint_lock_acquire(lock, mode);
+}
+
+PinpointLockRank
+pinpoint_highest_lock(void)
+{
+	if (order_lock_held)
+		return PINPOINT_RANK_ORDER;
+	return storage_lock_held ? PINPOINT_RANK_STORAGE : PINPOINT_RANK_NONE;
+}
+
+bool
+LWLockHeldByMe(LWLock *lock)
+{
+	return *held(lock);
+}
+
+bool
+LWLockHeldByMeInMode(LWLock *lock, LWLockMode mode)
+{
+	return *held(lock);
 }
 
 void
@@ -516,7 +536,7 @@ withdraw(void)
 		return;
 	batch = alive[i].batch;
 	forget(i);
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_withdraw(batch);
 	LWLockRelease(PinpointOrderLock);
 }
@@ -532,7 +552,7 @@ publish(void)
 	if (i < 0)
 		return;
 	m = alive[i];
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	m.batch->sequence = pinpoint_message_log_next_sequence();
 	pinpoint_message_log_append(m.batch);
 	m.epoch = m.batch->epoch;
@@ -562,7 +582,7 @@ pin(void)
 
 	if (i < 0)
 		return;
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_pin(alive[i].epoch);
 	LWLockRelease(PinpointOrderLock);
 	alive[i].pins++;
@@ -576,7 +596,7 @@ unpin(int i)
 		return;
 	for (int j = 0; j < nalive && alive[j].state == PUBLISHED; j++)
 		ASAN_POISON_MEMORY_REGION(alive[j].batch, alive[j].size);
-	LWLockAcquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (pinpoint_message_log_unpin(alive[i].epoch))
 		pinpoint_message_log_trim();
 	for (int j = 0; j < nalive && alive[j].state == PUBLISHED; j++)

@@ -16,6 +16,9 @@
 
 #undef printf
 
+bool		IsUnderPostmaster = true;
+volatile uint32 InterruptHoldoffCount = 0;
+volatile uint32 CritSectionCount = 0;
 int			MyProcPid = 42;
 Oid			MyDatabaseId = 5;
 MemoryContext CurrentMemoryContext = NULL;

@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * check.h
+ *		What a function requires of its caller, as assertions.
+ *
+ * A comment such as "the caller holds PinpointOrderLock" has one of these at the start of
+ * the function.  Without assertions, they compile to nothing.
+ *
+ * While shared memory is initialized, there is one process and it holds no lock.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_CHECK_H
+#define PINPOINT_CHECK_H
+
+#include "miscadmin.h"
+
+#include "base/locks.h"
+
+/* The caller holds the lock in any mode; in exclusive mode; does not hold it. */
+#define AssertHeld(lock) \
+	Assert(!IsUnderPostmaster || LWLockHeldByMe(lock))
+#define AssertHeldExclusive(lock) \
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode((lock), LW_EXCLUSIVE))
+#define AssertNotHeld(lock) \
+	Assert(!LWLockHeldByMe(lock))
+
+/* The caller holds no lock of pg_pinpoint; none of this rank or a higher one. */
+#define AssertNoLockHeld() \
+	Assert(pinpoint_highest_lock() == PINPOINT_RANK_NONE)
+#define AssertLocksBelow(rank) \
+	Assert(pinpoint_highest_lock() < (rank))
+
+/* The caller cannot be interrupted: neither by an error nor by a cancel request. */
+#define AssertInterruptsHeld() \
+	Assert(InterruptHoldoffCount > 0 || CritSectionCount > 0)
+
+#endif							/* PINPOINT_CHECK_H */
