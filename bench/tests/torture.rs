@@ -195,8 +195,8 @@ fn signals_that_are_dropped_are_caught() {
     assert!(stdout.contains("with seed 13"), "{stdout}");
 }
 
-/// It is out of order, and not a loss, though what overtook may have been all that
-/// was there at first.
+/// Mostly it is out of order, and not a loss, though what overtook may have been all that
+/// was there at first. A listener that executes UNLISTEN in between never gets the rest.
 #[test]
 fn publication_in_order_of_arrival_is_caught() {
     let torture = Torture::new();
@@ -225,7 +225,6 @@ fn publication_in_order_of_arrival_is_caught() {
         ] {
             assert!(stdout.contains(text), "{stdout}");
         }
-        assert!(!stdout.contains("did not arrive"), "{stdout}");
         let mut lines = stdout.lines();
         let line = lines.find(|line| line.starts_with("Difference"));
         line.unwrap().to_owned()
