@@ -34,7 +34,7 @@
 #define NOBODY			255
 #define BIT(x)			(1 << (x))
 
-/* WAL positions: a record that ends at w is 2w; "directly after" it is 2w + 1. */
+/* LSNs: a record that ends at w is 2w; "directly after" it is 2w + 1. */
 byte wal = 0;
 #define BEHIND_LAST		(2 * wal + 1)
 
@@ -122,8 +122,8 @@ inline publish_some()
 	first = 0; in_order = 0; sees_rows = 0; none_invented = 0
 }
 
-/* publish_all(), after its first line. */
-inline publish_all()
+/* publish_rest() */
+inline publish_rest()
 {
 	do
 	:: atomic {
@@ -238,13 +238,13 @@ active [N] proctype session()
 #endif
 		}
 	fi;
-	/* pinpoint_wakeup_release_and_send() in wakeup/wakeup.c, and publish_all() */
+	/* pinpoint_publication_end() in wakeup/publication.c, and publish_rest() */
 	if
 	:: tell ->
 #ifndef LATCH_NOT_SET
 		atomic { latch = true; printf("%d sets the latch\n", me) }
 #endif
-	:: !tell && publisher == me -> publish_all()
+	:: !tell && publisher == me -> publish_rest()
 	:: else
 	fi;
 	atomic {
@@ -261,7 +261,7 @@ active proctype waker()
 
 start:
 	atomic { lives < LIVES -> lives++; waker_sleeps = false; latch = false; printf("waker starts\n") }
-	atomic { waker_set = true; printf("waker is set\n") }	/* pinpoint_wakeup_set_waker() */
+	atomic { waker_set = true; printf("waker is set\n") }	/* pinpoint_waker_set() */
 	do
 	:: break								/* ShutdownRequestPending */
 	:: ready != 0 ->						/* pinpoint_commit_order_continue() */
@@ -309,7 +309,7 @@ sleep:
 	atomic { waker_set = false; printf("waker is removed\n") }
 #endif
 	if										/* pinpoint_commit_order_at_exit() */
-	:: publisher == WAKER -> publish_all()
+	:: publisher == WAKER -> publish_rest()
 	:: else
 	fi;
 	atomic { waker_sleeps = true; latch = false }

@@ -59,7 +59,7 @@
 #define READING_AGAIN	4
 #define NOBODY			3
 
-/* PinpointSlot; positions are numbers of batches, 0 if there is none. */
+/* PinpointSlot; references are numbers of batches, 0 if there is none. */
 byte state[3], unread[3], again[3], reassigned[3];
 bool reassigned_again[3];
 byte registered = 7, in_map = 7;	/* sessions, as bits */
@@ -83,18 +83,18 @@ byte got_plain = 0, got_group = 0, may_repeat = 0;	/* batches, as bits */
 #define PIN(i, b)		((unread[i] && unread[i] <= (b)) || (reassigned[i] && reassigned[i] <= (b)))
 #define KEPT(b)			(PIN(0, b) || PIN(1, b) || PIN(2, b))
 
-/* pinpoint_wakeup_note() */
+/* become_signalled() in wakeup/slots.c */
 inline note(i)
 {
 	if
 	:: state[i] == IDLE -> noted = noted | BIT(i)
 	:: state[i] == RESTING
-	:: state[i] == RESTING && !(timer & BIT(i)) -> noted = noted | BIT(i)	/* is_resting() */
+	:: state[i] == RESTING && !(timer & BIT(i)) -> noted = noted | BIT(i)	/* will_check() */
 	fi;
 	state[i] = SIGNALLED
 }
 
-/* pinpoint_wakeup_collect(), for one slot */
+/* pinpoint_slot_publish() */
 inline collect(i, b)
 {
 	if
@@ -117,8 +117,8 @@ inline collect(i, b)
 	fi
 }
 
-/* let_read() in wakeup/reassignment.c */
-inline let_read(i, b)
+/* pinpoint_slot_reassign() */
+inline reassign_to_slot(i, b)
 {
 	if
 	:: reassigned[i] == 0 || b < reassigned[i] -> reassigned[i] = b
@@ -144,7 +144,7 @@ inline share_out()
 	fi
 }
 
-/* pinpoint_wakeup_signal(), and SetLatch(), after the lock is released */
+/* pinpoint_signal(), and SetLatch(), after the lock is released */
 inline send()
 {
 	if
@@ -344,7 +344,7 @@ next:	skip
 			:: receiver[b] == me && !(has_it & BIT(b)) && ((is_reassigned & BIT(b)) || (first && b >= first)) ->
 				receiver[b] = other; is_reassigned = is_reassigned | BIT(b);
 				printf("batch %d is reassigned to %d\n", b, other);
-				let_read(other, b);
+				reassign_to_slot(other, b);
 				share_out()
 			:: else
 			fi;
@@ -412,7 +412,7 @@ active proctype waker()
 #endif
 				receiver[b] = OTHER; is_reassigned = is_reassigned | BIT(b);
 				printf("the waker reassigns batch %d\n", b);
-				let_read(OTHER, b);
+				reassign_to_slot(OTHER, b);
 				share_out()
 			:: else
 			fi;

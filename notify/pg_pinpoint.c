@@ -8,7 +8,7 @@
  *	deferred triggers			the last user code that can LISTEN or NOTIFY
  *	XACT_EVENT_PRE_COMMIT		all steps that can fail
  *	commit record, flush, synchronous replication, visible to others
- *	XACT_EVENT_COMMIT			stamp: the position in the commit order is known
+ *	XACT_EVENT_COMMIT			stamp: the end of the commit record is known
  *	locks released
  *	RESOURCE_RELEASE_AFTER_LOCKS	the batch is published, then LISTENs and
  *								UNLISTENs take effect
@@ -64,6 +64,7 @@
 #include "standby/replay_blockers.h"
 #include "waker.h"
 #include "wakeup/channel_map.h"
+#include "wakeup/publication.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
 #include "wakeup/waiters.h"
@@ -205,6 +206,7 @@ startup_shmem(void)
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
 	pinpoint_waiters_shmem_init();
+	pinpoint_publication_init();
 	pinpoint_wakeup_init();
 	pinpoint_eviction_init();
 	pinpoint_replay_allocate();
@@ -247,7 +249,7 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
-			if (pinpoint_replacement_created())
+			if (pinpoint_creates_extension())
 				pinpoint_wal_messages_write_floor();
 			notify_changes();
 			tell_what_is_left_out();
@@ -280,7 +282,6 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_listening_abort(pinpoint_pending_actions());
 			pinpoint_delivery_at_abort();
 			pinpoint_prepared_at_abort();
-			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
 
@@ -301,7 +302,6 @@ at_transaction_event(XactEvent event, void *arg)
 			break;
 
 		case XACT_EVENT_PREPARE:
-			pinpoint_replacement_not_created();
 			end_transaction();
 			break;
 
@@ -447,6 +447,7 @@ end_transaction(void)
 {
 	pinpoint_pending_reset();
 	pinpoint_changes_end_transaction();
+	pinpoint_creates_no_extension();
 	pinpoint_sharing_set_chains(false);
 	pinpoint_transaction_enter(PINPOINT_RUNNING);
 	if (traces)

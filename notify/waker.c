@@ -4,7 +4,7 @@
  *		The background worker that signals listeners.
  *
  * A sender that must signal more than a few sessions adds the others to a list, and
- * this process signals them; see wakeup.c.  It also publishes the batches that senders
+ * this process signals them; see publication.c.  It also publishes the batches that senders
  * leave to it when a slow commit has held back many; see commit_order.c.  It starts as
  * soon as sessions can connect, also during recovery.  If it ends, it is restarted
  * after a second.  Nothing depends on it: without a waker, senders signal all
@@ -52,6 +52,7 @@
 #include "queue/message_log.h"
 #include "standby/replay_blockers.h"
 #include "waker.h"
+#include "wakeup/publication.h"
 #include "wakeup/waiters.h"
 #include "wakeup/reassignment.h"
 #include "wakeup/wakeup.h"
@@ -146,7 +147,7 @@ pinpoint_waker_main(Datum arg)
 
 	before_shmem_exit(at_exit, (Datum) 0);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	pinpoint_wakeup_set_waker(MyLatch);
+	pinpoint_waker_set(MyLatch);
 	LWLockRelease(PinpointOrderLock);
 
 	while (!ShutdownRequestPending)
@@ -210,10 +211,10 @@ static int
 signal_listed(void)
 {
 	PinpointWakeup wakeups[SIGNALS_PER_ROUND];
-	int			n = pinpoint_wakeup_take(wakeups, SIGNALS_PER_ROUND);
+	int			n = pinpoint_waker_take(wakeups, SIGNALS_PER_ROUND);
 
 	if (n > 0)
-		pinpoint_wakeup_signal(wakeups, n);
+		pinpoint_signal(wakeups, n);
 	return n;
 }
 

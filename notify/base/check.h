@@ -37,4 +37,17 @@
 #define AssertInterruptsHeld() \
 	Assert(InterruptHoldoffCount > 0 || CritSectionCount > 0)
 
+/*
+ * Between these two, nothing may fail and nothing may be allocated, for instance because
+ * the commit record is written.  With assertions, this is a critical section: an error
+ * ends the server, and an allocation fails an assertion.  Without, they do nothing.
+ */
+#ifdef USE_ASSERT_CHECKING
+#define PINPOINT_BEGIN_CANNOT_FAIL()	START_CRIT_SECTION()
+#define PINPOINT_END_CANNOT_FAIL()		END_CRIT_SECTION()
+#else
+#define PINPOINT_BEGIN_CANNOT_FAIL()	((void) 0)
+#define PINPOINT_END_CANNOT_FAIL()		((void) 0)
+#endif
+
 #endif							/* PINPOINT_CHECK_H */

@@ -143,13 +143,13 @@ pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
 
 static struct
 {
-	const char *place;
+	const char *step;
 	double		seconds;
 }			holds[MAX_HOLDS];
 static int	nholds = 0;
 
-/* The hold that has begun; NULL if none, or one that is not measured. */
-static const char *current_place = NULL;
+/* The hold that has begun; NULL if none. */
+static const char *current_step = NULL;
 static instr_time held_since;
 
 static void
@@ -163,15 +163,15 @@ write_holds(int code, Datum arg)
 	if (file == NULL)
 		return;
 	for (int i = 0; i < nholds; i++)
-		fprintf(file, "%s %.0f\n", holds[i].place, holds[i].seconds * 1e9);
+		fprintf(file, "%s %.0f\n", holds[i].step, holds[i].seconds * 1e9);
 	fclose(file);
 }
 
 /*
- * place: "announce", which comes first in a session, or "publish".
+ * step: "announce", which comes first in a session, or "publish".
  */
 void
-pinpoint_order_lock_acquire(const char *place)
+pinpoint_order_lock_acquire(const char *step)
 {
 	static bool registered = false;
 
@@ -180,27 +180,24 @@ pinpoint_order_lock_acquire(const char *place)
 	registered = true;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	current_place = place;
+	current_step = step;
 	INSTR_TIME_SET_CURRENT(held_since);
 }
 
-/*
- * The lock may have been acquired elsewhere, too: then nothing is recorded.
- */
 void
 pinpoint_order_lock_release(void)
 {
-	const char *place = current_place;
+	const char *step = current_step;
 	instr_time	held;
 
 	INSTR_TIME_SET_CURRENT(held);
-	current_place = NULL;
+	current_step = NULL;
 	LWLockRelease(PinpointOrderLock);
 
-	if (place == NULL || nholds == MAX_HOLDS)
+	if (nholds == MAX_HOLDS)
 		return;
 	INSTR_TIME_SUBTRACT(held, held_since);
-	holds[nholds].place = place;
+	holds[nholds].step = step;
 	holds[nholds].seconds = INSTR_TIME_GET_DOUBLE(held);
 	nholds++;
 }

@@ -45,7 +45,7 @@ extern void pinpoint_locks_init(void);
 extern bool pinpoint_order_lock_has_waiters(void);
 
 /*
- * The place of a lock in the order above.  A partition lock of the channel map has the
+ * The rank of a lock in the order above.  A partition lock of the channel map has the
  * rank of all of them: no process holds two.
  */
 typedef enum PinpointLockRank
@@ -77,16 +77,17 @@ pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
 #endif
 
 /*
- * PinpointOrderLock in exclusive mode, at the places that each transaction that
- * notifies goes through.  With -DPINPOINT_TIME_ORDER_LOCK, the time for which it is held
- * there is measured; see locks.c.
+ * PinpointOrderLock in exclusive mode, in the two steps of each transaction that
+ * notifies: its announcement, and its publication (see publication.c).  With
+ * -DPINPOINT_TIME_ORDER_LOCK, the time for which it is held there is measured; see
+ * locks.c.
  */
 #ifdef PINPOINT_TIME_ORDER_LOCK
-extern void pinpoint_order_lock_acquire(const char *place);
+extern void pinpoint_order_lock_acquire(const char *step);
 extern void pinpoint_order_lock_release(void);
 #else
 static inline void
-pinpoint_order_lock_acquire(const char *place)
+pinpoint_order_lock_acquire(const char *step)
 {
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 }

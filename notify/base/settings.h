@@ -23,6 +23,10 @@ typedef enum PinpointFault
 	PINPOINT_FAULT_COUNT_LATE	/* count transactions at their publication */
 } PinpointFault;
 
+/* Is a fault introduced?  NAME is without its prefix: PINPOINT_FAULT(ARRIVAL_ORDER). */
+#define PINPOINT_FAULT(NAME) \
+	unlikely(pinpoint_fault == PINPOINT_FAULT_##NAME)
+
 /* Maximum of pinpoint.share_limit. */
 #define PINPOINT_MAX_SHARE_LIMIT	64
 

@@ -28,6 +28,7 @@
  */
 #include "postgres.h"
 
+#include "base/check.h"
 #include "base/transaction.h"
 
 PinpointTransaction PinpointMyTransaction = {.phase = PINPOINT_RUNNING};
@@ -38,16 +39,25 @@ PinpointTransaction PinpointMyTransaction = {.phase = PINPOINT_RUNNING};
 void
 pinpoint_transaction_enter(PinpointPhase phase)
 {
+	AssertNoLockHeld();
 	Assert(phase == PINPOINT_RUNNING ||
 		   phase == PinpointMyTransaction.phase + 1 ||
 		   (phase == PINPOINT_COMMITTED &&
 			PinpointMyTransaction.phase == PINPOINT_SEALED));
 
+	/* Only a batch can be withdrawn, announced and published. */
+	Assert(PinpointMyTransaction.batch != NULL ||
+		   (phase != PINPOINT_RESERVED && phase != PINPOINT_ANNOUNCED));
+
+	/* The commit record is written. */
+	if (phase == PINPOINT_COMMITTED)
+		AssertInterruptsHeld();
+
 	PinpointMyTransaction.phase = phase;
 	if (phase == PINPOINT_RUNNING)
 	{
 		Assert(PinpointMyTransaction.batch == NULL);
-		PinpointMyTransaction.entered_channels = false;
-		PinpointMyTransaction.uses_own_queue = false;
+		PinpointMyTransaction.prepared_listening = false;
+		PinpointMyTransaction.sent_to_own_queue = false;
 	}
 }

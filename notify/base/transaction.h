@@ -29,20 +29,14 @@ typedef struct PinpointTransaction
 	struct PinpointBatch *batch;	/* RESERVED to COMMITTED, until it becomes
 									 * ready or is withdrawn; NULL if there is
 									 * none */
-	XLogRecPtr	stamp;			/* COMMITTED, with a batch: its position in the
-								 * commit order */
-	bool		entered_channels;	/* SEALED to COMMITTED: it may have
-									 * channels in the channel map */
-	bool		uses_own_queue; /* it has passed a notification to PostgreSQL,
-								 * possibly in a subtransaction that was
-								 * rolled back */
-
-	/* The next transactions use these; see listening.c. */
-	bool		changed_channels;	/* LISTENs or UNLISTENs have taken effect;
-									 * reset before the next commit, or at an
-									 * abort */
-	bool		channels_in_doubt;	/* the channels may differ from
-									 * PostgreSQL's own list */
+	XLogRecPtr	stamp;			/* COMMITTED, with a batch: its stamp; see
+								 * commit_order.c */
+	bool		prepared_listening; /* SEALED to COMMITTED: the prepare step
+									 * of listening.c was begun, so an abort
+									 * must undo it */
+	bool		sent_to_own_queue;	/* it has passed a notification to
+									 * PostgreSQL, possibly in a
+									 * subtransaction that was rolled back */
 } PinpointTransaction;
 
 extern PinpointTransaction PinpointMyTransaction;

@@ -13,14 +13,13 @@
  *	prepare		before commit: reserve space for the batch, and write it.  After
  *				this step, no step can fail for lack of space.
  *	announce	before commit, as late as possible, under PinpointOrderLock:
- *				append the batch to the in-flight list, with the current WAL
- *				insert position as its lower bound.  The commit record will be
- *				inserted after that position.  Bounds are read under the lock
- *				and positions only grow, so the list is ordered by bound.
- *	stamp		after the commit record is written: its end position is the
- *				position of the batch in the commit order.  A transaction without
- *				XID writes no commit record; its position is directly after the
- *				record that was inserted last.
+ *				append the batch to the in-flight list, with the LSN of the end of
+ *				the WAL as its lower bound.  The commit record will be inserted
+ *				after that.  Bounds are read under the lock and the WAL only grows,
+ *				so the list is ordered by bound.
+ *	stamp		after the commit record is written: the LSN of its end is the stamp
+ *				of the batch.  A transaction without XID writes no commit record;
+ *				its stamp is directly after the record that was inserted last.
  *	publish		after the locks of the transaction are released: move the batch
  *				from the in-flight list to the ready heap, which is ordered by
  *				stamp.  Then publish every batch of the heap whose stamp is not
@@ -28,14 +27,19 @@
  *	withdraw	if the transaction aborts instead: remove the batch from the
  *				in-flight list, and publish the batches that waited for it.
  *
- * Why no batch is published too early.  Let R be ready with stamp r, and X a
- * transaction whose commit record ends at x < r.  X inserted its record before R did,
- * because WAL positions are assigned in the order of insertion, and X was announced
- * before that.  So when R is moved to the ready heap, one of three cases applies: X is
- * in flight, with a bound below x and hence below r, and R is held back; or X is in
- * the ready heap before R; or X is published.
+ * Why no batch is published too early.  Let R be a batch with stamp r, and X a
+ * transaction whose commit record ends at x < r.
  *
- * Positions are multiples of 8, so "directly after" is one byte further: after every
+ *	1. X is announced before its commit record is inserted, with a bound below x.
+ *	2. X inserted its record before R did, because records get their LSNs in the order
+ *	   of insertion.  So X was announced before R has its stamp.
+ *	3. So when R is moved to the ready heap, one of three cases applies: X is in flight,
+ *	   with a bound below x and hence below r; or X is in the ready heap, before R; or X
+ *	   is published.
+ *	4. Only the first batch of the heap is published, and only if its stamp is not above
+ *	   any bound in the in-flight list.  So R is published after X.
+ *
+ * LSNs are multiples of 8, so "directly after" is one byte further: after every
  * record that ends there, and before all others.  A commit that is being announced
  * cannot get a lower stamp than that, so bounds are one byte further, too.  Two equal
  * stamps belong to two concurrent transactions without a commit record.  These are
@@ -47,36 +51,36 @@
  *
  * Why no session works for others.  One slow commit can hold back a million batches,
  * and all of them can be published when it ends.  A session publishes only as many as
- * the limit of work of one hold of the lock allows (see wakeup.c), and leaves the rest
- * to the waker.  Why the rest is published:
+ * the limit of work of one hold of the lock allows (see publication.c), and leaves the
+ * rest to the waker.  Why the rest is published:
  *
- *	1. A batch can be published from the moment at which it is in the heap and no
+ *	5. A batch can be published from the moment at which it is in the heap and no
  *	   commit in flight can come before it.  Only three steps cause this: a batch is
  *	   inserted into the heap; a commit leaves the in-flight list; the first batch is
  *	   removed from the heap.  All are done under the lock, in publish_ready(),
- *	   publish_all() and pinpoint_commit_order_continue(), or directly before these.
- *	2. These functions release the lock in one of four cases: no batch can be
+ *	   publish_rest() and pinpoint_commit_order_continue(), or directly before these.
+ *	6. These functions release the lock in one of four cases: no batch can be
  *	   published; or another process is the publisher; or there is a waker, and its
  *	   latch is set after the release; or this process is the publisher, or the waker
  *	   in its loop, and takes the lock again.
- *	3. The publisher (CommitOrder.publisher) does not stop before it has found, under
+ *	7. The publisher (CommitOrder.publisher) does not stop before it has found, under
  *	   the lock, that no batch can be published.  It resets the field under the same
  *	   hold.  So a session that sees a publisher can leave: the publisher takes the
  *	   lock once more, and finds the batch.
- *	4. A session becomes the publisher only if there is no waker, and if its own commit
- *	   has held back the rest: from 2 follows that nothing could be published before
+ *	8. A session becomes the publisher only if there is no waker, and if its own commit
+ *	   has held back the rest: from 6 follows that nothing could be published before
  *	   this hold, and its own batch alone is no rest.
- *	5. The waker does not sleep while a batch can be published.  If its latch is set
+ *	9. The waker does not sleep while a batch can be published.  If its latch is set
  *	   after it has found none, WaitLatch() returns at once.
- *	6. The waker ends: it becomes the publisher and is removed as the waker in one hold.
+ *	10. The waker ends: it becomes the publisher and is removed as the waker in one hold.
  *	   A session that has set its latch before this did so under an earlier hold, and
  *	   the waker as publisher finds the batch.  The next waker starts later.
- *	7. The publisher ends by an error, which no function in its loop should raise: its
+ *	11. The publisher ends by an error, which no function in its loop should raise: its
  *	   exit callback continues.  The session that holds others back may end in the
- *	   same way: the callback publishes or withdraws its batch, and then 2 applies.
+ *	   same way: the callback publishes or withdraws its batch, and then 6 applies.
  *	   If a process is killed (SIGKILL), or ends in an immediate shutdown, PostgreSQL
  *	   creates the shared memory again, and the heap is empty.
- *	8. During recovery no transaction commits, and the heap is empty.  After its end,
+ *	12. During recovery no transaction commits, and the heap is empty.  After its end,
  *	   all of the above applies.
  *
  * From these steps it follows that no batch stays in the heap while it can be
@@ -108,7 +112,7 @@
  * or removing it takes a number of steps in proportion to the logarithm of the heap's
  * size.  A look-up of the listeners of a batch covers at most
  * PINPOINT_CHANNELS_LOOKED_UP channels.  One hold of the lock publishes one batch, and
- * further batches up to a limit of work: see pinpoint_wakeup_worked_enough().
+ * further batches up to a limit of work: see publication.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -123,8 +127,8 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/counters.h"
-#include "base/locks.h"
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/commit_order.h"
@@ -133,6 +137,7 @@
 #include "commit/wal_messages.h"
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
+#include "wakeup/publication.h"
 #include "wakeup/wakeup.h"
 
 /*
@@ -151,7 +156,8 @@ typedef struct CommitOrder
 								 * empty */
 	uint64		nin_flight;		/* number of batches in each of the two */
 	uint64		nready;
-	uint64		turn;			/* number of batches that ever became ready */
+	uint64		turn;			/* number of batches that ever became ready;
+								 * the turn of the last one */
 
 	/*
 	 * Valid while nready is not 0: all batches that are counted up to this
@@ -179,17 +185,21 @@ static CommitOrder *commit_order = NULL;
 
 static XLogRecPtr behind_last_record(void);
 static int	oldest_sender(void);
+static void enter_in_flight(PinpointBatch *batch);
 static void leave_in_flight(PinpointBatch *batch);
-static void insert_ready(PinpointBatch *batch);
-static void remove_first_ready(void);
-static bool may_publish(PinpointBatch *batch);
+static void enter_ready(PinpointBatch *batch, XLogRecPtr stamp);
+static PinpointBatch *remove_first_ready(void);
+static bool none_in_flight_before(XLogRecPtr stamp);
+static bool can_publish(void);
 static void begin_round(void);
-static void publish(PinpointBatch *batch);
-static void append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound);
-static void publish_ready(void);
-static bool publish_some(void);
-static void publish_all(void);
-static void count_held_back(PinpointBatch *batch);
+static void publish(PinpointPublication *publication, PinpointBatch *batch);
+static void append_or_discard(PinpointPublication *publication,
+							  PinpointBatch *batch, uint64 sequence,
+							  int nfound);
+static bool publish_ready(PinpointPublication *publication);
+static bool publish_some(PinpointPublication *publication);
+static void publish_rest(void);
+static void count_held_back(PinpointBatch *batch, TimestampTz since);
 
 Size
 pinpoint_commit_order_shmem_size(void)
@@ -213,7 +223,7 @@ pinpoint_commit_order_shmem_init(void)
 }
 
 /*
- * The first position in the commit order after all commit records so far.
+ * The lowest stamp after all commit records so far.
  */
 static XLogRecPtr
 behind_last_record(void)
@@ -234,6 +244,10 @@ pinpoint_commit_order_prepare(List *notifications)
 	PinpointBatchLayout *layout;
 	PinpointBatch *batch;
 	int			error;
+
+	AssertNoLockHeld();
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED &&
+		   PinpointMyTransaction.batch == NULL);
 
 	layout = pinpoint_batch_layout(notifications);
 	pinpoint_wakeup_find_early(layout);
@@ -262,13 +276,15 @@ pinpoint_commit_order_announce(void)
 {
 	PinpointBatch *batch = PinpointMyTransaction.batch;
 
+	AssertNoLockHeld();
+	Assert(PinpointMyTransaction.phase == PINPOINT_RESERVED && batch != NULL);
+
 	if (pinpoint_replicate_notifications && XLogIsNeeded())
 		pinpoint_wal_messages_write(batch);
 
 	pinpoint_order_lock_acquire("announce");
-	batch->order = behind_last_record();
-	dlist_push_tail(&commit_order->in_flight, &batch->in_flight);
-	commit_order->nin_flight++;
+	enter_in_flight(batch);		/* step 1 */
+	pinpoint_commit_order_check();
 	pinpoint_order_lock_release();
 	pinpoint_transaction_enter(PINPOINT_ANNOUNCED);
 }
@@ -282,17 +298,18 @@ oldest_sender(void)
 {
 	int			pid = 0;
 
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	if (!dlist_is_empty(&commit_order->in_flight))
-		pid = dlist_head_element(PinpointBatch, in_flight,
+		pid = dlist_head_element(PinpointBatch, of.in_flight.link,
 								 &commit_order->in_flight)->sender_pid;
 	LWLockRelease(PinpointOrderLock);
 	return pid;
 }
 
 /*
- * Store the position of this transaction in the commit order.  Called after
- * its commit record is written.
+ * Store the stamp of this transaction.  Called after its commit record is
+ * written.  Does not fail.
  *
  * Without an XID there is no commit record, and XactLastCommitEnd belongs to
  * an earlier transaction.
@@ -300,8 +317,13 @@ oldest_sender(void)
 void
 pinpoint_commit_order_stamp(void)
 {
+	Assert(PinpointMyTransaction.phase == PINPOINT_COMMITTED);
+	AssertInterruptsHeld();
+
 	if (PinpointMyTransaction.batch == NULL)
 		return;
+
+	/* step 2 */
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		PinpointMyTransaction.stamp = XactLastCommitEnd;
 	else
@@ -317,23 +339,27 @@ void
 pinpoint_commit_order_publish(void)
 {
 	PinpointBatch *batch = PinpointMyTransaction.batch;
+	PinpointPublication publication;
+	bool		rest;
 
 	Assert(PinpointMyTransaction.phase == PINPOINT_COMMITTED);
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
 	if (batch == NULL)
 		return;
 	PinpointMyTransaction.batch = NULL;
 
-	pinpoint_order_lock_acquire("publish");
+	PINPOINT_BEGIN_CANNOT_FAIL();
+	pinpoint_publication_begin(&publication);
 	leave_in_flight(batch);
-	batch->order = PinpointMyTransaction.stamp;
-	batch->held_back_since = may_publish(batch) ? 0 : GetCurrentTimestamp();
-	if (commit_order->nready == 0)
-		commit_order->published = pinpoint_positions_counter();
-	if (pinpoint_fault != PINPOINT_FAULT_COUNT_LATE)
-		pinpoint_positions_count();
-	insert_ready(batch);
-	publish_ready();
+	enter_ready(batch, PinpointMyTransaction.stamp);	/* step 3 */
+	rest = publish_ready(&publication);
+	pinpoint_commit_order_check();
+	pinpoint_publication_end(&publication);
+	if (rest)
+		publish_rest();
 	pinpoint_positions_wake();
+	PINPOINT_END_CANNOT_FAIL();
 }
 
 /*
@@ -345,14 +371,21 @@ pinpoint_commit_order_publish(void)
 void
 pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 {
-	pinpoint_positions_prepare(batch);
+	PinpointPublication publication;
 
-	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+	/* step 12 */
+	Assert(commit_order->nready == 0 && commit_order->nin_flight == 0);
+	AssertNoLockHeld();
+
+	PINPOINT_BEGIN_CANNOT_FAIL();
+	pinpoint_positions_prepare(batch);
+	pinpoint_publication_begin(&publication);
 	pinpoint_positions_count();
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
-	publish(batch);
-	pinpoint_wakeup_release_and_send();
+	publish(&publication, batch);
+	pinpoint_publication_end(&publication);
 	pinpoint_positions_wake();
+	PINPOINT_END_CANNOT_FAIL();
 }
 
 /*
@@ -362,21 +395,33 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 uint64
 pinpoint_commit_order_published(void)
 {
+	AssertHeld(PinpointOrderLock);
+	Assert(commit_order->nready == 0 ||
+		   commit_order->published <= pinpoint_positions_counter());
+
 	return commit_order->nready == 0 ?
 		pinpoint_positions_counter() : commit_order->published;
 }
 
 /*
- * Publish a heartbeat, which has no transaction.  The caller holds
- * PinpointOrderLock exclusively.  This function releases it.
+ * Publish a heartbeat, which has no transaction.  Does not fail.
  */
 void
 pinpoint_commit_order_publish_heartbeat(PinpointBatch *batch)
 {
-	uint64		sequence = pinpoint_message_log_next_sequence();
+	PinpointPublication publication;
+	uint64		sequence;
 
-	append_and_collect(batch, sequence, pinpoint_wakeup_find(batch, sequence));
-	pinpoint_wakeup_release_and_send();
+	AssertNoLockHeld();
+	Assert(batch->state == PINPOINT_BATCH_RESERVED);
+
+	PINPOINT_BEGIN_CANNOT_FAIL();
+	pinpoint_publication_begin(&publication);
+	sequence = pinpoint_message_log_next_sequence();
+	append_or_discard(&publication, batch, sequence,
+					  pinpoint_wakeup_find(&publication, batch, sequence));
+	pinpoint_publication_end(&publication);
+	PINPOINT_END_CANNOT_FAIL();
 }
 
 /*
@@ -388,46 +433,104 @@ void
 pinpoint_commit_order_withdraw(void)
 {
 	PinpointBatch *batch = PinpointMyTransaction.batch;
+	PinpointPublication publication;
+	bool		rest;
 
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
 	if (batch == NULL)
 		return;
 	PinpointMyTransaction.batch = NULL;
 
-	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+	PINPOINT_BEGIN_CANNOT_FAIL();
+	pinpoint_publication_begin(&publication);
 	if (PinpointMyTransaction.phase >= PINPOINT_ANNOUNCED)
 		leave_in_flight(batch);
+	else
+		Assert(batch->state == PINPOINT_BATCH_RESERVED);
 	pinpoint_message_log_withdraw(batch);
-	publish_ready();
+	rest = publish_ready(&publication);
+	pinpoint_commit_order_check();
+	pinpoint_publication_end(&publication);
+	if (rest)
+		publish_rest();
+	PINPOINT_END_CANNOT_FAIL();
+}
+
+/*
+ * Append a batch to the in-flight list.  The caller holds PinpointOrderLock
+ * exclusively, as do those of the next functions.
+ */
+static void
+enter_in_flight(PinpointBatch *batch)
+{
+	PinpointBatchInFlight *in_flight = pinpoint_batch_become_in_flight(batch);
+
+	AssertHeldExclusive(PinpointOrderLock);
+
+	in_flight->bound = behind_last_record();
+	dlist_push_tail(&commit_order->in_flight, &in_flight->link);
+	commit_order->nin_flight++;
 }
 
 static void
 leave_in_flight(PinpointBatch *batch)
 {
-	dlist_delete(&batch->in_flight);
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(commit_order->nin_flight > 0);
+
+	dlist_delete(&pinpoint_batch_in_flight(batch)->link);
 	commit_order->nin_flight--;
 }
 
+/*
+ * Insert a batch that has left the in-flight list into the ready heap, and
+ * count it for its channels.
+ */
 static void
-insert_ready(PinpointBatch *batch)
+enter_ready(PinpointBatch *batch, XLogRecPtr stamp)
 {
-	batch->turn = ++commit_order->turn;
+	PinpointBatchReady *ready = pinpoint_batch_become_ready(batch);
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(stamp != InvalidXLogRecPtr);
+
+	ready->stamp = stamp;
+	ready->turn = ++commit_order->turn;
+	ready->held_back_since =
+		none_in_flight_before(stamp) ? 0 : GetCurrentTimestamp();
+	if (commit_order->nready == 0)
+		commit_order->published = pinpoint_positions_counter();
+	if (!PINPOINT_FAULT(COUNT_LATE))
+		pinpoint_positions_count();
+
 	commit_order->ready = pinpoint_ready_heap_insert(commit_order->ready, batch);
 	commit_order->nready++;
 }
 
-static void
+/*
+ * Remove the first batch from the ready heap.  The caller publishes it before
+ * it releases the lock.
+ */
+static PinpointBatch *
 remove_first_ready(void)
 {
 	PinpointBatch *first = commit_order->ready;
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(commit_order->nready > 0);
+
 	commit_order->ready = pinpoint_ready_heap_remove_first(commit_order->ready);
 	commit_order->nready--;
 
-	/* The caller publishes it before it releases the lock. */
-	if (first->sequence <= commit_order->round_turn)
+	if (pinpoint_batch_ready(first)->turn <= commit_order->round_turn)
+	{
+		Assert(commit_order->nround > 0);
 		commit_order->nround--;
+	}
 	if (commit_order->nround == 0)
 		begin_round();
+	return first;
 }
 
 /*
@@ -436,6 +539,9 @@ remove_first_ready(void)
 static void
 begin_round(void)
 {
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(commit_order->nround == 0);
+
 	/*
 	 * The round may have begun long ago, when the heap was empty.  Then
 	 * "published" was set to a higher value since.
@@ -448,128 +554,159 @@ begin_round(void)
 }
 
 /*
- * Is it certain that no commit in flight comes before this batch?
+ * Is it certain that no commit in flight gets a lower stamp than this?
  */
 static bool
-may_publish(PinpointBatch *batch)
+none_in_flight_before(XLogRecPtr stamp)
 {
 	PinpointBatch *oldest;
 
-	if (pinpoint_fault == PINPOINT_FAULT_ARRIVAL_ORDER ||
+	AssertHeldExclusive(PinpointOrderLock);
+	if (PINPOINT_FAULT(ARRIVAL_ORDER) ||
 		dlist_is_empty(&commit_order->in_flight))
 		return true;
 
-	oldest = dlist_head_element(PinpointBatch, in_flight,
+	oldest = dlist_head_element(PinpointBatch, of.in_flight.link,
 								&commit_order->in_flight);
-	return batch->order <= oldest->order;
+	return stamp <= pinpoint_batch_in_flight(oldest)->bound;
 }
 
 /*
- * Publish a batch, and note the sessions to signal.  The caller holds
- * PinpointOrderLock exclusively.
+ * Can the first batch of the heap be published?  This is step 4.
+ */
+static bool
+can_publish(void)
+{
+	return commit_order->ready != NULL &&
+		none_in_flight_before(pinpoint_batch_ready(commit_order->ready)->stamp);
+}
+
+/*
+ * Publish a batch, and collect the sessions to signal.
  */
 static void
-publish(PinpointBatch *batch)
+publish(PinpointPublication *publication, PinpointBatch *batch)
 {
-	uint64		sequence = pinpoint_message_log_next_sequence();
-	int			nfound = pinpoint_wakeup_find(batch, sequence);
+	uint64		sequence;
+	int			nfound;
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_READY ||
+		   batch->state == PINPOINT_BATCH_RESERVED);
+
+	sequence = pinpoint_message_log_next_sequence();
+	nfound = pinpoint_wakeup_find(publication, batch, sequence);
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_TRANSACTIONS, 1);
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_NOTIFICATIONS,
 				   batch->nnotifications);
 
 	if (nfound == 0)
 		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
-	if (pinpoint_fault == PINPOINT_FAULT_COUNT_LATE)
+	if (PINPOINT_FAULT(COUNT_LATE))
 	{
 		pinpoint_positions_prepare(batch);
 		pinpoint_positions_count();
 	}
-	append_and_collect(batch, sequence, nfound);
+	append_or_discard(publication, batch, sequence, nfound);
 }
 
 /*
- * Add a batch to the end of the log, and notify its listeners.  Without a
- * listener, free its space.
+ * Add a batch to the end of the log, and make its listeners read it.  Without
+ * a listener, free its space.
  *
  * nfound: result of pinpoint_wakeup_find().
  */
 static void
-append_and_collect(PinpointBatch *batch, uint64 sequence, int nfound)
+append_or_discard(PinpointPublication *publication, PinpointBatch *batch,
+				  uint64 sequence, int nfound)
 {
+	PinpointBatchPublished *published;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(sequence == pinpoint_message_log_sequence());
+
 	if (nfound == 0)
-		pinpoint_message_log_withdraw(batch);
-	else
 	{
-		batch->sequence = sequence;
-		batch->published_at = GetCurrentTimestamp();
-		pinpoint_message_log_append(batch);
-		pinpoint_wakeup_collect(batch, nfound);
+		pinpoint_message_log_withdraw(batch);
+		return;
 	}
+	published = pinpoint_batch_become_published(batch);
+	published->sequence = sequence;
+	published->published_at = GetCurrentTimestamp();
+	pinpoint_message_log_append(batch);
+	pinpoint_wakeup_collect(publication, batch, nfound);
 }
 
 /*
- * Publish ready batches, up to the limit of work of one hold of the lock, and
- * signal the sessions that listen.  If more batches can be published, leave
- * them to another process, or publish them, too, if there is none.
- *
- * The caller holds PinpointOrderLock exclusively.  This function releases it.
+ * Publish ready batches, up to the limit of work of one hold of the lock.  If
+ * more batches can be published, leave them to another process.  If there is
+ * none, this process becomes the publisher and returns true: the caller then
+ * calls publish_rest() after the publication.
  */
-static void
-publish_ready(void)
+static bool
+publish_ready(PinpointPublication *publication)
 {
-	if (publish_some() && commit_order->publisher == 0 &&
-		!pinpoint_wakeup_leave_to_waker())
-		publish_all();
-	pinpoint_wakeup_release_and_send();
+	/* steps 5 and 6 */
+	if (!publish_some(publication) || commit_order->publisher != 0 ||
+		pinpoint_publication_leave_to_waker(publication))
+		return false;
+
+	commit_order->publisher = MyProcPid;	/* step 8 */
+	return true;
 }
 
 /*
  * Publish ready batches, up to the limit of work of one hold of the lock.
  * Returns whether more batches can be published.
- *
- * The caller holds PinpointOrderLock exclusively.
  */
 static bool
-publish_some(void)
+publish_some(PinpointPublication *publication)
 {
 	bool		any = false;
 
-	while (commit_order->ready != NULL && may_publish(commit_order->ready))
+	AssertHeldExclusive(PinpointOrderLock);
+	while (can_publish())		/* step 4 */
 	{
-		PinpointBatch *batch = commit_order->ready;
+		PinpointBatch *batch;
+		TimestampTz held_back_since;
 
-		if (any && pinpoint_wakeup_worked_enough())
+		if (any && pinpoint_publication_worked_enough(publication))
 			return true;
 		any = true;
 
-		remove_first_ready();
+		batch = remove_first_ready();
+		held_back_since = pinpoint_batch_ready(batch)->held_back_since;
 		if (batch->sender_pid != MyProcPid)
 			pinpoint_count(batch->dboid, PINPOINT_COUNT_BY_OTHERS, 1);
-		if (batch->held_back_since != 0)
-			count_held_back(batch);
-		publish(batch);
+		if (held_back_since != 0)
+			count_held_back(batch, held_back_since);
+		publish(publication, batch);
 	}
 	return false;
 }
 
 /*
- * Publish all ready batches that can be published, as the publisher: see step
- * 3 at the top of this file.
- *
- * The caller holds PinpointOrderLock exclusively.  The lock is released and
- * acquired again, and is held on return.
+ * Publish all ready batches that can be published, as the publisher.  Does not
+ * fail.
  */
 static void
-publish_all(void)
+publish_rest(void)
 {
-	commit_order->publisher = MyProcPid;
+	PinpointPublication publication;
+	bool		more;
+
+	/* Only this process resets its PID. */
+	Assert(commit_order->publisher == MyProcPid);
+	AssertNoLockHeld();
 	do
 	{
-		pinpoint_wakeup_release_and_send();
-		pinpoint_order_lock_acquire("publish");
-	} while (publish_some());
-	commit_order->publisher = 0;
+		pinpoint_publication_begin(&publication);
+		more = publish_some(&publication);
+		if (!more)
+			commit_order->publisher = 0;	/* step 7 */
+		pinpoint_commit_order_check();
+		pinpoint_publication_end(&publication);
+	} while (more);
 }
 
 /*
@@ -580,17 +717,26 @@ publish_all(void)
 bool
 pinpoint_commit_order_continue(void)
 {
+	PinpointPublication publication;
 	bool		more;
 	bool		others_wait;
 
-	/* The latch was set after the release of the lock, so this is current. */
+	AssertNoLockHeld();
+
+	/*
+	 * Step 9.  The latch was set after the release of the lock, so this is
+	 * current.
+	 */
 	if (*(PinpointBatch *volatile *) &commit_order->ready == NULL)
 		return false;
 
-	pinpoint_order_lock_acquire("publish");
-	more = commit_order->publisher == 0 && publish_some();
+	PINPOINT_BEGIN_CANNOT_FAIL();
+	pinpoint_publication_begin(&publication);
+	more = commit_order->publisher == 0 && publish_some(&publication);
 	others_wait = pinpoint_order_lock_has_waiters();
-	pinpoint_wakeup_release_and_send();
+	pinpoint_commit_order_check();
+	pinpoint_publication_end(&publication);
+	PINPOINT_END_CANNOT_FAIL();
 
 	/* A process that has been woken would often find the lock taken again. */
 	if (more && others_wait)
@@ -600,7 +746,8 @@ pinpoint_commit_order_continue(void)
 
 /*
  * The waker is about to end: become the publisher, unless there is one, and
- * remove the waker.  Then the caller calls pinpoint_commit_order_at_exit().
+ * remove the waker: step 10.  Then the caller calls
+ * pinpoint_commit_order_at_exit().
  *
  * Both are done in one hold of the lock.  In between, the publisher could
  * finish, and then another session could leave batches to this process, which
@@ -609,46 +756,47 @@ pinpoint_commit_order_continue(void)
 void
 pinpoint_commit_order_remove_waker(void)
 {
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (commit_order->publisher == 0)
 		commit_order->publisher = MyProcPid;
-	pinpoint_wakeup_set_waker(NULL);
+	pinpoint_waker_set(NULL);
+	pinpoint_commit_order_check();
 	LWLockRelease(PinpointOrderLock);
 }
 
 /*
  * This process ends, possibly within a transaction, or by an error: publish or
- * withdraw its batch, and finish what it has begun as the publisher.  Does not
- * fail.
+ * withdraw its batch, and finish what it has begun as the publisher: step 11.
+ * Does not fail.
  */
 void
 pinpoint_commit_order_at_exit(void)
 {
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
+
 	if (PinpointMyTransaction.phase == PINPOINT_COMMITTED)
 		pinpoint_commit_order_publish();
 	else
 		pinpoint_commit_order_withdraw();
 
 	if (*(volatile int *) &commit_order->publisher == MyProcPid)
-	{
-		pinpoint_order_lock_acquire("publish");
-		publish_all();
-		pinpoint_wakeup_release_and_send();
-	}
+		publish_rest();
 }
 
 /*
- * Count a batch that was held back and will now be published.
+ * Count a batch that was held back since a time and will now be published.
  */
 static void
-count_held_back(PinpointBatch *batch)
+count_held_back(PinpointBatch *batch, TimestampTz since)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
-	if (now > batch->held_back_since)
+	if (now > since)
 		pinpoint_count_max(batch->dboid, PINPOINT_MAX_HELD_BACK,
-						   (uint64) (now - batch->held_back_since));
+						   (uint64) (now - since));
 }
 
 /*
@@ -658,6 +806,64 @@ count_held_back(PinpointBatch *batch)
 void
 pinpoint_commit_order_stats(PinpointOrderStats *stats)
 {
+	AssertHeld(PinpointOrderLock);
+	Assert((commit_order->ready == NULL) == (commit_order->nready == 0));
+
 	stats->in_flight = commit_order->nin_flight;
 	stats->held_back = commit_order->nready;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* So many batches of the ready heap are checked. */
+#define MAX_CHECKED		64
+
+/*
+ * The invariants of the in-flight list and the ready heap at the end of a hold
+ * of PinpointOrderLock.  The caller holds it exclusively.
+ */
+void
+pinpoint_commit_order_check(void)
+{
+	XLogRecPtr	bound = 0;
+	uint64		nin_flight = 0;
+	uint32		nchecked;
+	uint32		nturns = 0;
+	dlist_iter	iter;
+
+	AssertHeldExclusive(PinpointOrderLock);
+
+	dlist_foreach(iter, &commit_order->in_flight)
+	{
+		PinpointBatch *batch = dlist_container(PinpointBatch,
+											   of.in_flight.link, iter.cur);
+
+		Assert(pinpoint_batch_in_flight(batch)->bound >= bound);
+		bound = pinpoint_batch_in_flight(batch)->bound;
+		nin_flight++;
+	}
+	Assert(nin_flight == commit_order->nin_flight);
+
+	Assert((commit_order->ready == NULL) == (commit_order->nready == 0));
+	Assert(commit_order->nready <= commit_order->turn);
+	Assert(commit_order->nround <= commit_order->nready);
+	Assert(commit_order->round_turn <= commit_order->turn);
+	Assert(commit_order->round_counter <= pinpoint_positions_counter());
+	Assert(commit_order->published <= pinpoint_positions_counter());
+
+	/* A fault of another session may have broken the order of the heap. */
+	if (pinpoint_fault != PINPOINT_FAULT_NONE)
+		return;
+
+	nchecked = pinpoint_ready_heap_check(commit_order->ready, MAX_CHECKED,
+										 commit_order->round_turn, &nturns);
+	if (nchecked < MAX_CHECKED)
+		Assert(nchecked == commit_order->nready &&
+			   nturns == commit_order->nround);
+	else
+		Assert(commit_order->nready >= MAX_CHECKED);
+
+	/* step 6 */
+	Assert(!can_publish() || commit_order->publisher != 0 ||
+		   pinpoint_waker_exists());
+}
+#endif

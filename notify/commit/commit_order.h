@@ -39,4 +39,10 @@ extern void pinpoint_commit_order_remove_waker(void);
 extern void pinpoint_commit_order_at_exit(void);
 extern void pinpoint_commit_order_stats(PinpointOrderStats *stats);
 
+#ifdef USE_ASSERT_CHECKING
+extern void pinpoint_commit_order_check(void);
+#else
+#define pinpoint_commit_order_check()	((void) 0)
+#endif
+
 #endif							/* PINPOINT_COMMIT_ORDER_H */

@@ -37,7 +37,9 @@
 #include "commands/tablecmds.h"
 #include "storage/smgr.h"
 
+#include "base/check.h"
 #include "base/compat.h"
+#include "base/transaction.h"
 #include "commit/early_commit_work.h"
 
 static void empty_temporary_tables(void);
@@ -53,6 +55,10 @@ static bool is_large(SMgrRelation file);
 void
 pinpoint_early_commit_work(void)
 {
+	/* It may take long, so it comes before the announcement. */
+	AssertNoLockHeld();
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+
 	if (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE)
 		empty_temporary_tables();
 	if (!XLogIsNeeded())

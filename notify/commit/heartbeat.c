@@ -45,7 +45,7 @@
 #include "utils/timestamp.h"
 
 #include "base/channel_hash.h"
-#include "base/locks.h"
+#include "base/check.h"
 #include "base/request.h"
 #include "base/settings.h"
 #include "commit/commit_order.h"
@@ -77,6 +77,8 @@ pinpoint_heartbeat_send(void)
 	static TimestampTz last = 0;
 	TimestampTz now;
 	long		wait;
+
+	AssertNoLockHeld();
 
 	/* If not all notifications are counted, no heartbeat must be sent. */
 	if (pinpoint_heartbeat_interval == 0 ||
@@ -150,6 +152,9 @@ send_to_database(Oid dboid)
 	char		payload[PAYLOAD_LENGTH + 1];
 	int			error;
 
+	AssertNoLockHeld();
+	Assert(OidIsValid(dboid));
+
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	published = pinpoint_commit_order_published();
 	LWLockRelease(PinpointOrderLock);
@@ -163,7 +168,5 @@ send_to_database(Oid dboid)
 		return;
 	pinpoint_batch_write(batch, layout);
 	batch->dboid = dboid;
-
-	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_commit_order_publish_heartbeat(batch);
 }

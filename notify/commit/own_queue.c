@@ -17,6 +17,7 @@
 #include "storage/proc.h"
 #include "utils/memutils.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/transaction.h"
 #include "commit/own_queue.h"
@@ -42,7 +43,10 @@ pinpoint_own_queue_will_be_used(bool has_actions)
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
 	volatile bool result = false;
 
-	if (PinpointMyTransaction.uses_own_queue)
+	AssertNoLockHeld();
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+
+	if (PinpointMyTransaction.sent_to_own_queue)
 		return true;
 
 	/* With ExitOnAnyError, no user code is executed, and errors are FATAL. */
@@ -82,6 +86,9 @@ pinpoint_own_queue_was_used(void)
 {
 	static int	partition = -1;
 	LOCKTAG		tag;
+
+	AssertNoLockHeld();
+	AssertInterruptsHeld();
 
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return false;

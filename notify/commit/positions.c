@@ -20,13 +20,15 @@
  * have changed since P, with the answer and the next position Q.  Let T be a
  * transaction that notifies channel c and is not visible in S, and k its number.
  *
- *	- T is counted after it became visible, so after S was taken, so after P was
- *	  read.  The counter only grows.  So k > P.
- *	- If k <= Q, then Q was read after T had been counted.  The place of c was set
- *	  before the counter, and is read after it, with barriers on both sides.  So
- *	  the place is at least k, and c is reported.
- *	- If k > Q, then T was not counted when Q was read, so its COMMIT had not
- *	  returned.  The next query begins at Q, and the same argument holds for it.
+ *	1. T is counted after it became visible, so after S was taken, so after P was
+ *	   read.
+ *	2. The counter only grows.  So k > P.
+ *	3. The place of c is set to k before the counter is.
+ *	4. Q is read from the counter before the place of c is read.
+ *	5. If k <= Q, then Q was read after step 3, and between the two accesses of steps 3
+ *	   and 4 there are barriers.  So the place is at least k, and c is reported.
+ *	6. If k > Q, then T was not counted when Q was read, so its COMMIT had not
+ *	   returned.  The next query begins at Q, and the same argument holds for it.
  *
  * The client must take S after P is read: it reads the tables in a later statement,
  * not in the same one.  A transaction above READ COMMITTED has only one snapshot, so
@@ -93,7 +95,7 @@
 #include "storage/shmem.h"
 
 #include "base/channel_hash.h"
-#include "base/locks.h"
+#include "base/check.h"
 #include "base/settings.h"
 #include "commit/positions.h"
 #include "wakeup/channel_map.h"
@@ -137,6 +139,11 @@ static int	nlisted = 0;
 static uint16 listed[MAX_LISTED];
 static uint64 place_bits[NPLACES / 64];
 
+#ifdef USE_ASSERT_CHECKING
+/* Are these the places of a batch that is not counted yet? */
+static bool prepared = false;
+#endif
+
 /* The sessions to wake; see pinpoint_positions_wake(). */
 static enum
 {
@@ -148,6 +155,8 @@ static enum
 static int	place_of(Oid dboid, uint32 hash);
 static int	place_of_database(Oid dboid);
 static void touch_places(void);
+static uint64 next_number(void);
+static void set_counter(uint64 number);
 static void set_places(uint64 number);
 
 Size
@@ -213,6 +222,10 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 	const char *channel = pinpoint_batch_first_channel(batch);
 	bool		is_list = batch->nchannels <= MAX_LISTED;
 
+	if (!PINPOINT_FAULT(COUNT_LATE))
+		AssertNotHeld(PinpointOrderLock);
+	Assert(batch->nchannels > 0);
+
 	if (is_list)
 		nlisted = batch->nchannels;
 	else
@@ -228,6 +241,7 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 
 		if (is_list)
 		{
+			Assert(place >= 0 && place < NCHANNEL_PLACES);
 			listed[i] = (uint16) place;
 
 			/* See touch_places(). */
@@ -239,6 +253,9 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 	}
 	if (!is_list)
 		touch_places();
+#ifdef USE_ASSERT_CHECKING
+	prepared = true;
+#endif
 }
 
 /*
@@ -271,18 +288,55 @@ touch_places(void)
 void
 pinpoint_positions_count(void)
 {
-	uint64		number = pg_atomic_read_u64(&positions->counter) + 1;
+	uint64		number = next_number();	/* steps 1 and 2 */
 
-	if (pinpoint_fault == PINPOINT_FAULT_COUNTER_FIRST)
+	Assert(prepared);
+#ifdef USE_ASSERT_CHECKING
+	prepared = false;
+#endif
+
+	if (PINPOINT_FAULT(COUNTER_FIRST))
 	{
 		pg_atomic_write_u64(&positions->counter, number);
 		pg_usleep(100000);
 	}
 
 	set_places(number);
+	set_counter(number);
+	to_wake = Max(to_wake, WAKE_PLACES);
+}
+
+/*
+ * The number of the next transaction.  The caller holds PinpointOrderLock
+ * exclusively, and calls set_counter() before it releases it.
+ */
+static uint64
+next_number(void)
+{
+	uint64		counter = pg_atomic_read_u64(&positions->counter);
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(pg_atomic_read_u64(&positions->floor) <= counter);
+
+	return counter + 1;
+}
+
+/*
+ * Advance the counter, after the places or the floor were set to the number.
+ * This is the end of step 3.
+ */
+static void
+set_counter(uint64 number)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+
+	/*
+	 * Partner: the last barrier of pinpoint_positions_begin_look().  Without
+	 * this, a client could get the new counter as its position, and an answer
+	 * from the old places: it would miss the transaction for ever.
+	 */
 	pg_write_barrier();
 	pg_atomic_write_u64(&positions->counter, number);
-	to_wake = Max(to_wake, WAKE_PLACES);
 }
 
 /*
@@ -296,12 +350,14 @@ pinpoint_positions_count_database(void)
 	pg_atomic_uint64 *place = &positions->places[place_of_database(MyDatabaseId)];
 	uint64		number;
 
+	AssertNoLockHeld();
+	AssertInterruptsHeld();
+
 	(void) pg_atomic_read_u64(place);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	number = pg_atomic_read_u64(&positions->counter) + 1;
+	number = next_number();
 	pg_atomic_write_u64(place, number);
-	pg_write_barrier();
-	pg_atomic_write_u64(&positions->counter, number);
+	set_counter(number);
 	LWLockRelease(PinpointOrderLock);
 
 	if (!pinpoint_waiters_exist())
@@ -320,15 +376,23 @@ pinpoint_positions_count_database(void)
 void
 pinpoint_positions_count_all_of(Oid dboid)
 {
+	AssertHeldExclusive(PinpointOrderLock);
+
 	nlisted = 1;
 	listed[0] = (uint16) place_of_database(dboid);
+#ifdef USE_ASSERT_CHECKING
+	prepared = true;
+#endif
 	pinpoint_positions_count();
 }
 
 static void
 set_places(uint64 number)
 {
-	if (pinpoint_fault == PINPOINT_FAULT_MISSING_PLACE && nlisted != 0)
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(nlisted >= -1 && nlisted <= MAX_LISTED);
+
+	if (PINPOINT_FAULT(MISSING_PLACE) && nlisted != 0)
 		return;
 
 	for (int i = 0; i < nlisted; i++)
@@ -362,6 +426,7 @@ pinpoint_positions_counter(void)
 void
 pinpoint_positions_raise_floor(void)
 {
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_positions_raise_floor_locked();
 	LWLockRelease(PinpointOrderLock);
@@ -375,11 +440,10 @@ pinpoint_positions_raise_floor(void)
 void
 pinpoint_positions_raise_floor_locked(void)
 {
-	uint64		number = pg_atomic_read_u64(&positions->counter) + 1;
+	uint64		number = next_number();
 
 	pg_atomic_write_u64(&positions->floor, number);
-	pg_write_barrier();
-	pg_atomic_write_u64(&positions->counter, number);
+	set_counter(number);
 	to_wake = WAKE_ALL;
 }
 
@@ -391,6 +455,9 @@ pinpoint_positions_raise_floor_locked(void)
 void
 pinpoint_positions_wake(void)
 {
+	/* Setting latches takes long. */
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
+
 	if (to_wake != WAKE_NONE && pinpoint_waiters_exist())
 	{
 		if (to_wake == WAKE_PLACES && nlisted >= 0)
@@ -430,9 +497,21 @@ pinpoint_positions_replicates(void)
 void
 pinpoint_positions_set_replicates(bool replicates)
 {
+	AssertNoLockHeld();
+
+	/*
+	 * Partner: the first barrier of pinpoint_positions_begin_look().  Without
+	 * this, a client could see "true" before the floor is raised, and would
+	 * miss what was not replicated before.
+	 */
 	pg_write_barrier();
 	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
 
+	/*
+	 * Partner: the release of PinpointWaitersLock in pinpoint_waiters_enter().
+	 * Without this, this process could miss a session that has entered the
+	 * lists and has read the old value.
+	 */
 	pg_memory_barrier();
 	to_wake = WAKE_ALL;
 	pinpoint_positions_wake();
@@ -467,13 +546,22 @@ pinpoint_positions_enter_waiter(char (*channels)[NAMEDATALEN], int nchannels)
 void
 pinpoint_positions_begin_look(PinpointLook *look)
 {
+	AssertNoLockHeld();
+
 	/*
 	 * The end of recovery raises the floor before RecoveryInProgress() returns
 	 * false.  The startup process raises it before it sets "replicates".
 	 */
 	look->all = RecoveryInProgress() && !pinpoint_positions_replicates();
+
+	/* Partner: pinpoint_positions_set_replicates(). */
 	pg_read_barrier();
-	look->counter = pinpoint_positions_counter();
+	look->counter = pinpoint_positions_counter();	/* step 4 */
+
+	/*
+	 * Partner: set_counter().  Without this, the places and the floor could be
+	 * read before the counter.
+	 */
 	pg_memory_barrier();
 }
 
@@ -484,6 +572,8 @@ pinpoint_positions_begin_look(PinpointLook *look)
 bool
 pinpoint_positions_all_changed(uint64 counter)
 {
+	AssertNoLockHeld();
+
 	return counter < pg_atomic_read_u64(&positions->floor) ||
 		counter < pg_atomic_read_u64(&positions->places[place_of_database(MyDatabaseId)]);
 }
@@ -497,5 +587,8 @@ pinpoint_positions_changed(const char *channel, uint64 counter)
 {
 	int			place = place_of(MyDatabaseId, pinpoint_channel_hash(channel));
 
+	AssertNoLockHeld();
+
+	/* step 5 */
 	return counter < pg_atomic_read_u64(&positions->places[place]);
 }

@@ -22,17 +22,23 @@
 #include "base/settings.h"
 #include "commit/ready_heap.h"
 
-static bool comes_before(PinpointBatch *a, PinpointBatch *b);
+static bool comes_before(const PinpointBatchReady *a, const PinpointBatchReady *b);
 static PinpointBatch *merge_heaps(PinpointBatch *a, PinpointBatch *b);
 
 /*
- * Insert a batch, whose stamp and turn are set.  Returns the new heap.
+ * Insert a batch that has become READY; its stamp and turn are set.  Returns the
+ * new heap.
  */
 PinpointBatch *
 pinpoint_ready_heap_insert(PinpointBatch *heap, PinpointBatch *batch)
 {
-	batch->heap.left = NULL;
-	batch->heap.right = NULL;
+	PinpointBatchReady *ready = pinpoint_batch_ready(batch);
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(ready->turn != 0);
+
+	ready->left = NULL;
+	ready->right = NULL;
 	batch->heap_rank = 1;
 	return merge_heaps(heap, batch);
 }
@@ -43,17 +49,20 @@ pinpoint_ready_heap_insert(PinpointBatch *heap, PinpointBatch *batch)
 PinpointBatch *
 pinpoint_ready_heap_remove_first(PinpointBatch *heap)
 {
-	return merge_heaps(heap->heap.left, heap->heap.right);
+	PinpointBatchReady *first = pinpoint_batch_ready(heap);
+
+	AssertHeldExclusive(PinpointOrderLock);
+	return merge_heaps(first->left, first->right);
 }
 
 /*
  * Must batch a be published before batch b?
  */
 static bool
-comes_before(PinpointBatch *a, PinpointBatch *b)
+comes_before(const PinpointBatchReady *a, const PinpointBatchReady *b)
 {
-	if (a->order != b->order && pinpoint_fault != PINPOINT_FAULT_ARRIVAL_ORDER)
-		return a->order < b->order;
+	if (a->stamp != b->stamp && !PINPOINT_FAULT(ARRIVAL_ORDER))
+		return a->stamp < b->stamp;
 	return a->turn < b->turn;
 }
 
@@ -67,32 +76,69 @@ comes_before(PinpointBatch *a, PinpointBatch *b)
 static PinpointBatch *
 merge_heaps(PinpointBatch *a, PinpointBatch *b)
 {
-	uint32		left_rank;
-	uint32		right_rank;
+	PinpointBatchReady *first;
+	uint8		left_rank;
+	uint8		right_rank;
 
 	if (a == NULL)
 		return b;
 	if (b == NULL)
 		return a;
 
-	if (comes_before(b, a))
+	if (comes_before(pinpoint_batch_ready(b), pinpoint_batch_ready(a)))
 	{
 		PinpointBatch *swap = a;
 
 		a = b;
 		b = swap;
 	}
-	a->heap.right = merge_heaps(a->heap.right, b);
+	first = pinpoint_batch_ready(a);
+	first->right = merge_heaps(first->right, b);
 
-	left_rank = a->heap.left ? a->heap.left->heap_rank : 0;
-	right_rank = a->heap.right->heap_rank;
+	left_rank = first->left ? first->left->heap_rank : 0;
+	right_rank = first->right->heap_rank;
 	if (left_rank < right_rank)
 	{
-		PinpointBatch *swap = a->heap.left;
+		PinpointBatch *swap = first->left;
 
-		a->heap.left = a->heap.right;
-		a->heap.right = swap;
+		first->left = first->right;
+		first->right = swap;
 	}
 	a->heap_rank = Min(left_rank, right_rank) + 1;
 	return a;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Check the invariants of a heap, for at most "limit" of its batches.  Returns
+ * the number of batches that were checked.
+ *
+ * *nturns is incremented for each of these whose turn is at most "turn".
+ */
+uint32
+pinpoint_ready_heap_check(PinpointBatch *heap, uint32 limit, uint64 turn,
+						  uint32 *nturns)
+{
+	uint32		n = 0;
+
+	/* Paths of left children can be long.  The limit also bounds the recursion. */
+	while (heap != NULL && n < limit)
+	{
+		const PinpointBatchReady *ready = pinpoint_batch_ready(heap);
+		uint8		left_rank = ready->left ? ready->left->heap_rank : 0;
+		uint8		right_rank = ready->right ? ready->right->heap_rank : 0;
+
+		Assert(left_rank >= right_rank && heap->heap_rank == right_rank + 1);
+		Assert(ready->left == NULL ||
+			   !comes_before(pinpoint_batch_ready(ready->left), ready));
+		Assert(ready->right == NULL ||
+			   !comes_before(pinpoint_batch_ready(ready->right), ready));
+		n++;
+		if (ready->turn <= turn)
+			(*nturns)++;
+		n += pinpoint_ready_heap_check(ready->right, limit - n, turn, nturns);
+		heap = ready->left;
+	}
+	return n;
+}
+#endif

@@ -16,4 +16,9 @@ extern PinpointBatch *pinpoint_ready_heap_insert(PinpointBatch *heap,
 												 PinpointBatch *batch);
 extern PinpointBatch *pinpoint_ready_heap_remove_first(PinpointBatch *heap);
 
+#ifdef USE_ASSERT_CHECKING
+extern uint32 pinpoint_ready_heap_check(PinpointBatch *heap, uint32 limit,
+										uint64 turn, uint32 *nturns);
+#endif
+
 #endif							/* PINPOINT_READY_HEAP_H */

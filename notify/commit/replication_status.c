@@ -179,7 +179,7 @@ pinpoint_replication_status_end_commit(void)
 static pg_atomic_uint32 *
 mark_of(int slotno)
 {
-	return &PinpointSlotArray->slots[slotno].commit_mark;
+	return &PinpointSharedSlots->slots[slotno].commit_mark;
 }
 
 /*

@@ -466,7 +466,9 @@ deliver_range(const PinpointReading *reading)
 	Size		since_advance = 0;
 
 	if (reading->reassigned != NULL &&
-		(batch == NULL || reading->reassigned->sequence < batch->sequence))
+		(batch == NULL ||
+		 pinpoint_batch_published(reading->reassigned)->sequence <
+		 pinpoint_batch_published(batch)->sequence))
 	{
 		batch = reading->reassigned;
 		unread = false;
@@ -676,5 +678,5 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 					return false;
 		}
 	}
-	return unread && batch->sequence > since;
+	return unread && pinpoint_batch_published(batch)->sequence > since;
 }

@@ -18,9 +18,9 @@
  * unlikely as with pg_terminate_backend().
  *
  * A session may end much later, for instance if it is reporting an error to a client
- * that does not read.  Therefore its position in the queue is released at once if it
+ * that does not read.  Therefore its unread batches are released at once if it
  * has not begun to read.  (It will not begin any more.) But a session that shares
- * channels keeps its position until it has ended, because it may be processing its
+ * channels keeps them until it has ended, because it may be processing its
  * assigned notifications at this moment.
  *
  * This file allocates memory only at server start, and throws no error.
@@ -39,9 +39,9 @@
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
-#include "base/locks.h"
 #include "listener/eviction.h"
 #include "queue/message_log.h"
 
@@ -77,9 +77,9 @@ static bool trim_needed = false;
 static uint64 kept_by(int slotno);
 static bool waits_for_client(PinpointSlot *slot);
 static TimestampTz sending_since(PinpointSlot *slot);
-static void begin(void);
+static void begin_pass(void);
 static void evict(int slotno, PinpointEviction reason);
-static int	end(void);
+static int	end_pass(void);
 static void signal_all(void);
 static bool any_keeps(void);
 
@@ -108,9 +108,10 @@ pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
 	PinpointSlot *furthest = NULL;
 	uint64		most = 0;
 
+	AssertHeld(PinpointOrderLock);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 		uint64		bytes;
 
 		if (kept_by(i) == 0)
@@ -139,7 +140,10 @@ pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
 static uint64
 kept_by(int slotno)
 {
-	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+
+	AssertHeld(PinpointOrderLock);
+	Assert(slotno >= 0 && slotno < MaxBackends);
 
 	return slot->pid != 0 ? pinpoint_slot_first_sequence(slot) : 0;
 }
@@ -151,15 +155,15 @@ kept_by(int slotno)
 int
 pinpoint_evict_lagging(Size limit)
 {
-	begin();
+	begin_pass();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (slot->pid != 0 && pinpoint_slot_lag(slot) > limit)
 			evict(i, PINPOINT_EVICTED_LAGGING);
 	}
-	return end();
+	return end_pass();
 }
 
 /*
@@ -177,7 +181,7 @@ pinpoint_evict_oldest(int divisor)
 	uint64		oldest = 0;
 	uint64		limit;
 
-	begin();
+	begin_pass();
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64		sequence = kept_by(i);
@@ -193,7 +197,7 @@ pinpoint_evict_oldest(int divisor)
 		if (sequence != 0 && sequence <= limit)
 			evict(i, PINPOINT_EVICTED_QUEUE_FULL);
 	}
-	return end();
+	return end_pass();
 }
 
 /*
@@ -210,6 +214,10 @@ pinpoint_eviction_wait(const instr_time *began)
 {
 	static int	sleeps = 0;
 	instr_time	waited;
+
+	/* Only the startup process waits. */
+	AssertNoLockHeld();
+	Assert(AmStartupProcess());
 
 	INSTR_TIME_SET_CURRENT(waited);
 	INSTR_TIME_SUBTRACT(waited, *began);
@@ -241,17 +249,17 @@ int
 pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 						void (*with_lock) (void))
 {
-	begin();
+	begin_pass();
 	if (with_lock != NULL)
 		with_lock();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (slot->pid != 0 && (slot->dboid == dboid || !OidIsValid(dboid)))
 			evict(i, reason);
 	}
-	return end();
+	return end_pass();
 }
 
 /*
@@ -267,11 +275,11 @@ int
 pinpoint_evict_heartbeat_listeners(Oid dboid, PinpointEviction reason,
 								   void (*with_lock) (void))
 {
-	begin();
+	begin_pass();
 	with_lock();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (slot->pid == 0 || (OidIsValid(dboid) && slot->dboid != dboid))
 			continue;
@@ -280,7 +288,7 @@ pinpoint_evict_heartbeat_listeners(Oid dboid, PinpointEviction reason,
 		else
 			slot->missed = true;
 	}
-	return end();
+	return end_pass();
 }
 
 /*
@@ -299,11 +307,12 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 	bool		found = false;
 	int			nagain = 0;
 
+	AssertNoLockHeld();
 	*any = false;
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (!waits_for_client(slot))
 			continue;
@@ -314,10 +323,10 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 	if (!found)
 		return 0;
 
-	begin();
+	begin_pass();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (!waits_for_client(slot) ||
 			!blocks(slot->proc, sending_since(slot)))
@@ -331,7 +340,7 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 		else
 			evict(i, PINPOINT_EVICTED_REPLAY_WAITS);
 	}
-	return end() - nagain;
+	return end_pass() - nagain;
 }
 
 /*
@@ -341,6 +350,8 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 static bool
 waits_for_client(PinpointSlot *slot)
 {
+	AssertHeld(PinpointOrderLock);
+
 	return slot->pid != 0 &&
 		(slot->evicted != PINPOINT_NOT_EVICTED ||
 		 pg_atomic_read_u64(&slot->sending_since) != 0) &&
@@ -359,24 +370,28 @@ sending_since(PinpointSlot *slot)
 
 /*
  * Begin a pass: acquire PinpointOrderLock exclusively.  evict() can be called
- * until end() is.
+ * until end_pass() is.
  */
 static void
-begin(void)
+begin_pass(void)
 {
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	nevicted = 0;
 	trim_needed = false;
 }
 
 /*
- * Mark a slot as evicted, if it is not yet.  Release its position in the queue
- * if its session is not reading, and cannot reassign notifications.
+ * Mark a slot as evicted, if it is not yet.  Release its unread batches if its
+ * session is not reading, and cannot reassign notifications.
  */
 static void
 evict(int slotno, PinpointEviction reason)
 {
-	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slot->pid != 0 && reason != PINPOINT_NOT_EVICTED);
 
 	if (slot->evicted == PINPOINT_NOT_EVICTED)
 		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
@@ -384,6 +399,8 @@ evict(int slotno, PinpointEviction reason)
 		(reason == PINPOINT_EVICTED_QUEUE_FULL &&
 		 slot->evicted != PINPOINT_EVICTED_QUEUE_FULL))
 	{
+		Assert(nevicted < MaxBackends);
+
 		/* With this reason, the session does not reassign notifications. */
 		slot->evicted = reason;
 		evicted[nevicted].slotno = slotno;
@@ -403,8 +420,10 @@ evict(int slotno, PinpointEviction reason)
  * number.
  */
 static int
-end(void)
+end_pass(void)
 {
+	AssertHeldExclusive(PinpointOrderLock);
+	pinpoint_slots_check();
 	if (trim_needed)
 		pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);
@@ -415,6 +434,7 @@ end(void)
 static void
 signal_all(void)
 {
+	AssertNoLockHeld();
 	for (int i = 0; i < nevicted; i++)
 		(void) kill(evicted[i].pid, SIGTERM);
 }
@@ -428,10 +448,11 @@ any_keeps(void)
 {
 	int			n = 0;
 
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < nevicted; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[evicted[i].slotno];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[evicted[i].slotno];
 
 		if (slot->pid == evicted[i].pid &&
 			pinpoint_slot_first_sequence(slot) != 0)

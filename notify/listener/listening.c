@@ -54,6 +54,7 @@
 #include "utils/memutils.h"
 
 #include "base/channel_hash.h"
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/request.h"
 #include "base/transaction.h"
@@ -61,6 +62,16 @@
 #include "wakeup/channel_map.h"
 #include "wakeup/reassignment.h"
 #include "wakeup/slots.h"
+
+/* How publications on a channel find this session. */
+typedef enum Findable
+{
+	NOT_FINDABLE,				/* not at all: the channel is new */
+	BY_CHANNEL,					/* the session is in the channel map */
+	BY_DATABASE					/* the channel does not fit into the map, so
+								 * all publications in the database find the
+								 * session */
+} Findable;
 
 /* Entry of the local table. */
 typedef struct LocalChannel
@@ -70,12 +81,11 @@ typedef struct LocalChannel
 	bool		listening;		/* as of the last commit */
 	bool		wanted;			/* as the current transaction will commit it;
 								 * equal to listening between transactions */
-	bool		mapped;			/* in the channel map */
-	bool		unmapped;		/* does not fit into the channel map */
-	bool		shared;			/* with other sessions; see sharing.c.  False
-								 * if unmapped: nothing can be assigned to this
-								 * session then, and it receives all
-								 * notifications on the channel */
+	Findable	findable;		/* how publications find this session */
+	bool		shared;			/* with other sessions; see sharing.c.  True
+								 * only if BY_CHANNEL: otherwise nothing can be
+								 * assigned to this session, and it receives
+								 * all notifications on the channel */
 	uint64		since;			/* deliver batches with a higher sequence */
 	bool		notifies;		/* the session is to be notified when the
 								 * channel becomes valid */
@@ -90,7 +100,7 @@ static uint32 nlistening = 0;	/* local channels with listening set */
 static uint32 nshared = 0;
 
 /* Local channels that do not fit into the channel map */
-static uint32 nunmapped = 0;
+static uint32 nby_database = 0;
 
 /*
  * Channels that have become valid, and on which the session is to be notified,
@@ -103,6 +113,14 @@ static bool changes = false;
 
 /* Has this session left a channel that it shared? */
 static bool left_shared_channel = false;
+
+/*
+ * Have LISTENs or UNLISTENs taken effect, since the last transaction has
+ * begun to commit?  If it seems to abort nevertheless, the channels are in
+ * doubt: they may differ from PostgreSQL's own list.
+ */
+static bool took_effect = false;
+static bool in_doubt = false;
 
 static void make_local_channels(void);
 static LocalChannel *local_channel(const char *channel, uint32 hash,
@@ -146,20 +164,23 @@ local_channel(const char *channel, uint32 hash, HASHACTION action, bool *found)
  * them is UNLISTEN *, which limits the time: each one visits all local
  * channels.
  *
- * position: number of the last publication, read before the call.
+ * last_sequence: number of the last publication, read before the call.
  *
  * Errors: out of local memory; the statement is cancelled.  The transaction
  * then aborts, and pinpoint_listening_abort() cleans up.
  */
 void
-pinpoint_listening_prepare(List *actions, uint64 position)
+pinpoint_listening_prepare(List *actions, uint64 last_sequence)
 {
 	ListCell   *lc;
 	bool		added = false;
 
+	AssertNoLockHeld();
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+
 	if (local_channels == NULL)
 		make_local_channels();
-	PinpointMyTransaction.entered_channels = true;
+	PinpointMyTransaction.prepared_listening = true;
 
 	/* First determine the net effect, ... */
 	changes = false;
@@ -181,12 +202,13 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 			continue;
 		local = local_channel(action->channel, action->channel_hash, HASH_FIND,
 							  NULL);
-		if (!local->wanted || local->listening || local->mapped ||
-			local->unmapped)
+		if (!local->wanted || local->listening ||
+			local->findable != NOT_FINDABLE)
 			continue;
 
 		pinpoint_slot_register();
-		local->since = position;
+		Assert(last_sequence <= pinpoint_message_log_sequence());
+		local->since = last_sequence;
 		enter(local, action->share_limit);
 		added = true;
 	}
@@ -206,6 +228,9 @@ pinpoint_listening_prepare(List *actions, uint64 position)
 static void
 enter(LocalChannel *local, int share_limit)
 {
+	AssertNoLockHeld();
+	Assert(local->findable == NOT_FINDABLE && pinpoint_slot_registered());
+
 	if (share_limit > 0)
 		pinpoint_slot_set_shares(true);
 	if (pinpoint_is_heartbeat_channel(local->channel) &&
@@ -221,21 +246,21 @@ enter(LocalChannel *local, int share_limit)
 								 PINPOINT_MY_SLOT_NUMBER, pinpoint_slot_role(),
 								 share_limit))
 	{
-		local->mapped = true;
+		local->findable = BY_CHANNEL;
 		local->shared = share_limit > 0;
 		if (local->shared)
 			nshared++;
 		return;
 	}
 
-	if (nunmapped == 0)
+	if (nby_database == 0)
 		ereport(LOG,
 				(errmsg("not enough shared memory for a channel on which the session with PID %d listens",
 						MyProcPid),
 				 errdetail("All notifications of its database wake this session."),
 				 errhint("Increase \"pinpoint.channel_memory\", or let this role listen on fewer channels.")));
-	local->unmapped = true;
-	nunmapped++;
+	local->findable = BY_DATABASE;
+	nby_database++;
 	pinpoint_slot_set_wakes_for_all(true);
 }
 
@@ -248,8 +273,10 @@ enter(LocalChannel *local, int share_limit)
 void
 pinpoint_listening_at_pre_commit(void)
 {
-	PinpointMyTransaction.changed_channels = false;
-	if (PinpointMyTransaction.channels_in_doubt)
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+
+	took_effect = false;
+	if (in_doubt)
 		pinpoint_listening_reconcile();
 }
 
@@ -269,6 +296,8 @@ pinpoint_listening_reconcile(void)
 	LocalChannel *local;
 	ListCell   *lc;
 
+	AssertNoLockHeld();
+
 	fmgr_info(F_PG_LISTENING_CHANNELS, &flinfo);
 	InitFunctionCallInfoData(*fcinfo, &flinfo, 0, InvalidOid, NULL,
 							 (Node *) &rsinfo);
@@ -285,9 +314,9 @@ pinpoint_listening_reconcile(void)
 		channels = lappend(channels, TextDatumGetCString(channel));
 	}
 	FreeExprContext(rsinfo.econtext, true);
-	PinpointMyTransaction.channels_in_doubt = false;
+	in_doubt = false;
 
-	/* Nothing fails from here on. */
+	PINPOINT_BEGIN_CANNOT_FAIL();
 	hash_seq_init(&seq, local_channels);
 	while ((local = hash_seq_search(&seq)) != NULL)
 		local->wanted = false;
@@ -301,6 +330,7 @@ pinpoint_listening_reconcile(void)
 	forget_unwanted();
 	after_leaving();
 	update_slot();
+	PINPOINT_END_CANNOT_FAIL();
 	list_free_deep(channels);
 }
 
@@ -333,8 +363,7 @@ want(List *actions)
 					local->hash = action->channel_hash;
 					local->listening = false;
 					local->wanted = false;
-					local->mapped = false;
-					local->unmapped = false;
+					local->findable = NOT_FINDABLE;
 					local->shared = false;
 					local->notifies = false;
 					local->in_to_notify = false;
@@ -369,9 +398,15 @@ pinpoint_listening_commit(List *actions)
 {
 	ListCell   *lc;
 
-	PinpointMyTransaction.changed_channels = true;
+	Assert(PinpointMyTransaction.phase == PINPOINT_COMMITTED);
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
+
+	took_effect = true;
 	if (!changes)
 		return;
+
+	PINPOINT_BEGIN_CANNOT_FAIL();
 
 	foreach(lc, actions)
 	{
@@ -406,6 +441,7 @@ pinpoint_listening_commit(List *actions)
 
 	after_leaving();
 	update_slot();
+	PINPOINT_END_CANNOT_FAIL();
 }
 
 /*
@@ -430,12 +466,16 @@ pinpoint_listening_abort(List *actions)
 	ListCell   *lc;
 
 	/* The transaction may have failed after its commit. */
-	if (PinpointMyTransaction.changed_channels)
-		PinpointMyTransaction.channels_in_doubt = true;
-	PinpointMyTransaction.changed_channels = false;
+	if (took_effect)
+		in_doubt = true;
+	took_effect = false;
 
-	if (!PinpointMyTransaction.entered_channels)
+	if (!PinpointMyTransaction.prepared_listening)
 		return;
+
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
+	PINPOINT_BEGIN_CANNOT_FAIL();
 
 	foreach(lc, actions)
 	{
@@ -462,6 +502,7 @@ pinpoint_listening_abort(List *actions)
 	after_leaving();
 	if (nlistening == 0)
 		pinpoint_slot_unregister();
+	PINPOINT_END_CANNOT_FAIL();
 }
 
 /*
@@ -472,6 +513,9 @@ pinpoint_listening_stop(void)
 {
 	HASH_SEQ_STATUS seq;
 	LocalChannel *local;
+
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
 
 	if (local_channels != NULL)
 	{
@@ -552,12 +596,16 @@ pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
 static void
 forget_channel(LocalChannel *local)
 {
+	AssertNoLockHeld();
+	Assert(!local->shared || local->findable == BY_CHANNEL);
+	Assert(!local->listening || local->findable != NOT_FINDABLE);
+
 	if (local->listening)
 	{
 		local->listening = false;
 		nlistening--;
 	}
-	if (local->mapped)
+	if (local->findable == BY_CHANNEL)
 	{
 		pinpoint_channel_map_remove(local->channel, local->hash,
 									PINPOINT_MY_SLOT_NUMBER);
@@ -567,11 +615,11 @@ forget_channel(LocalChannel *local)
 			nshared--;
 		}
 	}
-	if (local->unmapped)
-		nunmapped--;
+	if (local->findable == BY_DATABASE)
+		nby_database--;
 	if (local->in_to_notify)
 		dlist_delete(&local->to_notify_link);
-	if ((local->mapped || local->unmapped) &&
+	if (local->findable != NOT_FINDABLE &&
 		pinpoint_is_heartbeat_channel(local->channel))
 		(void) pinpoint_slot_set_heartbeats(false);
 	(void) local_channel(local->channel, local->hash, HASH_REMOVE, NULL);
@@ -598,17 +646,18 @@ forget_unwanted(void)
 static void
 after_leaving(void)
 {
+	AssertNoLockHeld();
 	if (left_shared_channel)
 		pinpoint_reassign(still_shares);
 	left_shared_channel = false;
 
 	/*
-	 * Not earlier: while this is set, an eviction does not release the
-	 * position from which pinpoint_reassign() reads.
+	 * Not earlier: while this is set, an eviction does not release the batches
+	 * that pinpoint_reassign() reads.
 	 */
 	if (nshared == 0)
 		pinpoint_slot_set_shares(false);
-	if (nunmapped == 0)
+	if (nby_database == 0)
 		pinpoint_slot_set_wakes_for_all(false);
 }
 

@@ -229,7 +229,7 @@ notify_channel(const char *channel)
 		pinpoint_pending_notify(channel, "");
 	else
 	{
-		PinpointMyTransaction.uses_own_queue = true;
+		PinpointMyTransaction.sent_to_own_queue = true;
 		Async_Notify(channel, "");
 	}
 }

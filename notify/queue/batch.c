@@ -29,6 +29,7 @@
 #include "utils/memutils.h"
 
 #include "base/channel_hash.h"
+#include "base/check.h"
 #include "queue/batch.h"
 
 /*
@@ -50,7 +51,7 @@ typedef struct ChannelNumber
 } ChannelNumber;
 
 static bool same_channel(List *notifications, uint32 a, uint32 b);
-static uint32 channel_hash_at(List *notifications, uint32 place);
+static uint32 channel_hash_at(List *notifications, uint32 index);
 
 /* private_data is the list of notifications. */
 #define SH_PREFIX channel_numbers
@@ -87,9 +88,9 @@ same_channel(List *notifications, uint32 a, uint32 b)
 }
 
 static uint32
-channel_hash_at(List *notifications, uint32 place)
+channel_hash_at(List *notifications, uint32 index)
 {
-	return ((PinpointNotification *) list_nth(notifications, place))->channel_hash;
+	return ((PinpointNotification *) list_nth(notifications, index))->channel_hash;
 }
 
 /*
@@ -150,13 +151,13 @@ pinpoint_batch_layout(List *notifications)
 	foreach(lc, notifications)
 	{
 		PinpointNotification *n = lfirst(lc);
-		uint32		place = foreach_current_index(lc);
+		uint32		index = foreach_current_index(lc);
 		ChannelNumber *entry;
 
 		size = add_size(size, record_size(n->payload_len));
 
 		/* A hash table is needed only if there is more than one channel. */
-		if (place == 0)
+		if (index == 0)
 		{
 			layout->channels[layout->nchannels++] = n;
 			size += record_size(n->channel_len);
@@ -164,7 +165,7 @@ pinpoint_batch_layout(List *notifications)
 		}
 		if (numbers == NULL)
 		{
-			if (same_channel(notifications, 0, place))
+			if (same_channel(notifications, 0, index))
 				continue;
 			numbers = channel_numbers_create(CurrentMemoryContext,
 											 Min(list_length(notifications),
@@ -181,12 +182,12 @@ pinpoint_batch_layout(List *notifications)
 										   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 		}
 
-		entry = channel_numbers_insert(numbers, place, &found);
+		entry = channel_numbers_insert(numbers, index, &found);
 		if (found)
-			layout->numbers[place] = layout->numbers[entry->first];
+			layout->numbers[index] = layout->numbers[entry->first];
 		else
 		{
-			layout->numbers[place] = layout->nchannels;
+			layout->numbers[index] = layout->nchannels;
 			layout->channels[layout->nchannels++] = n;
 			size = add_size(size, record_size(n->channel_len));
 		}
@@ -209,6 +210,7 @@ void
 pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
 									uint32 nslots, uint64 joined)
 {
+	AssertNoLockHeld();
 	Assert(layout->listeners == NULL);
 
 	layout->listeners = slots;
@@ -223,6 +225,7 @@ pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
 void
 pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout, uint16 max_assignments)
 {
+	AssertNoLockHeld();
 	Assert(layout->max_assignments == 0);
 
 	layout->max_assignments = max_assignments;
@@ -238,6 +241,11 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	char	   *cursor = body(batch);
 	ListCell   *lc;
 
+	/* Other sessions publish meanwhile, and this may be a page on disk. */
+	AssertNotHeld(PinpointOrderLock);
+	Assert(batch->size >= layout->size);
+
+	batch->state = PINPOINT_BATCH_RESERVED;
 	batch->dboid = MyDatabaseId;
 	batch->sender_pid = MyProcPid;
 	batch->nchannels = layout->nchannels;
@@ -315,6 +323,10 @@ pinpoint_batch_offset(PinpointBatch *batch, const char *string)
 void
 pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
 {
+	AssertNotHeld(PinpointOrderLock);
+	Assert(batch->size >= pinpoint_batch_size_of_body(0, batch->max_assignments));
+
+	batch->state = PINPOINT_BATCH_RESERVED;
 	batch->nlisteners = 0;
 	batch->joined = 0;
 	batch->nassignments = 0;
@@ -365,6 +377,10 @@ pinpoint_batch_add_record(PinpointBatchWriter *writer, uint32 number, Size len)
 	PinpointBatch *batch = writer->batch;
 	char	   *cursor = body(batch) + writer->written;
 	char	   *string = cursor + sizeof(uint32);
+
+	Assert(batch->state == PINPOINT_BATCH_RESERVED);
+	Assert(record_size(len) <=
+		   pinpoint_batch_body_size(batch) - writer->written);
 
 	if (strnlen(string, len) != len)
 		return false;
@@ -438,6 +454,9 @@ void
 pinpoint_batch_read(PinpointBatch *batch, const char *channels_end,
 					PinpointBatchReader *reader)
 {
+	AssertNotHeld(PinpointOrderLock);
+	Assert(channels_end > pinpoint_batch_first_channel(batch));
+
 	reader->remaining = batch->nnotifications;
 	reader->cursor = channels_end;
 }
@@ -451,6 +470,9 @@ const char *
 pinpoint_batch_read_next(PinpointBatchReader *reader, uint32 *channel)
 {
 	const char *payload = reader->cursor;
+
+	/* The page may be on disk. */
+	AssertNotHeld(PinpointOrderLock);
 
 	if (reader->remaining == 0)
 		return NULL;
@@ -466,6 +488,8 @@ pinpoint_batch_read_next(PinpointBatchReader *reader, uint32 *channel)
 const int  *
 pinpoint_batch_listeners(PinpointBatch *batch)
 {
+	Assert(listeners_size(batch->nlisteners) <
+		   batch->size - MAXALIGN(sizeof(PinpointBatch)));
 	return (const int *) ((char *) batch + batch->size -
 						  listeners_size(batch->nlisteners));
 }
@@ -477,6 +501,7 @@ pinpoint_batch_listeners(PinpointBatch *batch)
 PinpointAssignment *
 pinpoint_batch_assignments(PinpointBatch *batch)
 {
+	Assert(batch->nassignments <= batch->max_assignments);
 	return (PinpointAssignment *) ((char *) batch + batch->size -
 							  listeners_size(batch->nlisteners) -
 							  assignments_size(batch->max_assignments));

@@ -16,7 +16,55 @@
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
 
+#include "base/check.h"
 #include "base/request.h"
+
+/*
+ * The state of a batch.  Each change has a function below.
+ *
+ *	RESERVED	it has space, and its contents are being written or are complete.
+ *	IN_FLIGHT	its transaction is committing; it is in the in-flight list.
+ *	READY		its transaction has committed; it is in the ready heap.
+ *	PUBLISHED	it is in the message log.
+ *
+ * A batch without a transaction, or of a replayed one, changes from RESERVED to
+ * PUBLISHED.  A batch without listeners never becomes PUBLISHED.  The space of a batch
+ * that is not PUBLISHED is freed by pinpoint_message_log_withdraw(), without a change of
+ * its state.
+ */
+typedef enum PinpointBatchState
+{
+	PINPOINT_BATCH_RESERVED,
+	PINPOINT_BATCH_IN_FLIGHT,
+	PINPOINT_BATCH_READY,
+	PINPOINT_BATCH_PUBLISHED
+} PinpointBatchState;
+
+typedef struct PinpointBatchInFlight
+{
+	dlist_node	link;			/* of the in-flight list */
+	XLogRecPtr	bound;			/* lower bound of its stamp; see commit_order.c */
+} PinpointBatchInFlight;
+
+typedef struct PinpointBatchReady
+{
+	struct PinpointBatch *left; /* children in the ready heap */
+	struct PinpointBatch *right;
+	XLogRecPtr	stamp;			/* see commit_order.c */
+	uint64		turn;			/* number of the batch, in the order in which
+								 * batches became ready */
+	TimestampTz held_back_since;	/* time since when it waits for a slower
+									 * commit; 0 if it does not */
+} PinpointBatchReady;
+
+typedef struct PinpointBatchPublished
+{
+	struct PinpointBatch *next; /* published after it */
+	uint64		epoch;			/* see message_log.c */
+	uint64		sequence;		/* number of its publication */
+	uint64		bytes;			/* bytes published before it */
+	TimestampTz published_at;	/* time of its publication */
+} PinpointBatchPublished;
 
 /*
  * The fixed part of a batch in the message log; see batch.c for the rest.
@@ -45,9 +93,6 @@ typedef struct PinpointBatch
 	uint16		max_assignments;	/* number of PinpointAssignments before
 									 * these slots; see sharing.c */
 
-	/*
-	 * A batch in flight or published is in a list, a ready batch is in a heap.
-	 */
 	uint16		nassignments;	/* number of PinpointAssignments in use */
 	uint64		joined;			/* set with the first group: number of the last
 								 * LISTEN before the look-up of listeners; see
@@ -55,42 +100,83 @@ typedef struct PinpointBatch
 								 * sets it later, without a lock. */
 	union
 	{
-		dlist_node	in_flight;	/* in flight: link of the list */
-		struct
-		{
-			struct PinpointBatch *left;
-			struct PinpointBatch *right;
-		}			heap;		/* ready */
-		struct
-		{
-			struct PinpointBatch *next;	/* published: the next one */
-			uint64		epoch;	/* published: see message_log.c */
-		};
-	};
-	union
-	{
-		XLogRecPtr	order;		/* in flight: lower bound; ready: stamp; see
-								 * commit_order.c */
-		TimestampTz published_at;	/* published: time of publication */
-	};
-	union
-	{
-		uint64		turn;		/* ready: number of the batch, in the order in
-								 * which batches became ready */
-		uint64		sequence;	/* published: number of publication */
-	};
-	union
-	{
-		TimestampTz held_back_since;	/* ready: the time since when it waits
-										 * for a slower commit; 0 if it does
-										 * not */
-		uint64		position;	/* published: bytes published before it */
-	};
-	uint32		heap_rank;		/* ready: see ready_heap.c */
+		PinpointBatchInFlight in_flight;
+		PinpointBatchReady ready;
+		PinpointBatchPublished published;
+	}			of;				/* by state; only the functions below use
+								 * this */
+	uint8		state;			/* a PinpointBatchState */
+	uint8		heap_rank;		/* READY: see ready_heap.c */
 	uint32		all_share_from; /* all sharing sessions receive the
 								 * notifications on channels with this number
 								 * or a higher one */
 } PinpointBatch;
+
+/*
+ * Change the state of a batch, and return its fields of the new state, which
+ * the caller sets.  Those of the former state are lost.  The caller holds
+ * PinpointOrderLock exclusively.
+ */
+static inline PinpointBatchInFlight *
+pinpoint_batch_become_in_flight(PinpointBatch *batch)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_RESERVED);
+
+	batch->state = PINPOINT_BATCH_IN_FLIGHT;
+	return &batch->of.in_flight;
+}
+
+static inline PinpointBatchReady *
+pinpoint_batch_become_ready(PinpointBatch *batch)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_IN_FLIGHT);
+
+	batch->state = PINPOINT_BATCH_READY;
+	return &batch->of.ready;
+}
+
+static inline PinpointBatchPublished *
+pinpoint_batch_become_published(PinpointBatch *batch)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_RESERVED ||
+		   batch->state == PINPOINT_BATCH_READY);
+
+	batch->state = PINPOINT_BATCH_PUBLISHED;
+	return &batch->of.published;
+}
+
+/*
+ * The fields of a batch that is in flight, ready or published.
+ */
+static inline PinpointBatchInFlight *
+pinpoint_batch_in_flight(PinpointBatch *batch)
+{
+	AssertHeld(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_IN_FLIGHT);
+
+	return &batch->of.in_flight;
+}
+
+static inline PinpointBatchReady *
+pinpoint_batch_ready(PinpointBatch *batch)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_READY);
+
+	return &batch->of.ready;
+}
+
+/* Needs no lock if the batch is pinned. */
+static inline PinpointBatchPublished *
+pinpoint_batch_published(PinpointBatch *batch)
+{
+	Assert(batch->state == PINPOINT_BATCH_PUBLISHED);
+
+	return &batch->of.published;
+}
 
 /*
  * A session that receives the notifications of a batch on a shared channel.
@@ -133,7 +219,7 @@ typedef struct PinpointBatchWriter
 	Size		written;		/* bytes of its body that they use */
 } PinpointBatchWriter;
 
-/* A position among the notifications of a batch. */
+/* How far a batch has been read. */
 typedef struct PinpointBatchReader
 {
 	uint32		remaining;		/* number of notifications not read yet */

@@ -343,7 +343,7 @@ pinpoint_message_log_next_sequence(void)
 }
 
 /*
- * Publish a batch: add it to the end of the list.  After that, the caller pins
+ * Add a batch that has become PUBLISHED to the end of the list.  After that, the caller pins
  * its epoch for a listener, unless a listener has pinned an epoch that is
  * kept.
  */
@@ -351,15 +351,16 @@ void
 pinpoint_message_log_append(PinpointBatch *batch)
 {
 	MessageLog *log = message_log;
+	PinpointBatchPublished *published = pinpoint_batch_published(batch);
 
 	if (log->bytes - epoch_at(log->epoch)->bytes >= log->epoch_size)
 		begin_epoch();
 
-	batch->epoch = log->epoch;
-	batch->position = log->bytes;
-	batch->next = NULL;
+	published->epoch = log->epoch;
+	published->bytes = log->bytes;
+	published->next = NULL;
 	if (log->last != NULL)
-		log->last->next = batch;
+		pinpoint_batch_published(log->last)->next = batch;
 	log->last = batch;
 
 	log->bytes += batch->size;
@@ -395,7 +396,7 @@ pinpoint_message_log_last(void)
 PinpointBatch *
 pinpoint_message_log_after(PinpointBatch *batch)
 {
-	return batch->next;
+	return pinpoint_batch_published(batch)->next;
 }
 
 /*
@@ -406,12 +407,13 @@ pinpoint_message_log_after(PinpointBatch *batch)
 PinpointPosition
 pinpoint_message_log_position(PinpointBatch *batch)
 {
+	const PinpointBatchPublished *published = pinpoint_batch_published(batch);
 	PinpointPosition position = {
 		.batch = batch,
-		.sequence = batch->sequence,
-		.epoch = batch->epoch,
-		.bytes = batch->position,
-		.published_at = batch->published_at,
+		.sequence = published->sequence,
+		.epoch = published->epoch,
+		.bytes = published->bytes,
+		.published_at = published->published_at,
 	};
 
 	return position;

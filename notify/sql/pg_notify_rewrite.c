@@ -139,22 +139,19 @@ pinpoint_is_extension(Oid extension)
 }
 
 /*
- * Before commit: has this transaction created the extension?  Resets the flag.
+ * Before commit: does this transaction create the extension?
  */
 bool
-pinpoint_replacement_created(void)
+pinpoint_creates_extension(void)
 {
-	bool		created = extension_created;
-
-	extension_created = false;
-	return created && pinpoint_replacement_exists();
+	return extension_created && pinpoint_replacement_exists();
 }
 
 /*
- * The transaction has aborted, or was prepared.
+ * The transaction has ended.
  */
 void
-pinpoint_replacement_not_created(void)
+pinpoint_creates_no_extension(void)
 {
 	extension_created = false;
 }

@@ -136,7 +136,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 			return;
 		}
 		check_own_payload(payload);
-		PinpointMyTransaction.uses_own_queue = true;
+		PinpointMyTransaction.sent_to_own_queue = true;
 	}
 
 	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
@@ -448,7 +448,7 @@ pinpoint_statement_notify(const char *channel, const char *payload)
 	else
 	{
 		check_own_payload(payload);
-		PinpointMyTransaction.uses_own_queue = true;
+		PinpointMyTransaction.sent_to_own_queue = true;
 		Async_Notify(channel, payload);
 	}
 }

@@ -14,11 +14,11 @@
  * change.  So it needs no lock to read them, whatever their number is.  It takes
  * PinpointOrderLock for each notification that it reassigns.
  *
- * The slot of the other session has a position for this, the first batch with a
- * notification that was reassigned to it:
+ * The slot of the other session has a reference for this, to the first batch with a
+ * notification that was reassigned to it; see pinpoint_slot_reassign():
  *
  *	IDLE, RESTING	the session is signalled.
- *	SIGNALLED		it will use the position when it begins to read.
+ *	SIGNALLED		it will use the reference when it begins to read.
  *	READING			it will read again when it is done.
  *
  * Sessions that end do this one after the other.  When all clients of a job queue
@@ -68,9 +68,9 @@
 #include "storage/procsignal.h"
 #include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
-#include "base/locks.h"
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/reassignment.h"
@@ -98,8 +98,9 @@
 /* The assignment that is being reassigned. */
 typedef struct Reassignment
 {
-	PinpointPosition position;	/* of the batch */
-	uint32		place;			/* index of the assignment in the batch */
+	PinpointPublication *publication;	/* the current one */
+	PinpointPosition position;	/* to the batch */
+	uint32		index;			/* index of the assignment in the batch */
 	uint32		channel;		/* number of its channel in the batch */
 	int			slotno;			/* the session that does not receive it */
 	Oid			group;			/* role of this session */
@@ -135,12 +136,11 @@ static void reassign_batch(PinpointBatch *batch, bool unread,
 						   PinpointStillShares still_shares);
 static const char *channel_name(PinpointBatch *batch, uint32 number);
 static void reassign_to(const PinpointListeners *listeners, void *arg);
-static void let_read(int slotno, const PinpointPosition *position);
 static uint64 first_batches(PinpointSlot *slot, PinpointPosition *first);
 static bool begin_portion(PinpointPosition *pinned);
 static bool still_stalled(void);
 static bool reassign_stalled_batch(PinpointBatch *batch);
-static bool try_reassign(PinpointBatch *batch, uint32 place, uint32 number);
+static bool try_reassign(PinpointBatch *batch, uint32 index, uint32 number);
 static void find_ready(const PinpointListeners *listeners, void *arg);
 static void end_portion(PinpointPosition *pinned);
 
@@ -154,13 +154,14 @@ static void end_portion(PinpointPosition *pinned);
 void
 pinpoint_reassign(PinpointStillShares still_shares)
 {
-	PinpointSlot *slot = &PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER];
+	PinpointSlot *slot = &PinpointSharedSlots->slots[PINPOINT_MY_SLOT_NUMBER];
 	PinpointPosition first;
 	PinpointBatch *batch;
 	PinpointBatch *last;
 	uint64		first_unread;
 	bool		one_by_one = proc_exit_inprogress;
 
+	AssertNoLockHeld();
 	if (!pinpoint_slot_registered())
 		return;
 
@@ -184,7 +185,8 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	while (batch != NULL)
 	{
 		if (batch->nassignments > 0 && batch->dboid == MyDatabaseId)
-			reassign_batch(batch, batch->sequence >= first_unread,
+			reassign_batch(batch,
+						   pinpoint_batch_published(batch)->sequence >= first_unread,
 						   still_shares);
 		if (batch == last)
 			break;
@@ -206,6 +208,7 @@ wait_for_turn(void)
 {
 	uint32		wait_event = PG_WAIT_LWLOCK | PinpointReassignmentLock->tranche;
 
+	AssertLocksBelow(PINPOINT_RANK_REASSIGNMENT);
 	while (!LWLockConditionalAcquire(PinpointReassignmentLock, LW_EXCLUSIVE))
 	{
 		absorb_barrier();
@@ -225,6 +228,7 @@ static void
 absorb_barrier(void)
 {
 	Assert(proc_exit_inprogress);
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
 	if (unlikely(ProcSignalBarrierPending))
 		ProcessProcSignalBarrier();
 }
@@ -239,6 +243,9 @@ static uint64
 first_batches(PinpointSlot *slot, PinpointPosition *first)
 {
 	uint64		first_unread;
+
+	AssertHeld(PinpointOrderLock);
+	Assert(slot->pid != 0);
 
 	/* A session that ends may be reading only reassigned notifications. */
 	*first = slot->unread;
@@ -260,14 +267,19 @@ static void
 reassign_batch(PinpointBatch *batch, bool unread,
 			   PinpointStillShares still_shares)
 {
+	PinpointPublication publication;
 	Reassignment reassignment = {
+		.publication = &publication,
 		.slotno = PINPOINT_MY_SLOT_NUMBER,
 		.group = pinpoint_slot_role(),
 	};
 	uint32		number;
 
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
+	Assert(batch->state == PINPOINT_BATCH_PUBLISHED);
+
 	while (pinpoint_sharing_next_undelivered(batch, reassignment.slotno, unread,
-											 &reassignment.place, &number))
+											 &reassignment.index, &number))
 	{
 		const char *name = channel_name(batch, number);
 
@@ -276,17 +288,17 @@ reassign_batch(PinpointBatch *batch, bool unread,
 			reassignment.position = pinpoint_message_log_position(batch);
 			reassignment.any_listener = false;
 
-			pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+			pinpoint_publication_begin(&publication);
 			pinpoint_channel_map_lookup(batch->dboid, name,
 										pinpoint_batch_channel_hash(name),
 										reassign_to, &reassignment);
 			if (!reassignment.any_listener)
-				(void) pinpoint_sharing_reassign(batch, reassignment.place,
+				(void) pinpoint_sharing_reassign(batch, reassignment.index,
 												 reassignment.slotno,
 												 reassignment.group, NULL, 0);
-			pinpoint_wakeup_release_and_send();
+			pinpoint_publication_end(&publication);
 		}
-		reassignment.place++;
+		reassignment.index++;
 	}
 }
 
@@ -295,6 +307,7 @@ channel_name(PinpointBatch *batch, uint32 number)
 {
 	const char *name = pinpoint_batch_first_channel(batch);
 
+	Assert(number < batch->nchannels);
 	for (uint32 i = 0; i < number; i++)
 		name = pinpoint_batch_next_channel(name);
 	return name;
@@ -305,57 +318,24 @@ reassign_to(const PinpointListeners *listeners, void *arg)
 {
 	Reassignment *reassignment = arg;
 	PinpointBatch *batch = reassignment->position.batch;
-	int			slotno = pinpoint_sharing_reassign(batch, reassignment->place,
+	int			slotno = pinpoint_sharing_reassign(batch, reassignment->index,
 												   reassignment->slotno,
 												   reassignment->group,
 												   listeners,
 												   reassignment->least);
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slotno < MaxBackends && slotno != reassignment->slotno);
+
 	reassignment->any_listener = true;
-	if (slotno >= 0)
+	if (slotno < 0)
+		return;
+	pinpoint_count(batch->dboid, PINPOINT_COUNT_REASSIGNED, 1);
+	if (pinpoint_slot_reassign(&PinpointSharedSlots->slots[slotno],
+							   &reassignment->position))
 	{
-		pinpoint_count(batch->dboid, PINPOINT_COUNT_REASSIGNED, 1);
-		let_read(slotno, &reassignment->position);
-	}
-}
-
-/*
- * Make a session read a batch with a notification that was reassigned to it.
- * The caller holds PinpointOrderLock exclusively.
- */
-static void
-let_read(int slotno, const PinpointPosition *position)
-{
-	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
-
-	if (slot->reassigned.batch == NULL)
-	{
-		(void) pinpoint_slot_set_position(&slot->reassigned, position);
-		/* The backlog of the session begins with this reassignment. */
-		slot->reassigned.bytes = pinpoint_message_log_bytes();
-	}
-	else if (position->sequence < slot->reassigned.sequence)
-	{
-		uint64		bytes = slot->reassigned.bytes;
-
-		(void) pinpoint_slot_set_position(&slot->reassigned, position);
-		slot->reassigned.bytes = bytes;
-	}
-
-	switch (slot->state)
-	{
-		case PINPOINT_IDLE:
-		case PINPOINT_RESTING:
-			if (pinpoint_wakeup_note(slotno))
-				pinpoint_count(slot->dboid, PINPOINT_COUNT_SIGNALS, 1);
-			break;
-		case PINPOINT_SIGNALLED:
-			break;
-		case PINPOINT_READING:
-		case PINPOINT_READING_AGAIN:
-			slot->state = PINPOINT_READING_AGAIN;
-			slot->reassigned_again = true;
-			break;
+		pinpoint_publication_add_signal(reassignment->publication, slotno);
+		pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, 1);
 	}
 }
 
@@ -371,6 +351,7 @@ pinpoint_reassign_stalled(void)
 	PinpointPosition pinned = {0};
 	bool		done = false;
 
+	AssertNoLockHeld();
 	if (!pass.active)
 	{
 		/* If the clock was set back, do not wait for it. */
@@ -416,11 +397,12 @@ begin_portion(PinpointPosition *pinned)
 {
 	PinpointPosition first = {0};
 
+	Assert(pass.active && pinned->batch == NULL);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (pass.pid != 0)
 	{
 		if (still_stalled())
-			(void) first_batches(&PinpointSlotArray->slots[pass.slotno],
+			(void) first_batches(&PinpointSharedSlots->slots[pass.slotno],
 								 &first);
 		else
 		{
@@ -430,7 +412,7 @@ begin_portion(PinpointPosition *pinned)
 	}
 	for (; pass.pid == 0 && pass.slotno < MaxBackends; pass.slotno++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[pass.slotno];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[pass.slotno];
 
 		if (!pinpoint_sharing_stalled(slot))
 			continue;
@@ -464,8 +446,11 @@ begin_portion(PinpointPosition *pinned)
 static bool
 still_stalled(void)
 {
-	PinpointSlot *slot = &PinpointSlotArray->slots[pass.slotno];
+	PinpointSlot *slot = &PinpointSharedSlots->slots[pass.slotno];
 	PinpointPosition first;
+
+	AssertHeld(PinpointOrderLock);
+	Assert(pass.pid != 0 && pass.slotno < MaxBackends);
 
 	return slot->pid == pass.pid && pinpoint_sharing_stalled(slot) &&
 		first_batches(slot, &first) == pass.first_unread &&
@@ -480,19 +465,22 @@ still_stalled(void)
 static bool
 reassign_stalled_batch(PinpointBatch *batch)
 {
-	uint32		place = 0;
+	uint32		index = 0;
 	uint32		number;
+
+	AssertNoLockHeld();
+	Assert(batch->state == PINPOINT_BATCH_PUBLISHED);
 
 	if (batch->nassignments == 0 || batch->dboid != pass.dboid)
 		return true;
 
 	while (pinpoint_sharing_next_undelivered(batch, pass.slotno,
-											 batch->sequence >= pass.first_unread,
-											 &place, &number))
+											 pinpoint_batch_published(batch)->sequence >= pass.first_unread,
+											 &index, &number))
 	{
-		if (!try_reassign(batch, place, number))
+		if (!try_reassign(batch, index, number))
 			return false;
-		place++;
+		index++;
 	}
 	return true;
 }
@@ -502,11 +490,13 @@ reassign_stalled_batch(PinpointBatch *batch)
  * whether any member is ready.
  */
 static bool
-try_reassign(PinpointBatch *batch, uint32 place, uint32 number)
+try_reassign(PinpointBatch *batch, uint32 index, uint32 number)
 {
+	PinpointPublication publication;
 	Reassignment reassignment = {
+		.publication = &publication,
 		.position = pinpoint_message_log_position(batch),
-		.place = place,
+		.index = index,
 		.channel = number,
 		.slotno = pass.slotno,
 		.group = pass.group,
@@ -516,17 +506,18 @@ try_reassign(PinpointBatch *batch, uint32 place, uint32 number)
 	uint32		hash = pinpoint_batch_channel_hash(name);
 	bool		stalled;
 
+	AssertNoLockHeld();
 	pinpoint_channel_map_lookup(batch->dboid, name, hash, find_ready,
 								&reassignment);
 	if (!reassignment.any_ready)
 		return true;
 
-	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+	pinpoint_publication_begin(&publication);
 	stalled = still_stalled();
 	if (stalled)
 		pinpoint_channel_map_lookup(batch->dboid, name, hash, reassign_to,
 									&reassignment);
-	pinpoint_wakeup_release_and_send();
+	pinpoint_publication_end(&publication);
 	return stalled;
 }
 
@@ -547,6 +538,7 @@ find_ready(const PinpointListeners *listeners, void *arg)
 static void
 end_portion(PinpointPosition *pinned)
 {
+	Assert(pinned->batch != NULL);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (pinpoint_slot_set_position(pinned, NULL))
 		pinpoint_message_log_trim();

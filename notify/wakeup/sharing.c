@@ -40,6 +40,7 @@
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
@@ -94,6 +95,7 @@ pinpoint_sharing_reserve(PinpointBatchLayout *layout)
 	bool		is_shared = pinpoint_channel_map_is_shared();
 	int			nassignments = 0;
 
+	AssertNoLockHeld();
 	for (uint32 i = 0; i < layout->nchannels; i++)
 	{
 		PinpointNotification *n = layout->channels[i];
@@ -148,6 +150,10 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 	uint32		nlooks = 0;
 	int			wanted;
 	int			size;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(channel < batch->nchannels);
 
 	if (n == 0)
 		return 0;
@@ -204,13 +210,13 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 								 * skipped */
 		for (int i = 0; i < n && wanted > 0; i++)
 		{
-			int			place = (turn + i) % n;
+			int			member = (turn + i) % n;
 			int			slotno = pinpoint_sharer(listeners,
-													 first_member + place)->slotno;
-			int			ready = readiness(&PinpointSlotArray->slots[slotno]);
+													 first_member + member)->slotno;
+			int			ready = readiness(&PinpointSharedSlots->slots[slotno]);
 
 			nlooks++;
-			if (PinpointSlotArray->slots[slotno].evicted)
+			if (PinpointSharedSlots->slots[slotno].evicted)
 				continue;
 			if (ready < least)
 			{
@@ -220,10 +226,11 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 			if (is_assigned(batch, first, slotno))
 				continue;
 
+			Assert(batch->nassignments < batch->max_assignments);
 			given[batch->nassignments].channel = channel;
 			pg_atomic_init_u32(&given[batch->nassignments].receiver, slotno);
 			batch->nassignments++;
-			oldest->turn = (uint32) place + 1;
+			oldest->turn = (uint32) member + 1;
 			wanted--;
 			visitor(slotno, arg);
 		}
@@ -275,6 +282,8 @@ readiness(PinpointSlot *slot)
 		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)) ||
 		(slot->proc == MyProc && (chains || ActivePortal != NULL));
 
+	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+
 	switch (slot->state)
 	{
 		case PINPOINT_IDLE:
@@ -302,7 +311,7 @@ sends_for_long(PinpointSlot *slot)
 	TimestampTz since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
 
 	return since != 0 &&
-		PinpointSlotArray->last_reminders - since > LONG_SENDING;
+		PinpointSharedSlots->last_reminders - since > LONG_SENDING;
 }
 
 /*
@@ -312,6 +321,9 @@ sends_for_long(PinpointSlot *slot)
 bool
 pinpoint_sharing_stalled(PinpointSlot *slot)
 {
+	AssertHeld(PinpointOrderLock);
+	Assert(slot->state != PINPOINT_SIGNALLED || slot->pid != 0);
+
 	return slot->pid != 0 && slot->shares && slot->reminders > 0 &&
 		slot->state == PINPOINT_SIGNALLED && !slot->evicted &&
 		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc));
@@ -328,6 +340,9 @@ find_assignment(PinpointBatch *batch, uint32 channel, int slotno)
 	PinpointAssignment *given = pinpoint_batch_assignments(batch);
 	int			low = 0;
 	int			high = batch->nassignments;
+
+	Assert(channel < batch->nchannels);
+	Assert(slotno >= 0 && slotno < MaxBackends);
 
 	while (low < high)
 	{
@@ -359,6 +374,10 @@ pinpoint_sharing_share(PinpointBatch *batch, uint32 channel)
 		find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
 	uint32		flags;
 
+	/* This page may be on disk. */
+	AssertNotHeld(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_PUBLISHED);
+
 	if (assignment == NULL)
 		return PINPOINT_SHARE_NONE;
 	flags = pg_atomic_read_u32(&assignment->receiver) & RECEIVER_FLAGS;
@@ -378,6 +397,9 @@ pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
 	PinpointAssignment *assignment =
 		find_assignment(batch, channel, PINPOINT_MY_SLOT_NUMBER);
 
+	AssertNotHeld(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_PUBLISHED);
+
 	if (assignment != NULL)
 		pg_atomic_write_u32(&assignment->receiver,
 							PINPOINT_MY_SLOT_NUMBER | RECEIVER_HAS_IT);
@@ -388,7 +410,7 @@ pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
  * The result may be outdated when pinpoint_sharing_reassign() is called.
  *
  * unread: has the session not read the batch?  If it has, only reassigned
- * notifications remain.  *place: index from which on to search; set to the
+ * notifications remain.  *index: index from which on to search; set to the
  * index of the assignment.  *channel: set to the number of its channel within
  * the batch.
  *
@@ -396,19 +418,22 @@ pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel)
  */
 bool
 pinpoint_sharing_next_undelivered(PinpointBatch *batch, int slotno,
-								  bool unread, uint32 *place,
+								  bool unread, uint32 *index,
 								  uint32 *channel)
 {
 	PinpointAssignment *assignments = pinpoint_batch_assignments(batch);
 
-	for (; *place < batch->nassignments; (*place)++)
+	AssertNotHeld(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_PUBLISHED);
+
+	for (; *index < batch->nassignments; (*index)++)
 	{
-		uint32		receiver = pg_atomic_read_u32(&assignments[*place].receiver);
+		uint32		receiver = pg_atomic_read_u32(&assignments[*index].receiver);
 
 		if ((receiver & ~RECEIVER_REASSIGNED) == (uint32) slotno &&
 			(unread || (receiver & RECEIVER_REASSIGNED)))
 		{
-			*channel = assignments[*place].channel;
+			*channel = assignments[*index].channel;
 			return true;
 		}
 	}
@@ -436,6 +461,9 @@ best_member(PinpointBatch *batch, uint32 channel,
 	int			best = -1;
 	int			best_readiness = least - 1;
 
+	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(n >= 0 && n <= listeners->nsharers);
+
 	if (n == 0)
 		return -1;
 	oldest = pinpoint_sharer(listeners, first_member);
@@ -446,7 +474,7 @@ best_member(PinpointBatch *batch, uint32 channel,
 		int			candidate = (oldest->turn + i) % n;
 		int			slotno = pinpoint_sharer(listeners,
 												 first_member + candidate)->slotno;
-		PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
 		int			ready = readiness(slot);
 
 		if (ready > best_readiness && !slot->evicted &&
@@ -481,7 +509,7 @@ pinpoint_sharing_any_ready(PinpointBatch *batch, uint32 channel,
  * "least", and this is 0, RECEIVER_NOBODY is stored.  Does nothing if another
  * process has changed the assignment meanwhile.
  *
- * place: index of the assignment.  slotno: of the session.  group: its role.
+ * index: of the assignment.  slotno: of the session.  group: its role.
  * listeners: the listeners on its channel, NULL if there are none.
  *
  * Returns the slot number, or -1 if there is no such session.
@@ -491,13 +519,20 @@ pinpoint_sharing_any_ready(PinpointBatch *batch, uint32 channel,
  * read meanwhile: it is SIGNALLED, or is the caller.
  */
 int
-pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place, int slotno,
+pinpoint_sharing_reassign(PinpointBatch *batch, uint32 index, int slotno,
 						  Oid group, const PinpointListeners *listeners,
 						  int least)
 {
-	PinpointAssignment *assignment = &pinpoint_batch_assignments(batch)[place];
+	PinpointAssignment *assignment = &pinpoint_batch_assignments(batch)[index];
 	uint32	   *turn = NULL;
 	int			best = -1;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(listeners == NULL ||
+		   pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(index < batch->nassignments);
+	Assert(slotno == PINPOINT_MY_SLOT_NUMBER ||
+		   PinpointSharedSlots->slots[slotno].state == PINPOINT_SIGNALLED);
 
 	if ((pg_atomic_read_u32(&assignment->receiver) & ~RECEIVER_REASSIGNED) !=
 		(uint32) slotno)

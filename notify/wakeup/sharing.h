@@ -42,12 +42,12 @@ extern PinpointShare pinpoint_sharing_share(PinpointBatch *batch,
 extern void pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel);
 extern bool pinpoint_sharing_stalled(PinpointSlot *slot);
 extern bool pinpoint_sharing_next_undelivered(PinpointBatch *batch, int slotno,
-											  bool unread, uint32 *place,
+											  bool unread, uint32 *index,
 											  uint32 *channel);
 extern bool pinpoint_sharing_any_ready(PinpointBatch *batch, uint32 channel,
 									   const PinpointListeners *listeners,
 									   Oid group);
-extern int	pinpoint_sharing_reassign(PinpointBatch *batch, uint32 place,
+extern int	pinpoint_sharing_reassign(PinpointBatch *batch, uint32 index,
 									  int slotno, Oid group,
 									  const PinpointListeners *listeners,
 									  int least);

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * slots.c
- *		One slot per listening session: its state, and its position in the log.
+ *		One slot per listening session: its state, and what it has not read.
  *
  * A slot is in one of five states:
  *
- *	IDLE			no unread batch.  The slot has no position in the log.
+ *	IDLE			no unread batch.  The slot has no reference to a batch.
  *	RESTING			likewise, but the session will check by itself soon, because of
  *					pinpoint.latency_target.
  *	SIGNALLED		a batch for this session was published; its epoch is
@@ -16,10 +16,10 @@
  *	READING_AGAIN	more batches have been published for it since then.
  *
  * Reassigning a batch to a session counts as publishing it for the session, although
- * the slot has a separate position for that; see reassignment.c.
+ * the slot has a separate reference for that; see reassignment.c.
  *
  * A session that is evicted (see listener/eviction.c) is in any of these states until
- * it has ended.  If it was SIGNALLED, it may not have a position any more.
+ * it has ended.  If it was SIGNALLED, it may not have a reference any more.
  *
  *					publish			session
  *	IDLE			SIGNALLED		-
@@ -31,6 +31,9 @@
  * Only the step from IDLE to SIGNALLED sends a signal, so at most one is pending for a
  * session, however many batches are published.  Batches that are published after the
  * pinned epoch are kept as long as the pin, so the other steps need no separate pin.
+ *
+ * A session that ends, or does not listen any more, leaves its slot in any state.  No
+ * other step exists, and no other file changes a state: see change_state().
  *
  * The session's own steps change only its own slot, and the pins of epochs, which are
  * atomic.  So they take PinpointOrderLock in shared mode.  This excludes publishers,
@@ -50,14 +53,15 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
-#include "base/locks.h"
 #include "queue/message_log.h"
 #include "wakeup/slots.h"
 
-PinpointSlots *PinpointSlotArray = NULL;
+PinpointSlots *PinpointSharedSlots = NULL;
 
 /* Does this session own its slot? */
 static bool registered = false;
@@ -69,15 +73,44 @@ static bool sending = false;
 static uint32 answered = 0;
 
 static PinpointSlot *my_slot(void);
+static bool in_my_slot(const void *address);
+static void change_state(PinpointSlot *slot, PinpointWakeState from,
+						 PinpointWakeState to);
+static bool become_signalled(PinpointSlot *slot);
+static void become_reading(PinpointSlot *slot);
+static void become_reading_again(PinpointSlot *slot);
+static void become_idle(PinpointSlot *slot);
+static void become_resting(PinpointSlot *slot);
+static void stay_signalled(PinpointSlot *slot);
+static bool will_check(const PinpointSlot *slot);
 static PinpointWakeState my_state(void);
 static void trim(void);
 static bool has_position(const PinpointPosition *position);
 static bool is_listening(const PinpointSlot *slot);
+#ifdef USE_ASSERT_CHECKING
+static bool is_permitted(PinpointWakeState from, PinpointWakeState to);
+static void check_slot(const PinpointSlot *slot);
+#else
+#define check_slot(slot)	((void) 0)
+#endif
 
 static PinpointSlot *
 my_slot(void)
 {
-	return &PinpointSlotArray->slots[PINPOINT_MY_SLOT_NUMBER];
+	Assert(PINPOINT_MY_SLOT_NUMBER >= 0 && PINPOINT_MY_SLOT_NUMBER < MaxBackends);
+	return &PinpointSharedSlots->slots[PINPOINT_MY_SLOT_NUMBER];
+}
+
+/*
+ * Is this the address of the slot of this process, or of a field of it?
+ */
+static bool
+in_my_slot(const void *address)
+{
+	Size		offset = (const char *) address -
+		(const char *) PinpointSharedSlots->slots;
+
+	return offset / sizeof(PinpointSlot) == (Size) PINPOINT_MY_SLOT_NUMBER;
 }
 
 Size
@@ -92,20 +125,20 @@ pinpoint_slots_shmem_init(void)
 {
 	bool		found;
 
-	PinpointSlotArray = ShmemInitStruct("pg_pinpoint sessions",
+	PinpointSharedSlots = ShmemInitStruct("pg_pinpoint sessions",
 										pinpoint_slots_shmem_size(), &found);
 	if (!found)
 	{
-		memset(PinpointSlotArray, 0, pinpoint_slots_shmem_size());
-		PinpointSlotArray->waker_queue.first = -1;
-		PinpointSlotArray->waker_queue.last = -1;
-		dlist_init(&PinpointSlotArray->wakes_for_all);
-		pg_atomic_init_u64(&PinpointSlotArray->joined, 0);
+		memset(PinpointSharedSlots, 0, pinpoint_slots_shmem_size());
+		PinpointSharedSlots->waker_queue.first = -1;
+		PinpointSharedSlots->waker_queue.last = -1;
+		dlist_init(&PinpointSharedSlots->wakes_for_all);
+		pg_atomic_init_u64(&PinpointSharedSlots->joined, 0);
 		for (int i = 0; i < MaxBackends; i++)
 		{
-			pg_atomic_init_u64(&PinpointSlotArray->slots[i].joined, 0);
-			pg_atomic_init_u64(&PinpointSlotArray->slots[i].sending_since, 0);
-			pg_atomic_init_u32(&PinpointSlotArray->slots[i].commit_mark, 0);
+			pg_atomic_init_u64(&PinpointSharedSlots->slots[i].joined, 0);
+			pg_atomic_init_u64(&PinpointSharedSlots->slots[i].sending_since, 0);
+			pg_atomic_init_u32(&PinpointSharedSlots->slots[i].commit_mark, 0);
 		}
 	}
 }
@@ -124,11 +157,13 @@ pinpoint_slot_register(void)
 {
 	PinpointSlot *slot = my_slot();
 
+	AssertNoLockHeld();
 	if (registered)
 		return;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	Assert(slot->pid == 0);
+	check_slot(slot);
 	memset(slot, 0, offsetof(PinpointSlot, queued_for_waker));
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
@@ -136,8 +171,14 @@ pinpoint_slot_register(void)
 	slot->state = PINPOINT_IDLE;
 	slot->nchannels = 0;
 	pg_atomic_write_u64(&slot->sending_since, 0);
+
+	/*
+	 * Partner: is_listening(), and pinpoint_slots_copy().  Without this, they
+	 * could see pid, and the fields of the former owner.
+	 */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
+	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 	answered = 0;
 	sending = false;
@@ -146,7 +187,7 @@ pinpoint_slot_register(void)
 
 /*
  * Unregister the slot: this session does not listen any more, or ends.  Its
- * positions in the log are removed.
+ * references to batches are removed.  Does not fail.
  */
 void
 pinpoint_slot_unregister(void)
@@ -154,16 +195,22 @@ pinpoint_slot_unregister(void)
 	PinpointSlot *slot = my_slot();
 	bool		trim_log;
 
+	AssertNoLockHeld();
 	if (!registered)
 		return;
 	pinpoint_slot_set_wakes_for_all(false);
 	registered = false;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	Assert(slot->pid == MyProcPid);
+	check_slot(slot);
 	trim_log = pinpoint_slot_set_position(&slot->unread, NULL);
 	trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+	slot->again.batch = NULL;
+	slot->reassigned_again = false;
 	slot->state = PINPOINT_IDLE;
 	slot->pid = 0;
+	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
 		trim();
@@ -183,6 +230,7 @@ pinpoint_slot_registered(void)
 Oid
 pinpoint_slot_role(void)
 {
+	Assert(registered && my_slot()->pid == MyProcPid);
 	return my_slot()->roleid;
 }
 
@@ -199,17 +247,21 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 {
 	PinpointSlot *slot = my_slot();
 
+	AssertNoLockHeld();
+
 	/* Only this session changes it. */
 	if (!registered || slot->wakes_for_all == wakes_for_all)
 		return;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+	Assert(slot->pid == MyProcPid);
 	slot->wakes_for_all = wakes_for_all;
 	if (wakes_for_all)
-		dlist_push_tail(&PinpointSlotArray->wakes_for_all,
+		dlist_push_tail(&PinpointSharedSlots->wakes_for_all,
 						&slot->wakes_for_all_link);
 	else
 		dlist_delete(&slot->wakes_for_all_link);
+	pinpoint_slots_check();
 	LWLockRelease(PinpointOrderLock);
 }
 
@@ -221,11 +273,29 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 void
 pinpoint_slot_join(void)
 {
-	uint64		number = pg_atomic_add_fetch_u64(&PinpointSlotArray->joined, 1);
+	uint64		number;
 
+	AssertNoLockHeld();
+	Assert(registered && my_slot()->pid == MyProcPid);
+
+	/*
+	 * Step 2 of the proof in wakeup.c.  This is a full barrier, after step 1.
+	 * Partner: the barrier in pinpoint_wakeup_find_early() and
+	 * pinpoint_wakeup_find_replayed().  Without it, a sender could read this
+	 * number, and the map without the channels of this session.
+	 */
+	number = pg_atomic_add_fetch_u64(&PinpointSharedSlots->joined, 1);
+	Assert(number > pg_atomic_read_u64(&my_slot()->joined));
+
+	/* step 3 of that proof */
 	pg_atomic_write_u64(&my_slot()->joined, number);
 
-	/* The number is visible before the commit. */
+	/*
+	 * The number is visible before the commit, step 4.  Partner: the
+	 * acquisition of PinpointOrderLock in pinpoint_publication_begin().
+	 * Without this, a sender that commits after this session could publish
+	 * with the former number of the slot.
+	 */
 	pg_memory_barrier();
 }
 
@@ -237,11 +307,14 @@ pinpoint_slot_join(void)
 void
 pinpoint_slot_set_shares(bool shares)
 {
+	AssertNoLockHeld();
+
 	/* Only this session changes it. */
 	if (!registered || my_slot()->shares == shares)
 		return;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	Assert(my_slot()->pid == MyProcPid);
 	my_slot()->shares = shares;
 	LWLockRelease(PinpointOrderLock);
 }
@@ -258,6 +331,9 @@ pinpoint_slot_set_heartbeats(bool heartbeats)
 {
 	bool		allowed;
 
+	AssertNoLockHeld();
+	Assert(registered);
+
 	/* The lock excludes pinpoint_evict_heartbeat_listeners(). */
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	allowed = !heartbeats || !my_slot()->missed;
@@ -273,34 +349,234 @@ pinpoint_slot_set_heartbeats(bool heartbeats)
 void
 pinpoint_slot_set_channels(uint32 nchannels)
 {
+	Assert(registered && my_slot()->pid == MyProcPid);
+	Assert(nchannels > 0);
+
 	my_slot()->nchannels = nchannels;
 }
 
 /*
- * Set a position of a slot, "unread" or "reassigned", or remove it if position
- * is NULL or without a batch.  Pins the new epoch, and removes the pin of the
- * former one.
+ * Set the reference "unread" or "reassigned" of a slot, or remove it if
+ * position is NULL or without a batch.  Pins the new epoch, and removes the pin
+ * of the former one.
  *
- * The caller holds PinpointOrderLock: exclusively if the slot belongs to
- * another session, or if it has not pinned this epoch or an earlier one.
+ * field: the field of the slot; or a variable of this process, which pins a
+ * batch for a short time.
+ *
+ * The caller holds PinpointOrderLock: exclusively unless the slot is its own,
+ * and if it has not pinned this epoch or an earlier one.
  *
  * Returns true if the former pin may have been the last one of the oldest
  * epoch.  The caller must then call pinpoint_message_log_trim().
  */
 bool
-pinpoint_slot_set_position(PinpointPosition *place,
+pinpoint_slot_set_position(PinpointPosition *field,
 						   const PinpointPosition *position)
 {
-	PinpointPosition former = *place;
+	PinpointPosition former = *field;
+
+	AssertHeld(PinpointOrderLock);
+	if (!in_my_slot(field))
+		AssertHeldExclusive(PinpointOrderLock);
 
 	if (position != NULL && position->batch != NULL)
 	{
+		Assert(position->sequence > 0 &&
+			   position->sequence <= pinpoint_message_log_sequence());
 		pinpoint_message_log_pin(position->epoch);
-		*place = *position;
+		*field = *position;
 	}
 	else
-		place->batch = NULL;
+		field->batch = NULL;
 	return former.batch != NULL && pinpoint_message_log_unpin(former.epoch);
+}
+
+/*
+ * Change the state of a slot.  The functions below are the only callers, one
+ * for each step of the table at the top of this file.
+ *
+ * The caller holds PinpointOrderLock: exclusively unless the slot is its own.
+ */
+static void
+change_state(PinpointSlot *slot, PinpointWakeState from, PinpointWakeState to)
+{
+	AssertHeld(PinpointOrderLock);
+	if (!in_my_slot(slot))
+		AssertHeldExclusive(PinpointOrderLock);
+	Assert(slot->pid != 0 && slot->state == from);
+	Assert(is_permitted(from, to));
+
+	slot->state = to;
+}
+
+/*
+ * IDLE or RESTING to SIGNALLED: a batch is published for the session.  Returns
+ * true if it needs a signal.  A RESTING session needs none, unless it is this
+ * session, which does not wait for its own notifications.
+ */
+static bool
+become_signalled(PinpointSlot *slot)
+{
+	bool		checks_by_itself = slot->state == PINPOINT_RESTING &&
+		slot->pid != MyProcPid && will_check(slot);
+
+	/* A publisher excludes the session, also if it is this one. */
+	AssertHeldExclusive(PinpointOrderLock);
+	change_state(slot, slot->state, PINPOINT_SIGNALLED);
+	slot->signalled_at = 0;
+	slot->reminders = 0;
+	if (!checks_by_itself)
+		slot->wakeups++;
+	return !checks_by_itself;
+}
+
+/*
+ * SIGNALLED to READING: the session begins to read.
+ */
+static void
+become_reading(PinpointSlot *slot)
+{
+	Assert(in_my_slot(slot));
+	change_state(slot, PINPOINT_SIGNALLED, PINPOINT_READING);
+}
+
+/*
+ * READING to READING_AGAIN, unless it has this state: a batch is published for
+ * the session.
+ */
+static void
+become_reading_again(PinpointSlot *slot)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+	if (slot->state != PINPOINT_READING_AGAIN)
+		change_state(slot, PINPOINT_READING, PINPOINT_READING_AGAIN);
+}
+
+/*
+ * READING_AGAIN to SIGNALLED: the session is done, and has more to read.
+ */
+static void
+stay_signalled(PinpointSlot *slot)
+{
+	Assert(in_my_slot(slot));
+	change_state(slot, PINPOINT_READING_AGAIN, PINPOINT_SIGNALLED);
+}
+
+/*
+ * READING or RESTING to IDLE: the session has nothing to read.
+ */
+static void
+become_idle(PinpointSlot *slot)
+{
+	Assert(in_my_slot(slot));
+	change_state(slot, slot->state, PINPOINT_IDLE);
+}
+
+/*
+ * READING to RESTING: the session has nothing to read, and will check.
+ */
+static void
+become_resting(PinpointSlot *slot)
+{
+	Assert(in_my_slot(slot));
+	change_state(slot, PINPOINT_READING, PINPOINT_RESTING);
+}
+
+/*
+ * Will a RESTING session check in time?  It may not if the clock was set back,
+ * because PostgreSQL's timeouts use the clock, or if it should have checked
+ * long ago.
+ */
+static bool
+will_check(const PinpointSlot *slot)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	return now >= slot->rests_from &&
+		now <= TimestampTzPlusMilliseconds(slot->rests_until,
+										   PINPOINT_REMINDER_INTERVAL);
+}
+
+/*
+ * A batch was published for a session.  Returns true if the session needs a
+ * signal.  The caller holds PinpointOrderLock exclusively.
+ */
+bool
+pinpoint_slot_publish(PinpointSlot *slot, const PinpointPosition *position)
+{
+	bool		needs_signal = false;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slot->pid != 0 && slot->evicted == PINPOINT_NOT_EVICTED);
+	check_slot(slot);
+
+	switch (slot->state)
+	{
+		case PINPOINT_IDLE:
+		case PINPOINT_RESTING:
+			(void) pinpoint_slot_set_position(&slot->unread, position);
+			needs_signal = become_signalled(slot);
+			break;
+		case PINPOINT_SIGNALLED:
+			/* It may have been signalled for a reassigned notification. */
+			if (slot->unread.batch == NULL)
+				(void) pinpoint_slot_set_position(&slot->unread, position);
+			break;
+		case PINPOINT_READING:
+		case PINPOINT_READING_AGAIN:
+			become_reading_again(slot);
+			if (slot->again.batch == NULL)
+				slot->again = *position;
+			break;
+	}
+	check_slot(slot);
+	return needs_signal;
+}
+
+/*
+ * A notification of a batch was reassigned to a session.  Returns true if the
+ * session needs a signal.  The caller holds PinpointOrderLock exclusively.
+ */
+bool
+pinpoint_slot_reassign(PinpointSlot *slot, const PinpointPosition *position)
+{
+	bool		needs_signal = false;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slot->pid != 0 && slot->evicted == PINPOINT_NOT_EVICTED);
+	Assert(slot->shares);
+	check_slot(slot);
+
+	if (slot->reassigned.batch == NULL)
+	{
+		(void) pinpoint_slot_set_position(&slot->reassigned, position);
+		/* The backlog of the session begins with this reassignment. */
+		slot->reassigned.bytes = pinpoint_message_log_bytes();
+	}
+	else if (position->sequence < slot->reassigned.sequence)
+	{
+		uint64		bytes = slot->reassigned.bytes;
+
+		(void) pinpoint_slot_set_position(&slot->reassigned, position);
+		slot->reassigned.bytes = bytes;
+	}
+
+	switch (slot->state)
+	{
+		case PINPOINT_IDLE:
+		case PINPOINT_RESTING:
+			needs_signal = become_signalled(slot);
+			break;
+		case PINPOINT_SIGNALLED:
+			break;
+		case PINPOINT_READING:
+		case PINPOINT_READING_AGAIN:
+			become_reading_again(slot);
+			slot->reassigned_again = true;
+			break;
+	}
+	check_slot(slot);
+	return needs_signal;
 }
 
 /*
@@ -309,6 +585,7 @@ pinpoint_slot_set_position(PinpointPosition *place,
 static void
 trim(void)
 {
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);
@@ -365,9 +642,11 @@ pinpoint_slot_stop_resting(void)
 {
 	PinpointSlot *slot = my_slot();
 
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	if (slot->state == PINPOINT_RESTING)
-		slot->state = PINPOINT_IDLE;
+		become_idle(slot);
+	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 }
 
@@ -422,14 +701,14 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 	PinpointSlot *slot = my_slot();
 	bool		result = false;
 
+	AssertNoLockHeld();
+	Assert(registered);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	if (slot->state == PINPOINT_SIGNALLED &&
 		slot->evicted == PINPOINT_NOT_EVICTED &&
 		(slot->unread.batch != NULL || slot->reassigned.batch != NULL))
 	{
-		slot->state = PINPOINT_READING;
-		slot->again.batch = NULL;
-		slot->reassigned_again = false;
+		become_reading(slot);
 		answered = 0;
 		reading->reassigned = slot->reassigned.batch;
 		reading->first = slot->unread.batch;
@@ -437,6 +716,7 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 		reading->queued_for_waker = slot->queued_for_waker;
 		result = true;
 	}
+	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 	return result;
 }
@@ -450,8 +730,15 @@ pinpoint_slot_advance(PinpointBatch *next)
 	PinpointPosition position = pinpoint_message_log_position(next);
 	bool		trim_log;
 
+	AssertNoLockHeld();
+	Assert(registered);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	Assert(my_slot()->state == PINPOINT_READING ||
+		   my_slot()->state == PINPOINT_READING_AGAIN);
+	Assert(my_slot()->unread.batch == NULL ||
+		   my_slot()->unread.sequence < position.sequence);
 	trim_log = pinpoint_slot_set_position(&my_slot()->unread, &position);
+	check_slot(my_slot());
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
 		trim();
@@ -475,6 +762,8 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	bool		more;
 	bool		trim_log;
 
+	AssertNoLockHeld();
+	Assert(registered);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	slot->delivered += delivered;
 	trim_log = pinpoint_slot_set_position(&slot->unread, &slot->again);
@@ -484,13 +773,16 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	slot->reassigned_again = false;
 	more = slot->unread.batch != NULL || slot->reassigned.batch != NULL;
 	if (more)
-		slot->state = PINPOINT_SIGNALLED;
+		stay_signalled(slot);
+	else if (rests_until != 0)
+		become_resting(slot);
 	else
-		slot->state = rests_until != 0 ? PINPOINT_RESTING : PINPOINT_IDLE;
+		become_idle(slot);
 	slot->rests_from = rests_from;
 	slot->rests_until = rests_until;
 	slot->signalled_at = 0;
 	slot->reminders = 0;
+	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
 		trim();
@@ -499,7 +791,7 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 }
 
 /*
- * Does a slot have this position?  The owner can change it concurrently, if
+ * Does a slot have this reference?  The owner can change it concurrently, if
  * the caller holds PinpointOrderLock only in shared mode.
  */
 static bool
@@ -517,10 +809,13 @@ pinpoint_slot_first_sequence(const PinpointSlot *slot)
 {
 	uint64		sequence = PG_UINT64_MAX;
 
+	AssertHeld(PinpointOrderLock);
 	if (has_position(&slot->unread))
 		sequence = slot->unread.sequence;
 	if (has_position(&slot->reassigned))
 		sequence = Min(sequence, slot->reassigned.sequence);
+	Assert(sequence == PG_UINT64_MAX ||
+		   sequence <= pinpoint_message_log_sequence());
 	return sequence != PG_UINT64_MAX ? sequence : 0;
 }
 
@@ -535,10 +830,12 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 	uint64		bytes = pinpoint_message_log_bytes();
 	uint64		from = bytes;
 
+	AssertHeld(PinpointOrderLock);
 	if (has_position(&slot->unread))
 		from = slot->unread.bytes;
 	if (has_position(&slot->reassigned))
 		from = Min(from, slot->reassigned.bytes);
+	Assert(from <= bytes);
 	return bytes - from;
 }
 
@@ -553,6 +850,11 @@ is_listening(const PinpointSlot *slot)
 {
 	if (*(volatile int *) &slot->pid == 0)
 		return false;
+
+	/*
+	 * Partner: pinpoint_slot_register().  Without this, the caller could see
+	 * pid, and the fields of the former owner.
+	 */
 	pg_read_barrier();
 	return true;
 }
@@ -572,10 +874,12 @@ pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
 {
 	int			n = 0;
 
+	AssertNoLockHeld();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
+		Assert(!listens[i]);
 		if (is_listening(slot) && *(volatile Oid *) &slot->dboid == dboid)
 		{
 			listens[i] = true;
@@ -599,7 +903,7 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (is_listening(slot) && slot->heartbeats)
 			dboids[n++] = slot->dboid;
@@ -622,14 +926,17 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 		PinpointListenerStats *stats = &copy[n];
 		int			pid = *(volatile int *) &slot->pid;
 
 		if (pid == 0)
 			continue;
 
-		/* The owner can begin or end to listen concurrently. */
+		/*
+		 * The owner can begin or end to listen concurrently.  Partner:
+		 * pinpoint_slot_register(); see is_listening().
+		 */
 		pg_read_barrier();
 		n++;
 		stats->slotno = i;
@@ -649,3 +956,123 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 	LWLockRelease(PinpointOrderLock);
 	return n;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* One of so many calls of pinpoint_slots_check() checks all slots. */
+#define CHECK_INTERVAL	8
+
+/*
+ * The steps of the table at the top of this file.
+ */
+static bool
+is_permitted(PinpointWakeState from, PinpointWakeState to)
+{
+	switch (to)
+	{
+		case PINPOINT_IDLE:
+			return from == PINPOINT_RESTING || from == PINPOINT_READING;
+		case PINPOINT_RESTING:
+			return from == PINPOINT_READING;
+		case PINPOINT_SIGNALLED:
+			return from == PINPOINT_IDLE || from == PINPOINT_RESTING ||
+				from == PINPOINT_READING_AGAIN;
+		case PINPOINT_READING:
+			return from == PINPOINT_SIGNALLED;
+		case PINPOINT_READING_AGAIN:
+			return from == PINPOINT_READING;
+	}
+	return false;
+}
+
+/*
+ * The invariants of a slot.  The caller holds PinpointOrderLock: exclusively
+ * unless the slot is its own.
+ */
+static void
+check_slot(const PinpointSlot *slot)
+{
+	bool		unread = slot->unread.batch != NULL;
+	bool		again = slot->again.batch != NULL;
+	bool		reassigned = slot->reassigned.batch != NULL;
+
+	AssertHeld(PinpointOrderLock);
+	if (!in_my_slot(slot))
+		AssertHeldExclusive(PinpointOrderLock);
+
+	if (slot->pid == 0)
+	{
+		Assert(slot->state == PINPOINT_IDLE);
+		Assert(!slot->wakes_for_all);
+	}
+	switch (slot->state)
+	{
+		case PINPOINT_IDLE:
+		case PINPOINT_RESTING:
+			Assert(!unread && !reassigned);
+			Assert(!again && !slot->reassigned_again);
+			break;
+		case PINPOINT_SIGNALLED:
+			Assert(unread || reassigned ||
+				   slot->evicted != PINPOINT_NOT_EVICTED);
+			Assert(!again && !slot->reassigned_again);
+			break;
+		case PINPOINT_READING:
+			Assert(unread || reassigned);
+			Assert(!again && !slot->reassigned_again);
+			break;
+		case PINPOINT_READING_AGAIN:
+			Assert(unread || reassigned);
+			Assert(again || slot->reassigned_again);
+			Assert(!slot->reassigned_again || reassigned);
+			Assert(!again || !unread ||
+				   slot->again.sequence > slot->unread.sequence);
+			break;
+	}
+}
+
+/*
+ * The invariants of all slots, of the list of the waker, and of the list of
+ * slots that wake for all.  The caller holds PinpointOrderLock exclusively.
+ */
+void
+pinpoint_slots_check(void)
+{
+	static uint32 calls = 0;
+	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+	int			nqueued = 0;
+	int			nwake_for_all = 0;
+	int			last = -1;
+	dlist_iter	iter;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	if (calls++ % CHECK_INTERVAL != 0)
+		return;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+
+		check_slot(slot);
+		nqueued += slot->queued_for_waker;
+		nwake_for_all += slot->wakes_for_all;
+	}
+
+	for (int i = list->first; i >= 0; i = PinpointSharedSlots->slots[i].next)
+	{
+		Assert(PinpointSharedSlots->slots[i].queued_for_waker);
+		Assert(nqueued > 0);
+		nqueued--;
+		last = i;
+	}
+	Assert(nqueued == 0);
+	Assert(last < 0 || last == list->last);
+
+	dlist_foreach(iter, &PinpointSharedSlots->wakes_for_all)
+	{
+		Assert(dlist_container(PinpointSlot, wakes_for_all_link,
+							   iter.cur)->wakes_for_all);
+		nwake_for_all--;
+	}
+	Assert(nwake_for_all == 0);
+}
+#endif

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * slots.h
- *		One slot per listening session: its state, and its position in the log.
+ *		One slot per listening session: its state, and what it has not read.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -30,6 +30,12 @@ typedef enum PinpointWakeState
 	PINPOINT_READING_AGAIN		/* likewise; it must read again */
 } PinpointWakeState;
 
+/*
+ * Milliseconds between two checks for slots that need a reminder, and from the
+ * first check that finds a slot SIGNALLED to its first reminder; see wakeup.c.
+ */
+#define PINPOINT_REMINDER_INTERVAL	1000
+
 /* The reason why a session was told to end.  See listener/eviction.c. */
 typedef enum PinpointEviction
 {
@@ -43,8 +49,7 @@ typedef enum PinpointEviction
 									 * incomplete in the WAL */
 	PINPOINT_EVICTED_NEWER_FORM,	/* the primary has a newer version */
 	PINPOINT_EVICTED_BEFORE_REDO,	/* the notifications of a transaction may
-									 * be before the position in the WAL where
-									 * replay began */
+									 * be before the LSN where replay began */
 	PINPOINT_EVICTED_REPLICATE_OFF, /* the primary does not replicate */
 	PINPOINT_EVICTED_UNREPLICATED,	/* notifications may not have been
 									 * replicated, and heartbeats continue */
@@ -77,7 +82,7 @@ typedef struct PinpointSlot
 	Oid			roleid;			/* session user of the owner when it began to
 								 * listen: it shares channels with sessions of
 								 * this role */
-	PinpointWakeState state;
+	PinpointWakeState state;	/* changed only by change_state() of slots.c */
 	PinpointPosition unread;	/* first unread batch; its epoch is pinned;
 								 * none if IDLE or RESTING, or if only
 								 * reassigned notifications are unread;
@@ -160,7 +165,7 @@ typedef struct PinpointListenerStats
 								 * batch; 0 if there is none */
 } PinpointListenerStats;
 
-/* The waker, and its list of slots to signal; see wakeup.c. */
+/* The waker, and its list of slots to signal; see publication.c. */
 typedef struct PinpointWakerQueue
 {
 	struct Latch *waker;		/* its latch; NULL if there is no waker */
@@ -183,7 +188,7 @@ typedef struct PinpointSlots
 												 * elements */
 } PinpointSlots;
 
-extern PinpointSlots *PinpointSlotArray;
+extern PinpointSlots *PinpointSharedSlots;
 
 extern Size pinpoint_slots_shmem_size(void);
 extern void pinpoint_slots_shmem_init(void);
@@ -196,8 +201,12 @@ extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
 extern bool pinpoint_slot_set_heartbeats(bool heartbeats);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
-extern bool pinpoint_slot_set_position(PinpointPosition *place,
+extern bool pinpoint_slot_set_position(PinpointPosition *field,
 									   const PinpointPosition *position);
+extern bool pinpoint_slot_publish(PinpointSlot *slot,
+								  const PinpointPosition *position);
+extern bool pinpoint_slot_reassign(PinpointSlot *slot,
+								   const PinpointPosition *position);
 extern bool pinpoint_slot_pending(void);
 extern bool pinpoint_slot_resting(void);
 extern bool pinpoint_slot_to_look(void);
@@ -214,5 +223,11 @@ extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
 extern int	pinpoint_slots_mark_listeners(Oid dboid, bool *listens);
 extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
+
+#ifdef USE_ASSERT_CHECKING
+extern void pinpoint_slots_check(void);
+#else
+#define pinpoint_slots_check()	((void) 0)
+#endif
 
 #endif							/* PINPOINT_SLOTS_H */

@@ -53,8 +53,8 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/compat.h"
-#include "base/locks.h"
 #include "wakeup/slots.h"
 #include "wakeup/waiters.h"
 
@@ -183,6 +183,7 @@ append_entry(int place, uint32 number)
 {
 	WaitEntry  *added = entry(number);
 
+	AssertHeldExclusive(PinpointWaitersLock);
 	Assert(added->next == 0);
 	added->next = number;
 	added->prev = number;
@@ -203,6 +204,9 @@ join_lists(uint32 a, uint32 b)
 	uint32		last_a = entry(a)->prev;
 	uint32		last_b = entry(b)->prev;
 
+	AssertHeldExclusive(PinpointWaitersLock);
+	Assert(entry(last_a)->next == a && entry(last_b)->next == b);
+
 	entry(last_a)->next = b;
 	entry(b)->prev = last_a;
 	entry(last_b)->next = a;
@@ -217,6 +221,9 @@ remove_entry(uint32 number)
 {
 	WaitEntry  *old = entry(number);
 	uint32		new_first = old->next == number ? 0 : old->next;
+
+	AssertHeldExclusive(PinpointWaitersLock);
+	Assert(entry(old->next)->prev == number && entry(old->prev)->next == number);
 
 	if (first_entry(old->place) == number)
 		set_first_entry(old->place, new_first);
@@ -256,6 +263,7 @@ pinpoint_waiters_begin(int nchannels, int limit)
 	TimestampTz now = GetCurrentTimestamp();
 	int			count = 0;
 
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	Assert(me->pid == 0);
 	for (int i = 0; limit >= 0 && i < MaxBackends; i++)
@@ -291,6 +299,7 @@ pinpoint_waiters_enter(const int *places, int n)
 {
 	uint32		first = PINPOINT_MY_SLOT_NUMBER * ENTRIES_PER_SESSION + 1;
 
+	AssertNoLockHeld();
 	Assert(n <= ENTRIES_PER_SESSION);
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	Assert(waiters->waiters[PINPOINT_MY_SLOT_NUMBER].pid == MyProcPid);
@@ -319,6 +328,7 @@ pinpoint_waiters_end(void)
 {
 	Waiter	   *me = &waiters->waiters[PINPOINT_MY_SLOT_NUMBER];
 
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	if (me->pid == MyProcPid)
 	{
@@ -348,6 +358,9 @@ void
 pinpoint_waiters_take(int place)
 {
 	uint32		rest;
+
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
+	Assert(place >= 0 && place <= PINPOINT_EVERY_PLACE);
 
 	if (likely(first_entry(place) == 0))
 		return;
@@ -385,6 +398,9 @@ take_first(int list)
 	uint32		number = first_entry(list);
 	Waiter	   *waiter = &waiters->waiters[(number - 1) / ENTRIES_PER_SESSION];
 
+	AssertHeldExclusive(PinpointWaitersLock);
+	Assert(number != 0 && waiter->pid != 0);
+
 	remove_entry(number);
 	if (waiter->woken)
 		return NULL;
@@ -399,6 +415,8 @@ take_first(int list)
 void
 pinpoint_waiters_wake(void)
 {
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
+
 	/* Setting the latch of a session that has ended does no harm. */
 	for (int i = 0; i < nlatches; i++)
 		SetLatch(latches[i]);
@@ -413,7 +431,7 @@ pinpoint_waiters_wake(void)
 		 * the queued sessions.  Both sides acquire locks in between, so if
 		 * this reads the old latch, the waker finds these sessions.
 		 */
-		waker = *(struct Latch *volatile *) &PinpointSlotArray->waker_queue.waker;
+		waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
 		if (waker != NULL)
 			SetLatch(waker);
 		else
@@ -435,6 +453,7 @@ pinpoint_waiters_wake_queued(void)
 	struct Latch *queued[LATCHES_PER_ROUND];
 	int			n;
 
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
 	if (first_entry(QUEUED) == 0)
 		return false;
 
@@ -461,6 +480,7 @@ pinpoint_waiters_copy(PinpointWaiterStats *copy)
 {
 	int			n = 0;
 
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{

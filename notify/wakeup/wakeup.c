@@ -5,19 +5,7 @@
  *
  * When a batch is published, the slots of all sessions that listen on any of its
  * channels are found.  Those that are IDLE or RESTING become SIGNALLED; see slots.c.
- * Those that were IDLE need a signal.  Signals are collected under PinpointOrderLock
- * and sent after it is released.  They are PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT:
- * PostgreSQL then runs a small transaction as soon as the session is idle, and
- * delivery.c delivers in this transaction.
- *
- * The waker.  A sender that signals very many sessions takes a long time, and the
- * sessions that it has woken compete with it for the processor.  If there are more
- * than MAX_SIGNALS, it adds the other slots to a list of a background worker, the
- * waker; see waker.c.  A slot is in the list at most once, so the list is made of the
- * slots themselves and is never full.  The waker skips a slot that is not SIGNALLED
- * any more.  Batches that are published while it processes the list need no further
- * signal for these slots.  If there is no waker, senders send all signals, including
- * those of the list.
+ * Those that were IDLE need a signal; see publication.c.
  *
  * Reminders.  A signal can have no effect: PostgreSQL may run out of memory before its
  * small transaction has begun, or may have no channel of the session in its list.  No
@@ -31,27 +19,36 @@
  * takes too long under a lock that all commits need.  Therefore a sender with many
  * channels looks them up before its commit, without the lock, and its batch contains
  * the slots that it found.  Listeners that came later are those whose last LISTEN has
- * a higher number than the last one at that time:
+ * a higher number than the last one at that time.
  *
- *	LISTEN		enter the channels into the map, then take a number, then store it
- *				in the slot, then commit
- *	sender		store the last number, then read the map, then commit, then
- *				publish
+ * Why each listener is found.  A session that executes LISTEN, and a sender, do these
+ * steps:
  *
- * The look-up can end early, when all slots that listen in the database are found.  A
- * session that begins to listen later takes a higher number than the stored one.
- * (Comparing the number of slots is not sufficient: some sessions may have ended.)
+ *	1. LISTEN: enter the channels into the map.
+ *	2. LISTEN: take a number: increment PinpointSlots.joined.
+ *	3. LISTEN: store the number in the slot.
+ *	4. LISTEN: commit.
+ *	5. Sender: store the last number that was taken, as batch->joined.
+ *	6. Sender: read the map.
+ *	7. Sender: commit.
+ *	8. Sender: acquire PinpointOrderLock, and publish to the slots that were found, and
+ *	   to those whose number is above batch->joined.
  *
- * These numbers are atomic, and there is a full barrier between each two steps: both
- * take a lock of the channel map, or execute an explicit barrier.  If the sender read
- * the map before the listener's entry was made, the number that it stored is lower
- * than the one that the listener has taken.  And if the listener committed before the
- * sender, its number was in its slot before the sender took PinpointOrderLock to
- * publish.  So at publication it is sufficient to check the slots, and not even this
- * is needed if the last number is still the stored one.  A slot that was found may
- * belong to another session by then, or may not listen any more.  Then a session is
- * woken unnecessarily.  On a standby, the startup process does the look-up directly
- * before it publishes, for the same reason and in the same order.
+ * The numbers are atomic, and there is a full barrier between each two steps: both
+ * take a lock of the channel map, or execute an explicit barrier.  If step 6 came
+ * before step 1, then step 5 came before step 2, so batch->joined is lower than the
+ * number that the listener has taken.  And if step 4 came before step 7, then step 3
+ * came before step 8, which finds the number in the slot.  So at publication it is
+ * sufficient to check the slots, and not even this is needed if the last number is
+ * still batch->joined.  A slot that was found may belong to another session by then, or
+ * may not listen any more.  Then a session is woken unnecessarily.
+ *
+ *	9. Step 6 can end early, when all slots that listen in the database are found.  They
+ *	   are determined after step 5, and a session sets pid in its slot before step 1.
+ *	   So a session that is not among them takes a number above batch->joined.
+ *	   (Comparing the number of slots is not sufficient: some sessions may have ended.)
+ *	10. On a standby, the startup process does steps 5 and 6 directly before step 8, in
+ *	   this order, and the transaction has committed before.  The argument is the same.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -59,16 +56,15 @@
  */
 #include "postgres.h"
 
-#include "commands/async.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/procsignal.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
-#include "base/locks.h"
 #include "base/settings.h"
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
@@ -77,32 +73,22 @@
 #include "wakeup/wakeup.h"
 
 /*
- * If a process has more signals to send than this, it leaves them to the
- * waker.
+ * Work for a batch and for each of its channels, in units of the work for one
+ * listener; see publication.c.
  */
-#define MAX_SIGNALS			8
-
-/*
- * Limit of the work under one hold of PinpointOrderLock, and the work for a
- * batch and for each of its channels.  The unit is the work for one listener
- * of a channel, which took about 20 ns in a measurement.
- */
-#define MAX_WORK_PER_HOLD	4096
 #define WORK_PER_BATCH		64
 #define WORK_PER_CHANNEL	8
 
 /*
- * Milliseconds between two checks for slots that need a reminder, and from the
- * first check that finds a slot SIGNALLED to its first reminder.  The next
- * reminders follow at intervals of 2, 4, 8 times this, and so on up to 64
- * times.
+ * The reminders after the first one follow at intervals of 2, 4, 8 times
+ * PINPOINT_REMINDER_INTERVAL, and so on up to 64 times.
  */
-#define REMINDER_INTERVAL	1000
 #define REMINDER_MAX_SHIFT	6
 
 /* Argument and result of a look-up at publication. */
 typedef struct ListenerSearch
 {
+	PinpointPublication *publication;
 	PinpointBatch *batch;
 	uint32		channel;		/* number of the channel within the batch */
 	uint64		mark;			/* number of the publication */
@@ -120,15 +106,11 @@ typedef struct EarlySearch
 } EarlySearch;
 
 /*
- * Memory for publications: the slots found for a batch, and the signals to
- * send.  The postmaster allocates it, and all processes inherit it.
- *
- * Each array has MaxBackends elements.  This is sufficient: a slot is found
- * only once for a batch, and is noted only once until its session has read.
+ * The slots found for a batch: room for MaxBackends elements, allocated by the
+ * postmaster and inherited.  This is sufficient: a slot is found only once for
+ * a batch.
  */
 static int *found_slots = NULL;
-static PinpointWakeup *noted = NULL;
-static int	nnoted = 0;
 
 /*
  * The slots found by the last call of pinpoint_wakeup_find_replayed(), and its
@@ -139,12 +121,6 @@ static bool *found_replayed = NULL; /* by slot */
 static int *slots_replayed = NULL;
 static int	nslots_replayed = 0;
 
-/* Latch of the waker, if its list has new slots, or batches are left to it. */
-static struct Latch *waker_to_tell = NULL;
-
-/* Work since PinpointOrderLock was acquired; see MAX_WORK_PER_HOLD. */
-static uint32 work = 0;
-
 static void find_listeners(const PinpointListeners *listeners, void *arg);
 static void look_up_rest(PinpointBatchLayout *layout, uint32 from,
 						 EarlySearch *search);
@@ -152,14 +128,10 @@ static void find_listeners_early(const PinpointListeners *listeners,
 								 void *arg);
 static void find_joined(ListenerSearch *search);
 static void find_slot(int slotno, void *arg);
-static void share_out(void);
-static void queue_for_waker(int slotno);
-static int	take(PinpointWakeup *wakeups, int max);
-static bool is_resting(PinpointSlot *slot);
 static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
 
 /*
- * Allocate the arrays.  The postmaster calls this at start and at restart
+ * Allocate memory.  The postmaster calls this at start and at restart
  * after a crash.
  */
 void
@@ -168,9 +140,6 @@ pinpoint_wakeup_init(void)
 	if (found_slots == NULL)
 		found_slots = MemoryContextAlloc(TopMemoryContext,
 										 MaxBackends * sizeof(int));
-	if (noted == NULL)
-		noted = MemoryContextAlloc(TopMemoryContext,
-								   MaxBackends * sizeof(PinpointWakeup));
 	if (found_replayed == NULL)
 		found_replayed = MemoryContextAlloc(TopMemoryContext,
 											MaxBackends * sizeof(bool));
@@ -194,6 +163,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	uint32		nslots = 0;
 	uint32		nlooked = 0;
 
+	AssertNoLockHeld();
 	if (layout->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
 		pinpoint_sharing_reserve(layout);
@@ -203,12 +173,24 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	search.found = palloc0_array(bool, MaxBackends);
 	search.listens = palloc0_array(bool, MaxBackends);
 
-	joined = pg_atomic_read_u64(&PinpointSlotArray->joined);
+	/* step 5 */
+	joined = pg_atomic_read_u64(&PinpointSharedSlots->joined);
+
+	/*
+	 * Partner: the increment in pinpoint_slot_join().  Without this, the map
+	 * could be read without the channels of a session whose number is not
+	 * above this one.
+	 */
 	pg_memory_barrier();
+
+	/* step 9 */
 	search.nmissing = pinpoint_slots_mark_listeners(MyDatabaseId,
 													search.listens);
 
-	/* A session that listens on one channel may listen on all of them. */
+	/*
+	 * Step 6.  A session that listens on one channel may listen on all of
+	 * them.
+	 */
 	for (; nlooked < PINPOINT_CHANNELS_LOOKED_UP && search.nmissing > 0; nlooked++)
 		pinpoint_channel_map_lookup(MyDatabaseId,
 									layout->channels[nlooked]->data,
@@ -259,6 +241,7 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 	{
 		int			slotno = pinpoint_listener(listeners, i)->slotno;
 
+		Assert(slotno < MaxBackends);
 		if (!search->found[slotno])
 		{
 			search->found[slotno] = true;
@@ -272,11 +255,7 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 /*
  * Find the listeners of a batch on a standby, if it has many channels.  Such a
  * batch does not contain its listeners.  The startup process calls this
- * directly before the publication, without PinpointOrderLock.
- *
- * The transaction has already committed.  This does not matter for the
- * argument at the top of this file: the number is stored before the map is
- * read, and both are done before the publication.
+ * directly before the publication, without PinpointOrderLock: see step 10.
  */
 void
 pinpoint_wakeup_find_replayed(PinpointBatch *batch)
@@ -284,14 +263,20 @@ pinpoint_wakeup_find_replayed(PinpointBatch *batch)
 	EarlySearch search = {.found = found_replayed};
 	const char *channel = pinpoint_batch_first_channel(batch);
 
+	AssertNoLockHeld();
+	Assert(batch->state == PINPOINT_BATCH_RESERVED);
+
 	replayed = NULL;
 	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 		return;
 
 	memset(found_replayed, 0, MaxBackends * sizeof(bool));
-	batch->joined = pg_atomic_read_u64(&PinpointSlotArray->joined);
+
+	/* step 5; the barrier is that of pinpoint_wakeup_find_early() */
+	batch->joined = pg_atomic_read_u64(&PinpointSharedSlots->joined);
 	pg_memory_barrier();
 
+	/* step 6 */
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
 		pinpoint_channel_map_lookup(batch->dboid, channel,
@@ -321,17 +306,24 @@ pinpoint_wakeup_find_replayed(PinpointBatch *batch)
  * unless the number is 0.
  */
 int
-pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
+pinpoint_wakeup_find(PinpointPublication *publication, PinpointBatch *batch,
+					 uint64 mark)
 {
-	ListenerSearch search = {batch, 0, mark, 0};
+	ListenerSearch search = {publication, batch, 0, mark, 0};
 	dlist_iter	iter;
 
-	work += WORK_PER_BATCH;
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(batch->state == PINPOINT_BATCH_RESERVED ||
+		   batch->state == PINPOINT_BATCH_READY);
+	Assert(mark == pinpoint_message_log_sequence());
+
+	pinpoint_publication_add_work(publication, WORK_PER_BATCH);
 	if (batch->nchannels <= PINPOINT_CHANNELS_LOOKED_UP)
 	{
 		const char *channel = pinpoint_batch_first_channel(batch);
 
-		work += batch->nchannels * WORK_PER_CHANNEL;
+		pinpoint_publication_add_work(publication,
+									  batch->nchannels * WORK_PER_CHANNEL);
 		for (search.channel = 0; search.channel < batch->nchannels;
 			 search.channel++)
 		{
@@ -352,19 +344,21 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 			nslots = nslots_replayed;
 		}
 		batch->all_share_from = 0;
+
+		/* step 8 */
 		for (uint32 i = 0; i < nslots; i++)
 			find_slot(slots[i], &search);
-		if (pg_atomic_read_u64(&PinpointSlotArray->joined) > batch->joined)
+		if (pg_atomic_read_u64(&PinpointSharedSlots->joined) > batch->joined)
 			find_joined(&search);
 	}
 
 	/* Sessions with channels that do not fit into the channel map. */
-	dlist_foreach(iter, &PinpointSlotArray->wakes_for_all)
+	dlist_foreach(iter, &PinpointSharedSlots->wakes_for_all)
 	{
 		PinpointSlot *slot = dlist_container(PinpointSlot, wakes_for_all_link,
 											 iter.cur);
 
-		find_slot(slot - PinpointSlotArray->slots, &search);
+		find_slot(slot - PinpointSharedSlots->slots, &search);
 	}
 	return search.nfound;
 }
@@ -376,10 +370,11 @@ pinpoint_wakeup_find(PinpointBatch *batch, uint64 mark)
 static void
 find_joined(ListenerSearch *search)
 {
-	work += MaxBackends;
+	AssertHeldExclusive(PinpointOrderLock);
+	pinpoint_publication_add_work(search->publication, MaxBackends);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		if (pg_atomic_read_u64(&PinpointSlotArray->slots[i].joined) >
+		if (pg_atomic_read_u64(&PinpointSharedSlots->slots[i].joined) >
 			search->batch->joined)
 			find_slot(i, search);
 	}
@@ -390,12 +385,18 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 {
 	ListenerSearch *search = arg;
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(search->channel < search->batch->nchannels);
+
 	pg_atomic_write_u64(listeners->transactions,
 						pg_atomic_read_u64(listeners->transactions) + 1);
 	for (int i = 0; i < listeners->nslots; i++)
 		find_slot(pinpoint_listener(listeners, i)->slotno, arg);
-	work += pinpoint_sharing_assign(search->batch, search->channel, listeners,
-									find_slot, arg);
+	pinpoint_publication_add_work(search->publication,
+								  pinpoint_sharing_assign(search->batch,
+														  search->channel,
+														  listeners, find_slot,
+														  arg));
 }
 
 /*
@@ -406,9 +407,13 @@ static void
 find_slot(int slotno, void *arg)
 {
 	ListenerSearch *search = arg;
-	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
 
-	work++;
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slotno >= 0 && slotno < MaxBackends);
+	Assert(slot->marked <= search->mark && search->nfound < MaxBackends);
+
+	pinpoint_publication_add_work(search->publication, 1);
 	if (slot->pid != 0 && slot->dboid == search->batch->dboid &&
 		!slot->evicted && slot->marked != search->mark)
 	{
@@ -426,261 +431,30 @@ find_slot(int slotno, void *arg)
  * The caller holds PinpointOrderLock exclusively.
  */
 void
-pinpoint_wakeup_collect(PinpointBatch *batch, int nfound)
+pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
+						int nfound)
 {
 	PinpointPosition position = pinpoint_message_log_position(batch);
 	int			nsignals = 0;
 
-	work += nfound;
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(nfound > 0 && nfound <= MaxBackends);
+
+	pinpoint_publication_add_work(publication, nfound);
 	for (int i = 0; i < nfound; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[found_slots[i]];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[found_slots[i]];
 
-		switch (slot->state)
+		Assert(slot->marked == position.sequence);
+		if (pinpoint_slot_publish(slot, &position))
 		{
-			case PINPOINT_IDLE:
-			case PINPOINT_RESTING:
-				(void) pinpoint_slot_set_position(&slot->unread, &position);
-				if (pinpoint_wakeup_note(found_slots[i]))
-					nsignals++;
-				break;
-			case PINPOINT_SIGNALLED:
-				/* It may have been signalled for a reassigned notification. */
-				if (slot->unread.batch == NULL)
-					(void) pinpoint_slot_set_position(&slot->unread, &position);
-				break;
-			case PINPOINT_READING:
-			case PINPOINT_READING_AGAIN:
-				slot->state = PINPOINT_READING_AGAIN;
-				if (slot->again.batch == NULL)
-					slot->again = position;
-				break;
+			pinpoint_publication_add_signal(publication, found_slots[i]);
+			nsignals++;
 		}
 	}
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, nsignals);
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS_SAVED,
 				   nfound - nsignals);
-}
-
-/*
- * Change a slot from IDLE or RESTING to SIGNALLED.  Returns true if it needs a
- * signal, and notes it in that case.  A RESTING session needs none, unless it
- * is this session, which does not wait for its own notifications.
- *
- * The caller holds PinpointOrderLock exclusively, and releases it by
- * pinpoint_wakeup_release_and_send().
- */
-bool
-pinpoint_wakeup_note(int slotno)
-{
-	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
-	bool		looks_by_itself = slot->state == PINPOINT_RESTING &&
-		slot->pid != MyProcPid && is_resting(slot);
-
-	Assert(slot->state == PINPOINT_IDLE || slot->state == PINPOINT_RESTING);
-	slot->state = PINPOINT_SIGNALLED;
-	slot->signalled_at = 0;
-	slot->reminders = 0;
-	if (looks_by_itself)
-		return false;
-
-	slot->wakeups++;
-	noted[nnoted].slotno = slotno;
-	noted[nnoted].pid = slot->pid;
-	nnoted++;
-	return true;
-}
-
-/*
- * Will a RESTING session check in time?  It may not if the clock was set back,
- * because PostgreSQL's timeouts use the clock, or if it should have checked
- * long ago.
- */
-static bool
-is_resting(PinpointSlot *slot)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	return now >= slot->rests_from &&
-		now <= TimestampTzPlusMilliseconds(slot->rests_until, REMINDER_INTERVAL);
-}
-
-/*
- * Leave the noted signals to the waker, if there are many.  Without a waker,
- * take over the signals on its list.
- */
-static void
-share_out(void)
-{
-	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
-
-	if (list->waker == NULL)
-	{
-		/* Send the signals that an ended waker has left. */
-		if (unlikely(list->first >= 0))
-			nnoted += take(noted + nnoted,
-						   MaxBackends - nnoted);
-		return;
-	}
-	if (nnoted <= MAX_SIGNALS)
-		return;
-
-	for (int i = 0; i < nnoted; i++)
-	{
-		/* This session needs no signal, and does not wait for the waker. */
-		if (noted[i].pid == MyProcPid)
-			notifyInterruptPending = true;
-		else
-		{
-			queue_for_waker(noted[i].slotno);
-			pinpoint_count(PinpointSlotArray->slots[noted[i].slotno].dboid,
-						   PINPOINT_COUNT_WAKER_SIGNALS, 1);
-		}
-	}
-	nnoted = 0;
-	waker_to_tell = list->waker;
-}
-
-/*
- * Add a slot to the list of the waker, unless it is in the list.
- */
-static void
-queue_for_waker(int slotno)
-{
-	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
-	PinpointSlot *slot = &PinpointSlotArray->slots[slotno];
-
-	if (slot->queued_for_waker)
-		return;
-	slot->queued_for_waker = true;
-	slot->next = -1;
-	if (list->first < 0)
-		list->first = slotno;
-	else
-		PinpointSlotArray->slots[list->last].next = slotno;
-	list->last = slotno;
-}
-
-/*
- * Remove up to max slots from the list of the waker.  Stores those that still
- * need a signal in wakeups[], and returns their number, or -1 if the list was
- * empty.
- */
-int
-pinpoint_wakeup_take(PinpointWakeup *wakeups, int max)
-{
-	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
-	int			n = -1;
-
-	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (list->first >= 0)
-		n = take(wakeups, max);
-	LWLockRelease(PinpointOrderLock);
-	return n;
-}
-
-/*
- * The same, but returns 0 if the list was empty.  The caller holds
- * PinpointOrderLock exclusively.
- */
-static int
-take(PinpointWakeup *wakeups, int max)
-{
-	PinpointWakerQueue *list = &PinpointSlotArray->waker_queue;
-	int			n = 0;
-
-	for (int i = 0; i < max && list->first >= 0; i++)
-	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[list->first];
-
-		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
-			pinpoint_fault != PINPOINT_FAULT_DROP_SIGNALS)
-		{
-			wakeups[n].slotno = list->first;
-			wakeups[n].pid = slot->pid;
-			n++;
-		}
-		slot->queued_for_waker = false;
-		list->first = slot->next;
-	}
-	return n;
-}
-
-/*
- * Set the latch of the waker; NULL if the waker ends.  The caller holds
- * PinpointOrderLock exclusively.
- */
-void
-pinpoint_wakeup_set_waker(struct Latch *waker)
-{
-	Assert(LWLockHeldByMeInMode(PinpointOrderLock, LW_EXCLUSIVE));
-	PinpointSlotArray->waker_queue.waker = waker;
-}
-
-/*
- * Release PinpointOrderLock, and send the noted signals or leave them to the
- * waker.
- */
-void
-pinpoint_wakeup_release_and_send(void)
-{
-	share_out();
-	work = 0;
-	pinpoint_order_lock_release();
-
-	if (nnoted > 0)
-		pinpoint_wakeup_signal(noted, nnoted);
-	nnoted = 0;
-
-	/* If the waker has ended, setting its latch does no harm. */
-	if (waker_to_tell != NULL)
-		SetLatch(waker_to_tell);
-	waker_to_tell = NULL;
-}
-
-/*
- * Has this process done as much work as is allowed under one hold of
- * PinpointOrderLock?  All other sessions that notify, and all that begin or end
- * to read, wait meanwhile.
- */
-bool
-pinpoint_wakeup_worked_enough(void)
-{
-	return work >= MAX_WORK_PER_HOLD;
-}
-
-/*
- * Make pinpoint_wakeup_release_and_send() set the latch of the waker, because
- * batches are left to it.  Returns false if there is no waker.  The caller
- * holds PinpointOrderLock exclusively.
- */
-bool
-pinpoint_wakeup_leave_to_waker(void)
-{
-	waker_to_tell = PinpointSlotArray->waker_queue.waker;
-	return waker_to_tell != NULL;
-}
-
-/*
- * Signal sessions.  The caller does not hold PinpointOrderLock.
- */
-void
-pinpoint_wakeup_signal(const PinpointWakeup *wakeups, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (wakeups[i].pid == MyProcPid)
-			notifyInterruptPending = true;
-		else if (SendProcSignal(wakeups[i].pid, PROCSIG_NOTIFY_INTERRUPT,
-								PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno)) < 0)
-		{
-			/*
-			 * The session has ended, and its slot is free or has a new owner.
-			 */
-			elog(DEBUG3, "could not signal backend with PID %d: %m",
-				 wakeups[i].pid);
-		}
-	}
 }
 
 /*
@@ -692,11 +466,12 @@ pinpoint_wakeup_give_back(void)
 {
 	struct Latch *waker;
 
+	AssertNoLockHeld();
 	if (!pinpoint_message_log_has_spare_file())
 		return;
 
 	/* If the waker has ended, setting its latch does no harm. */
-	waker = *(struct Latch *volatile *) &PinpointSlotArray->waker_queue.waker;
+	waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
 	if (waker != NULL && waker != MyLatch)
 		SetLatch(waker);
 	else
@@ -718,23 +493,26 @@ void
 pinpoint_wakeup_remind(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz last = *(volatile TimestampTz *) &PinpointSlotArray->last_reminders;
+	TimestampTz last = *(volatile TimestampTz *) &PinpointSharedSlots->last_reminders;
 	PinpointWakeup *reminders;
 	int			nreminders = 0;
 
+	AssertNoLockHeld();
+
 	/* Do not wait if the clock was set back. */
-	if (last <= now && !TimestampDifferenceExceeds(last, now, REMINDER_INTERVAL))
+	if (last <= now &&
+		!TimestampDifferenceExceeds(last, now, PINPOINT_REMINDER_INTERVAL))
 		return;
-	if (pinpoint_fault == PINPOINT_FAULT_DROP_SIGNALS)
+	if (PINPOINT_FAULT(DROP_SIGNALS))
 		return;
 
 	reminders = palloc_array(PinpointWakeup, MaxBackends);
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	PinpointSlotArray->last_reminders = now;
+	PinpointSharedSlots->last_reminders = now;
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSlotArray->slots[i];
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
 			needs_reminder(slot, now))
@@ -750,7 +528,7 @@ pinpoint_wakeup_remind(void)
 	}
 	LWLockRelease(PinpointOrderLock);
 
-	/* As in pinpoint_wakeup_signal(), a session may have ended. */
+	/* As in pinpoint_signal(), a session may have ended. */
 	for (int i = 0; i < nreminders; i++)
 	{
 		(void) SendProcSignal(reminders[i].pid, PROCSIG_CATCHUP_INTERRUPT,
@@ -769,8 +547,11 @@ pinpoint_wakeup_remind(void)
 static bool
 needs_reminder(PinpointSlot *slot, TimestampTz now)
 {
-	int			interval = REMINDER_INTERVAL <<
+	int			interval = PINPOINT_REMINDER_INTERVAL <<
 		Min(slot->reminders, REMINDER_MAX_SHIFT);
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slot->state == PINPOINT_SIGNALLED);
 
 	if (slot->signalled_at == 0 || slot->signalled_at > now)
 	{

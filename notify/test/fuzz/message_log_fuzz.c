@@ -270,7 +270,7 @@ check_contents(ModelBatch *m)
 	ListCell   *lc;
 
 	if (m->batch->size != m->size ||
-		(m->state == PUBLISHED && m->batch->epoch != m->epoch))
+		(m->state == PUBLISHED && pinpoint_batch_published(m->batch)->epoch != m->epoch))
 		FAIL("the head of a batch has changed");
 	for (uint32 i = 0; i < m->batch->nchannels; i++)
 	{
@@ -438,7 +438,7 @@ check_log(void)
 		}
 		if (alive[j].state != PUBLISHED)
 			continue;
-		if (j > 0 && alive[j - 1].batch->next != alive[j].batch)
+		if (j > 0 && pinpoint_batch_published(alive[j - 1].batch)->next != alive[j].batch)
 			FAIL("the published list differs at %d", j);
 		published++;
 	}
@@ -553,9 +553,10 @@ publish(void)
 		return;
 	m = alive[i];
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	m.batch->sequence = pinpoint_message_log_next_sequence();
+	pinpoint_batch_become_published(m.batch)->sequence =
+		pinpoint_message_log_next_sequence();
 	pinpoint_message_log_append(m.batch);
-	m.epoch = m.batch->epoch;
+	m.epoch = pinpoint_batch_published(m.batch)->epoch;
 	if (alive[0].state != PUBLISHED || choose(2) == 0)
 	{
 		pinpoint_message_log_pin(m.epoch);

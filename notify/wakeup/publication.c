@@ -1,0 +1,328 @@
+/*-------------------------------------------------------------------------
+ *
+ * publication.c
+ *		One hold of PinpointOrderLock to publish batches, and the signals after it.
+ *
+ * A process that publishes batches, or reassigns notifications, does this between
+ * pinpoint_publication_begin(), which acquires PinpointOrderLock exclusively, and
+ * pinpoint_publication_end(), which releases it.  Meanwhile, the sessions to signal are
+ * collected.  The signals are sent after the release.  They are PostgreSQL's own
+ * PROCSIG_NOTIFY_INTERRUPT: PostgreSQL then runs a small transaction as soon as the
+ * session is idle, and delivery.c delivers in this transaction.
+ *
+ * The waker.  A sender that signals very many sessions takes a long time, and the
+ * sessions that it has woken compete with it for the processor.  If there are more
+ * than MAX_SIGNALS, it adds the slots to a list of a background worker, the
+ * waker; see waker.c.  A slot is in the list at most once, so the list is made of the
+ * slots themselves and is never full.  The waker skips a slot that is not SIGNALLED
+ * any more.  Batches that are published while it processes the list need no further
+ * signal for these slots.  If there is no waker, senders send all signals, including
+ * those of the list.
+ *
+ * The limit of work.  While a process holds the lock, all other sessions that notify,
+ * and all that begin or end to read, wait.  So a process that publishes batches of
+ * other sessions ends the publication when it has worked enough.
+ *
+ * Nothing fails or is allocated here, because publications follow the commit record.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/procsignal.h"
+#include "utils/memutils.h"
+
+#include "base/check.h"
+#include "base/compat.h"
+#include "base/counters.h"
+#include "base/settings.h"
+#include "wakeup/publication.h"
+#include "wakeup/slots.h"
+
+/*
+ * If a process has more signals to send than this, it leaves them to the
+ * waker.
+ */
+#define MAX_SIGNALS			8
+
+/*
+ * Limit of the work under one hold of PinpointOrderLock.  The unit is the work
+ * for one listener of a channel, which took about 20 ns in a measurement.
+ */
+#define MAX_WORK_PER_HOLD	4096
+
+/*
+ * The sessions to signal at the end of the current publication: room for
+ * MaxBackends elements, allocated by the postmaster and inherited.  This is
+ * sufficient: a session needs a signal only once until it has read.
+ */
+static PinpointWakeup *signals = NULL;
+
+#ifdef USE_ASSERT_CHECKING
+/* The publication that has begun, NULL if none. */
+static const PinpointPublication *current = NULL;
+#endif
+
+static void share_out(PinpointPublication *publication);
+static void queue_for_waker(int slotno);
+static int	take(PinpointWakeup *wakeups, int max);
+
+/*
+ * Allocate memory in the postmaster, at start and at restart after a crash.
+ */
+void
+pinpoint_publication_init(void)
+{
+	if (signals == NULL)
+		signals = MemoryContextAlloc(TopMemoryContext,
+									 MaxBackends * sizeof(PinpointWakeup));
+}
+
+/*
+ * Begin a publication.  No interrupt is processed until its end.
+ */
+void
+pinpoint_publication_begin(PinpointPublication *publication)
+{
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
+	Assert(current == NULL);
+
+	HOLD_INTERRUPTS();
+	publication->nsignals = 0;
+	publication->work = 0;
+	publication->waker_to_tell = NULL;
+	pinpoint_order_lock_acquire("publish");
+#ifdef USE_ASSERT_CHECKING
+	current = publication;
+#endif
+}
+
+/*
+ * End a publication, and send the signals or leave them to the waker.
+ */
+void
+pinpoint_publication_end(PinpointPublication *publication)
+{
+	Assert(current == publication);
+	AssertHeldExclusive(PinpointOrderLock);
+
+	share_out(publication);
+	pinpoint_slots_check();
+#ifdef USE_ASSERT_CHECKING
+	current = NULL;
+#endif
+	pinpoint_order_lock_release();
+
+	if (publication->nsignals > 0)
+		pinpoint_signal(signals, publication->nsignals);
+
+	/* If the waker has ended, setting its latch does no harm. */
+	if (publication->waker_to_tell != NULL)
+		SetLatch(publication->waker_to_tell);
+	RESUME_INTERRUPTS();
+}
+
+/*
+ * Signal the owner of a slot at the end of the publication.  The slot is
+ * SIGNALLED.
+ */
+void
+pinpoint_publication_add_signal(PinpointPublication *publication, int slotno)
+{
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+
+	Assert(current == publication);
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(publication->nsignals < MaxBackends);
+	Assert(slot->pid != 0 && slot->state == PINPOINT_SIGNALLED);
+
+	signals[publication->nsignals].slotno = slotno;
+	signals[publication->nsignals].pid = slot->pid;
+	publication->nsignals++;
+}
+
+/*
+ * Has this process done as much work as is allowed under one hold of the lock?
+ */
+bool
+pinpoint_publication_worked_enough(const PinpointPublication *publication)
+{
+	Assert(current == publication);
+	AssertHeldExclusive(PinpointOrderLock);
+
+	return publication->work >= MAX_WORK_PER_HOLD;
+}
+
+/*
+ * Set the latch of the waker at the end of the publication, because batches
+ * are left to it.  Returns false if there is no waker.
+ */
+bool
+pinpoint_publication_leave_to_waker(PinpointPublication *publication)
+{
+	Assert(current == publication);
+	AssertHeldExclusive(PinpointOrderLock);
+
+	publication->waker_to_tell = PinpointSharedSlots->waker_queue.waker;
+	return publication->waker_to_tell != NULL;
+}
+
+/*
+ * Leave the signals to the waker, if there are many.  Without a waker, take
+ * over the signals on its list.
+ */
+static void
+share_out(PinpointPublication *publication)
+{
+	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+
+	if (list->waker == NULL)
+	{
+		/* Send the signals that an ended waker has left. */
+		if (unlikely(list->first >= 0))
+			publication->nsignals += take(signals + publication->nsignals,
+										  MaxBackends - publication->nsignals);
+		return;
+	}
+	if (publication->nsignals <= MAX_SIGNALS)
+		return;
+
+	for (int i = 0; i < publication->nsignals; i++)
+	{
+		/* This session needs no signal, and does not wait for the waker. */
+		if (signals[i].pid == MyProcPid)
+			notifyInterruptPending = true;
+		else
+		{
+			queue_for_waker(signals[i].slotno);
+			pinpoint_count(PinpointSharedSlots->slots[signals[i].slotno].dboid,
+						   PINPOINT_COUNT_WAKER_SIGNALS, 1);
+		}
+	}
+	publication->nsignals = 0;
+	publication->waker_to_tell = list->waker;
+}
+
+/*
+ * Add a slot to the list of the waker, unless it is in the list.
+ */
+static void
+queue_for_waker(int slotno)
+{
+	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slot->state == PINPOINT_SIGNALLED);
+
+	if (slot->queued_for_waker)
+		return;
+	slot->queued_for_waker = true;
+	slot->next = -1;
+	if (list->first < 0)
+		list->first = slotno;
+	else
+		PinpointSharedSlots->slots[list->last].next = slotno;
+	list->last = slotno;
+}
+
+/*
+ * Remove up to max slots from the list of the waker.  Stores those that still
+ * need a signal in wakeups[], and returns their number, or -1 if the list was
+ * empty.
+ */
+int
+pinpoint_waker_take(PinpointWakeup *wakeups, int max)
+{
+	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+	int			n = -1;
+
+	Assert(max > 0);
+	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (list->first >= 0)
+		n = take(wakeups, max);
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}
+
+/*
+ * The same, but returns 0 if the list was empty.  The caller holds
+ * PinpointOrderLock exclusively.
+ */
+static int
+take(PinpointWakeup *wakeups, int max)
+{
+	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+	int			n = 0;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	for (int i = 0; i < max && list->first >= 0; i++)
+	{
+		PinpointSlot *slot = &PinpointSharedSlots->slots[list->first];
+
+		Assert(slot->queued_for_waker);
+		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
+			!PINPOINT_FAULT(DROP_SIGNALS))
+		{
+			wakeups[n].slotno = list->first;
+			wakeups[n].pid = slot->pid;
+			n++;
+		}
+		slot->queued_for_waker = false;
+		list->first = slot->next;
+	}
+	return n;
+}
+
+/*
+ * Set the latch of the waker; NULL if the waker ends.  The caller holds
+ * PinpointOrderLock exclusively.
+ */
+void
+pinpoint_waker_set(struct Latch *waker)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+
+	PinpointSharedSlots->waker_queue.waker = waker;
+}
+
+/*
+ * Is there a waker?  The caller holds PinpointOrderLock.
+ */
+bool
+pinpoint_waker_exists(void)
+{
+	AssertHeld(PinpointOrderLock);
+
+	return PinpointSharedSlots->waker_queue.waker != NULL;
+}
+
+/*
+ * Signal sessions.  The caller does not hold PinpointOrderLock.
+ */
+void
+pinpoint_signal(const PinpointWakeup *wakeups, int n)
+{
+	AssertLocksBelow(PINPOINT_RANK_ORDER);
+	Assert(n <= MaxBackends);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (wakeups[i].pid == MyProcPid)
+			notifyInterruptPending = true;
+		else if (SendProcSignal(wakeups[i].pid, PROCSIG_NOTIFY_INTERRUPT,
+								PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno)) < 0)
+		{
+			/*
+			 * The session has ended, and its slot is free or has a new owner.
+			 */
+			elog(DEBUG3, "could not signal backend with PID %d: %m",
+				 wakeups[i].pid);
+		}
+	}
+}
