@@ -124,6 +124,7 @@
 #include "utils/timestamp.h"
 
 #include "base/counters.h"
+#include "base/first_number.h"
 #include "base/locks.h"
 #include "base/settings.h"
 #include "base/transaction.h"
@@ -209,6 +210,7 @@ pinpoint_commit_order_shmem_init(void)
 	{
 		memset(commit_order, 0, sizeof(CommitOrder));
 		dlist_init(&commit_order->in_flight);
+		commit_order->turn = PINPOINT_FIRST_NUMBER;
 	}
 }
 

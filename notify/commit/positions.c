@@ -93,6 +93,7 @@
 #include "storage/shmem.h"
 
 #include "base/channel_hash.h"
+#include "base/first_number.h"
 #include "base/locks.h"
 #include "base/settings.h"
 #include "commit/positions.h"
@@ -169,7 +170,7 @@ pinpoint_positions_shmem_init(void)
 								pinpoint_positions_shmem_size(), &found);
 	Assert(!found);
 
-	pg_atomic_init_u64(&positions->counter, 0);
+	pg_atomic_init_u64(&positions->counter, PINPOINT_FIRST_NUMBER);
 	pg_atomic_init_u64(&positions->floor, 0);
 
 	/* The floor stays 0, because no client has a valid position yet. */

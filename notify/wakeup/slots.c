@@ -53,6 +53,7 @@
 
 #include "base/compat.h"
 #include "base/counters.h"
+#include "base/first_number.h"
 #include "base/locks.h"
 #include "queue/message_log.h"
 #include "wakeup/slots.h"
@@ -100,7 +101,7 @@ pinpoint_slots_shmem_init(void)
 		PinpointSlotArray->waker_queue.first = -1;
 		PinpointSlotArray->waker_queue.last = -1;
 		dlist_init(&PinpointSlotArray->wakes_for_all);
-		pg_atomic_init_u64(&PinpointSlotArray->joined, 0);
+		pg_atomic_init_u64(&PinpointSlotArray->joined, PINPOINT_FIRST_NUMBER);
 		for (int i = 0; i < MaxBackends; i++)
 		{
 			pg_atomic_init_u64(&PinpointSlotArray->slots[i].joined, 0);
