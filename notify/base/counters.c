@@ -38,12 +38,13 @@ typedef struct Counters
 	DatabaseCounters databases[PINPOINT_MAX_COUNTED_DATABASES];
 } Counters;
 
-#define NPLACES		(PINPOINT_MAX_COUNTED_DATABASES - 1)
+/* Number of elements that belong to one database. */
+#define NOWNED		(PINPOINT_MAX_COUNTED_DATABASES - 1)
 
 static Counters *counters = NULL;
 
-static DatabaseCounters *place_of(Oid dboid);
-static DatabaseCounters *find_place(Oid dboid);
+static DatabaseCounters *element_of(Oid dboid);
+static DatabaseCounters *find_element(Oid dboid);
 
 Size
 pinpoint_counters_shmem_size(void)
@@ -76,8 +77,10 @@ pinpoint_counters_shmem_init(void)
 void
 pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
 {
+	Assert(counter < PINPOINT_NCOUNTERS &&
+		   counter != PINPOINT_MAX_HELD_BACK);
 	if (n > 0)
-		pg_atomic_fetch_add_u64(&place_of(dboid)->counts[counter], (int64) n);
+		pg_atomic_fetch_add_u64(&element_of(dboid)->counts[counter], (int64) n);
 }
 
 /*
@@ -86,8 +89,10 @@ pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
 void
 pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
 {
-	pg_atomic_uint64 *count = &place_of(dboid)->counts[counter];
+	pg_atomic_uint64 *count = &element_of(dboid)->counts[counter];
 	uint64		most = pg_atomic_read_u64(count);
+
+	Assert(counter == PINPOINT_MAX_HELD_BACK);
 
 	/* If another process changes it, this sets "most" to the new value. */
 	while (most < n && !pg_atomic_compare_exchange_u64(count, &most, n))
@@ -101,37 +106,40 @@ pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
  * database, so it remembers the last result.
  */
 static DatabaseCounters *
-place_of(Oid dboid)
+element_of(Oid dboid)
 {
 	static Oid	last_dboid = InvalidOid;
-	static DatabaseCounters *last_place = NULL;
+	static DatabaseCounters *last_element = NULL;
 
-	if (dboid != last_dboid || last_place == NULL)
+	Assert(OidIsValid(dboid));
+	if (dboid != last_dboid || last_element == NULL)
 	{
-		last_place = find_place(dboid);
+		last_element = find_element(dboid);
 		last_dboid = dboid;
 	}
-	return last_place;
+	Assert(last_element == &counters->databases[NOWNED] ||
+		   pg_atomic_read_u32(&last_element->dboid) == dboid);
+	return last_element;
 }
 
 static DatabaseCounters *
-find_place(Oid dboid)
+find_element(Oid dboid)
 {
 	uint32		hash = murmurhash32(dboid);
 
-	for (uint32 i = 0; i < NPLACES; i++)
+	for (uint32 i = 0; i < NOWNED; i++)
 	{
-		DatabaseCounters *place = &counters->databases[(hash + i) % NPLACES];
-		uint32		owner = pg_atomic_read_u32(&place->dboid);
+		DatabaseCounters *element = &counters->databases[(hash + i) % NOWNED];
+		uint32		owner = pg_atomic_read_u32(&element->dboid);
 
 		/* If another process takes it, this sets "owner" to its database. */
 		if (owner == InvalidOid &&
-			pg_atomic_compare_exchange_u32(&place->dboid, &owner, dboid))
-			return place;
+			pg_atomic_compare_exchange_u32(&element->dboid, &owner, dboid))
+			return element;
 		if (owner == dboid)
-			return place;
+			return element;
 	}
-	return &counters->databases[NPLACES];
+	return &counters->databases[NOWNED];
 }
 
 /*
@@ -146,14 +154,14 @@ pinpoint_counters_copy(PinpointCounts *copy)
 
 	for (int i = 0; i < PINPOINT_MAX_COUNTED_DATABASES; i++)
 	{
-		DatabaseCounters *place = &counters->databases[i];
+		DatabaseCounters *element = &counters->databases[i];
 		uint64		any = 0;
 
-		copy[n].dboid = pg_atomic_read_u32(&place->dboid);
+		copy[n].dboid = pg_atomic_read_u32(&element->dboid);
 		copy[n].reset = (TimestampTz) pg_atomic_read_u64(&counters->reset);
 		for (int j = 0; j < PINPOINT_NCOUNTERS; j++)
 		{
-			copy[n].counts[j] = pg_atomic_read_u64(&place->counts[j]);
+			copy[n].counts[j] = pg_atomic_read_u64(&element->counts[j]);
 			any |= copy[n].counts[j];
 		}
 		if (copy[n].dboid != InvalidOid || any != 0)
