@@ -14,9 +14,9 @@
 #ifndef PINPOINT_FIRST_NUMBER_H
 #define PINPOINT_FIRST_NUMBER_H
 
-/* A multiple of MAXALIGN, because one of the numbers counts bytes of batches. */
+/* So close that a few notifications are enough. */
 #ifdef USE_ASSERT_CHECKING
-#define PINPOINT_FIRST_NUMBER	(UINT64CONST(0x100000000) - 16)
+#define PINPOINT_FIRST_NUMBER	(UINT64CONST(0x100000000) - 3)
 #else
 #define PINPOINT_FIRST_NUMBER	UINT64CONST(0)
 #endif
