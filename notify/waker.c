@@ -15,8 +15,8 @@
  *
  * While nobody sends, it also signals listeners again that have not reacted to a
  * signal, as senders do.  It reassigns notifications of sessions that share channels
- * and stay in a transaction (wakeup/reassignment.c).  It returns disk space that the log does not need any more,
- * and sends the heartbeats; see heartbeat.c.
+ * and stay in a transaction (wakeup/reassignment.c).  It returns disk space that the log
+ * does not need any more, and sends the heartbeats; see heartbeat.c.
  *
  * During recovery nobody sends.  Then it also checks for listeners that are far behind
  * (slow_listener.c), and for sessions that block replay (replay_blockers.c).  On a
@@ -42,8 +42,8 @@
 #include "storage/lwlock.h"
 #include "utils/guc.h"
 
+#include "base/check.h"
 #include "base/compat.h"
-#include "base/locks.h"
 #include "base/settings.h"
 #include "commit/commit_order.h"
 #include "commit/heartbeat.h"
@@ -140,6 +140,7 @@ pinpoint_waker_main(Datum arg)
 {
 	uint32		wait_event = PINPOINT_WAIT_EVENT("PinpointWaker");
 
+	Assert(MyBackendType == B_BG_WORKER);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
@@ -156,6 +157,9 @@ pinpoint_waker_main(Datum arg)
 		long		next_heartbeat;
 		long		next_status;
 		bool		more;
+
+		AssertNoLockHeld();
+		Assert(!IsTransactionState());
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -213,6 +217,7 @@ signal_listed(void)
 	PinpointWakeup wakeups[SIGNALS_PER_ROUND];
 	int			n = pinpoint_waker_take(wakeups, SIGNALS_PER_ROUND);
 
+	Assert(n <= SIGNALS_PER_ROUND);
 	if (n > 0)
 		pinpoint_signal(wakeups, n);
 	return n;
@@ -240,6 +245,7 @@ static void
 at_exit(int code, Datum arg)
 {
 	LWLockReleaseAll();
+	AssertNoLockHeld();
 	pinpoint_commit_order_remove_waker();
 	pinpoint_commit_order_at_exit();
 	while (signal_listed() >= 0)

@@ -38,7 +38,8 @@ typedef struct Counters
 	DatabaseCounters databases[PINPOINT_MAX_COUNTED_DATABASES];
 } Counters;
 
-#define NELEMENTS		(PINPOINT_MAX_COUNTED_DATABASES - 1)
+/* Number of elements that belong to one database. */
+#define NOWNED		(PINPOINT_MAX_COUNTED_DATABASES - 1)
 
 static Counters *counters = NULL;
 
@@ -76,6 +77,8 @@ pinpoint_counters_shmem_init(void)
 void
 pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
 {
+	Assert(counter < PINPOINT_NCOUNTERS &&
+		   counter != PINPOINT_MAX_HELD_BACK);
 	if (n > 0)
 		pg_atomic_fetch_add_u64(&element_of(dboid)->counts[counter], (int64) n);
 }
@@ -88,6 +91,8 @@ pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
 {
 	pg_atomic_uint64 *count = &element_of(dboid)->counts[counter];
 	uint64		most = pg_atomic_read_u64(count);
+
+	Assert(counter == PINPOINT_MAX_HELD_BACK);
 
 	/* If another process changes it, this sets "most" to the new value. */
 	while (most < n && !pg_atomic_compare_exchange_u64(count, &most, n))
@@ -106,11 +111,14 @@ element_of(Oid dboid)
 	static Oid	last_dboid = InvalidOid;
 	static DatabaseCounters *last_element = NULL;
 
+	Assert(OidIsValid(dboid));
 	if (dboid != last_dboid || last_element == NULL)
 	{
 		last_element = find_element(dboid);
 		last_dboid = dboid;
 	}
+	Assert(last_element == &counters->databases[NOWNED] ||
+		   pg_atomic_read_u32(&last_element->dboid) == dboid);
 	return last_element;
 }
 
@@ -119,9 +127,9 @@ find_element(Oid dboid)
 {
 	uint32		hash = murmurhash32(dboid);
 
-	for (uint32 i = 0; i < NELEMENTS; i++)
+	for (uint32 i = 0; i < NOWNED; i++)
 	{
-		DatabaseCounters *element = &counters->databases[(hash + i) % NELEMENTS];
+		DatabaseCounters *element = &counters->databases[(hash + i) % NOWNED];
 		uint32		owner = pg_atomic_read_u32(&element->dboid);
 
 		/* If another process takes it, this sets "owner" to its database. */
@@ -131,7 +139,7 @@ find_element(Oid dboid)
 		if (owner == dboid)
 			return element;
 	}
-	return &counters->databases[NELEMENTS];
+	return &counters->databases[NOWNED];
 }
 
 /*

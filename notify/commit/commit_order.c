@@ -129,6 +129,7 @@
 
 #include "base/check.h"
 #include "base/counters.h"
+#include "base/first_number.h"
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/commit_order.h"
@@ -219,6 +220,7 @@ pinpoint_commit_order_shmem_init(void)
 	{
 		memset(commit_order, 0, sizeof(CommitOrder));
 		dlist_init(&commit_order->in_flight);
+		commit_order->turn = PINPOINT_FIRST_NUMBER;
 	}
 }
 

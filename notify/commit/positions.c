@@ -96,6 +96,7 @@
 
 #include "base/channel_hash.h"
 #include "base/check.h"
+#include "base/first_number.h"
 #include "base/settings.h"
 #include "commit/positions.h"
 #include "wakeup/channel_map.h"
@@ -178,7 +179,7 @@ pinpoint_positions_shmem_init(void)
 								pinpoint_positions_shmem_size(), &found);
 	Assert(!found);
 
-	pg_atomic_init_u64(&positions->counter, 0);
+	pg_atomic_init_u64(&positions->counter, PINPOINT_FIRST_NUMBER);
 	pg_atomic_init_u64(&positions->floor, 0);
 
 	/* The floor stays 0, because no client has a valid position yet. */

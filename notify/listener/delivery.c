@@ -37,24 +37,8 @@
  * payload that the client's encoding cannot represent, ends the session at once, as in
  * PostgreSQL: there is no other way to tell the client that it missed a notification.
  *
- * pinpoint.latency_target.  A delivery that would be too soon after the last one is
- * delayed: a timeout raises the interrupt again when it is due.  The slot stays
- * SIGNALLED meanwhile, so no sender signals this session again.  No process waits for
- * it, and no transaction is open.  PostgreSQL cancels all timeouts when there is an
- * error, and then the interrupt is raised at once; see disconnect_reason.c.  Between a
- * command and its ReadyForQuery, when the client waits, no delivery is delayed.
- *
- * After a delayed delivery, the next one will probably be delayed, too.  Then the
- * session is not signalled for it.  It sets the timeout after the delivery, and is
- * RESTING until then.  Thus a session under constant load wakes up once in each
- * interval, and not twice.  If it finds no notification at the timeout, the load is
- * over.
- *
- * On a busy server with very many listeners, the waker takes longer than the interval
- * to signal all of them.  Sessions that rest would then wake up more often than those
- * that wait for their signal, and leave too little processor time to senders.  So
- * after MAX_RESTS, a session waits for a signal again.  It rests again if the signal
- * comes too soon.
+ * With pinpoint.latency_target, a delivery that would be too soon after the last one
+ * is delayed; see pacing.c.
  *
  * Sending takes as long as the client does not read.  To avoid holding back VACUUM,
  * a delivery waits while the transaction has a snapshot, but not for ever (see
@@ -75,15 +59,16 @@
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "utils/snapmgr.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/settings.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/fold.h"
 #include "listener/listening.h"
+#include "listener/pacing.h"
 #include "queue/message_log.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
@@ -100,11 +85,6 @@
  * the position advances, so duplicates beyond this limit are not found.
  */
 #define FOLD_ADVANCE_INTERVAL	(4 * 1024 * 1024)
-
-/*
- * A session rests at most this many times in a row.
- */
-#define MAX_RESTS			16
 
 /*
  * The session ends when PostgreSQL's small transaction has failed this many
@@ -126,18 +106,6 @@
  */
 static LocalTransactionId statement_lxid = InvalidLocalTransactionId;
 
-/* Time of the last delivery with pinpoint.latency_target; 0 if none. */
-static TimestampTz last_delivery = 0;
-
-/* Timeout at the end of a delay or a rest; MAX_TIMEOUTS if not registered. */
-static TimeoutId due_timeout = MAX_TIMEOUTS;
-
-/*
- * How many times this session may still rest.  0 if no delivery was delayed,
- * or if a rest has ended without a notification since then.
- */
-static int	rests_left = 0;
-
 /*
  * Transactions that have failed in a row while there was something to read,
  * with no statement of the client and no successful transaction in between.
@@ -156,14 +124,11 @@ static bool assigned_to_me = false;
 static bool any_to_deliver(void);
 static bool is_small_transaction(void);
 static bool is_ending(void);
-static void stop_resting(void);
-static bool put_off(void);
-static TimestampTz next_due(void);
-static void set_due(void);
+static bool must_wait(void);
 static void deliver(void);
 static void notify_on_listen(void);
 static uint64 deliver_range(const PinpointReading *reading);
-static void tell_all(void);
+static void send_collected(void);
 static void send_notification(const char *channel, const char *payload,
 							  int32 sender_pid);
 static void absorb_barrier(void);
@@ -237,8 +202,8 @@ pinpoint_delivery_at_pre_commit(void)
 	 * pinpoint.latency_target.
 	 */
 	if (pinpoint_slot_resting() &&
-		(!get_timeout_active(due_timeout) || !is_small_transaction()))
-		stop_resting();
+		(!pinpoint_pacing_timeout_is_active() || !is_small_transaction()))
+		pinpoint_pacing_stop_resting();
 	if (!any_to_deliver())
 		return;
 
@@ -261,7 +226,7 @@ pinpoint_delivery_at_pre_commit(void)
 		return;
 	}
 
-	if (!put_off())
+	if (!must_wait())
 		deliver();
 }
 
@@ -274,21 +239,11 @@ pinpoint_delivery_at_pre_commit(void)
 void
 pinpoint_delivery_look_afterwards(void)
 {
+	AssertNoLockHeld();
 	if (pinpoint_slot_resting())
-		stop_resting();
+		pinpoint_pacing_stop_resting();
 	if (any_to_deliver())
 		notifyInterruptPending = true;
-}
-
-/*
- * End a rest.  If there is nothing to read, the load is over, too.
- */
-static void
-stop_resting(void)
-{
-	pinpoint_slot_stop_resting();
-	if (!pinpoint_slot_pending())
-		rests_left = 0;
 }
 
 /*
@@ -296,20 +251,10 @@ stop_resting(void)
  * snapshot?  If so, a timeout or the interrupt will cause the next attempt.
  */
 static bool
-put_off(void)
+must_wait(void)
 {
-	if (pinpoint_latency_target > 0 && pq_is_reading_msg())
-	{
-		TimestampTz now = GetCurrentTimestamp();
-
-		/* If the clock was set back, do not wait for it. */
-		if (now < next_due() && now >= last_delivery)
-		{
-			set_due();
-			rests_left = MAX_RESTS;
-			return true;
-		}
-	}
+	if (pinpoint_pacing_delays())
+		return true;
 
 	/*
 	 * With a default isolation level above READ COMMITTED, the snapshot that
@@ -327,34 +272,15 @@ put_off(void)
 	return false;
 }
 
-/*
- * Returns the earliest time of the next delivery.
- */
-static TimestampTz
-next_due(void)
-{
-	return TimestampTzPlusMilliseconds(last_delivery, pinpoint_latency_target);
-}
-
-/*
- * Set the timeout to the earliest time of the next delivery.
- */
-static void
-set_due(void)
-{
-	if (due_timeout == MAX_TIMEOUTS)
-		due_timeout = RegisterTimeout(USER_TIMEOUT, HandleNotifyInterrupt);
-	enable_timeout_at(due_timeout, next_due());
-}
-
 static void
 deliver(void)
 {
 	bool		save_exit_on_any_error = ExitOnAnyError;
-	bool		rest = rests_left > 0 && pinpoint_latency_target > 0;
-	bool		is_timed = due_timeout != MAX_TIMEOUTS &&
-		get_timeout_active(due_timeout);
+	bool		is_timed = pinpoint_pacing_timeout_is_active();
 	PinpointReading reading;
+
+	AssertNoLockHeld();
+	Assert(is_small_transaction());
 
 	/*
 	 * As in PostgreSQL, an error while sending ends the session.  Therefore
@@ -384,25 +310,16 @@ deliver(void)
 		if (reading.queued_for_waker || is_timed)
 			notifyInterruptPending = true;
 
-		if (pinpoint_latency_target > 0)
-			last_delivery = GetCurrentTimestamp();
-
 		/*
 		 * More batches were published meanwhile, which is always so under high
 		 * load.  Let PostgreSQL flush before they are read.
 		 */
-		if (pinpoint_slot_end_reading(delivered, last_delivery,
-									  rest ? next_due() : 0))
+		if (pinpoint_pacing_end_reading(delivered))
 			notifyInterruptPending = true;
-		else if (rest)
-		{
-			set_due();
-			rests_left--;
-		}
 		pinpoint_wakeup_give_back();
 	}
 	else
-		pinpoint_fold_tell(send_notification);
+		pinpoint_fold_send(send_notification);
 
 	ExitOnAnyError = save_exit_on_any_error;
 }
@@ -428,7 +345,7 @@ notify_on_listen(void)
 	}
 
 	/* If the delivery was delayed, PostgreSQL flushes when the timeout ends. */
-	if (due_timeout != MAX_TIMEOUTS && get_timeout_active(due_timeout))
+	if (pinpoint_pacing_timeout_is_active())
 		notifyInterruptPending = true;
 }
 
@@ -465,6 +382,10 @@ deliver_range(const PinpointReading *reading)
 	uint64		delivered = 0;
 	Size		since_advance = 0;
 
+	AssertNoLockHeld();
+	Assert(reading->last != NULL &&
+		   (reading->first != NULL || reading->reassigned != NULL));
+
 	if (reading->reassigned != NULL &&
 		(batch == NULL ||
 		 pinpoint_batch_published(reading->reassigned)->sequence <
@@ -492,7 +413,7 @@ deliver_range(const PinpointReading *reading)
 			 * Notifications before the new position are not reassigned if this
 			 * session ends, so they must have been sent.
 			 */
-			tell_all();
+			send_collected();
 			pinpoint_slot_advance(batch);
 			since_advance = 0;
 		}
@@ -506,7 +427,7 @@ deliver_range(const PinpointReading *reading)
 			CHECK_FOR_INTERRUPTS();
 		absorb_barrier();
 	}
-	tell_all();
+	send_collected();
 	return delivered;
 }
 
@@ -518,6 +439,7 @@ deliver_range(const PinpointReading *reading)
 static void
 send_notification(const char *channel, const char *payload, int32 sender_pid)
 {
+	AssertNoLockHeld();
 	NotifyMyFrontEnd(channel, payload, sender_pid);
 	absorb_barrier();
 }
@@ -544,9 +466,9 @@ absorb_barrier(void)
  * would be lost with the session.
  */
 static void
-tell_all(void)
+send_collected(void)
 {
-	pinpoint_fold_tell(send_notification);
+	pinpoint_fold_send(send_notification);
 	if (!assigned_to_me)
 		return;
 
@@ -582,6 +504,8 @@ deliver_batch(PinpointBatch *batch, bool unread)
 	uint32		number;
 	uint64		delivered = 0;
 
+	Assert(pinpoint_batch_published(batch)->sequence <=
+		   pinpoint_message_log_sequence());
 	if (batch->dboid != MyDatabaseId || (!unread && batch->nassignments == 0))
 		return 0;
 
@@ -606,6 +530,7 @@ deliver_batch(PinpointBatch *batch, bool unread)
 		pinpoint_batch_read(batch, channel, &reader);
 		while ((payload = pinpoint_batch_read_next(&reader, &number)) != NULL)
 		{
+			Assert(number < batch->nchannels);
 			if (channels[number] == NULL)
 				continue;
 			if (pinpoint_fold)
@@ -627,7 +552,7 @@ deliver_batch(PinpointBatch *batch, bool unread)
 	 */
 	if (any_reassigned)
 	{
-		tell_all();
+		send_collected();
 		for (uint32 i = 0; i < batch->nchannels; i++)
 		{
 			if (channels[i] != NULL)
@@ -657,6 +582,7 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 	uint64		since;
 	bool		shared;
 
+	Assert(number < batch->nchannels);
 	if (!pinpoint_is_listening(channel, pinpoint_batch_channel_hash(channel),
 							   &since, &shared))
 		return false;

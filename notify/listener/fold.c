@@ -5,8 +5,8 @@
  *
  * PostgreSQL removes duplicates within a transaction.  With pinpoint.fold, a session
  * also removes duplicates among all of its unread notifications, from any number of
- * transactions: a notification with the same channel and payload is sent once, in the
- * place of the first one, and with the PID of the last sender.
+ * transactions: a notification with the same channel and payload is sent once, where
+ * the first one was, and with the PID of the last sender.
  *
  * For this, notifications are collected before they are sent.  When MAX_BYTES are
  * collected, they are sent, and a new collection begins.  So a duplicate may remain,
@@ -24,6 +24,7 @@
 #include "utils/memutils.h"
 
 #include "base/channel_hash.h"
+#include "base/check.h"
 #include "base/counters.h"
 #include "listener/fold.h"
 
@@ -93,8 +94,7 @@ same_notification(const FoldedNotification *a, const FoldedNotification *b)
  * Collect a notification for the client, unless it is a duplicate.  When
  * MAX_BYTES are collected, send them.
  *
- * Errors: out of memory; those of send(); the session is
- * terminated.
+ * Errors: out of memory; those of send(); the session is terminated.
  */
 void
 pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid,
@@ -105,6 +105,8 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid,
 	FoldEntry  *entry;
 	MemoryContext oldcontext;
 	bool		found;
+
+	AssertNoLockHeld();
 
 	/*
 	 * A batch can contain very many notifications.  As between two batches, no
@@ -144,6 +146,7 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid,
 	n->payload = pstrdup(payload);
 	n->sender_pid = sender_pid;
 	(void) fold_insert(folded, n, &found);
+	Assert(!found);
 	MemoryContextSwitchTo(oldcontext);
 	slist_insert_after(last_folded, &n->link);
 	last_folded = &n->link;
@@ -152,7 +155,7 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid,
 	folded_bytes += sizeof(FoldedNotification) + sizeof(FoldEntry) +
 		strlen(channel) + strlen(payload);
 	if (folded_bytes >= MAX_BYTES)
-		pinpoint_fold_tell(send);
+		pinpoint_fold_send(send);
 }
 
 /*
@@ -161,10 +164,11 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid,
  * Errors: those of send().
  */
 void
-pinpoint_fold_tell(PinpointSend send)
+pinpoint_fold_send(PinpointSend send)
 {
 	slist_iter	iter;
 
+	AssertNoLockHeld();
 	if (folded == NULL)
 		return;
 

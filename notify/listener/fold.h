@@ -16,6 +16,6 @@ typedef void (*PinpointSend) (const char *channel, const char *payload,
 
 extern void pinpoint_fold_add(const char *channel, const char *payload,
 							  int32 sender_pid, PinpointSend send);
-extern void pinpoint_fold_tell(PinpointSend send);
+extern void pinpoint_fold_send(PinpointSend send);
 
 #endif							/* PINPOINT_FOLD_H */

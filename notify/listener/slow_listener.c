@@ -32,14 +32,15 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
 #include "utils/backend_status.h"
 #include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
-#include "base/locks.h"
 #include "base/settings.h"
 #include "listener/eviction.h"
 #include "listener/slow_listener.h"
@@ -102,6 +103,9 @@ pinpoint_slow_listener_check(void)
 	bool		want_disconnect;
 	bool		want_warning;
 
+	AssertNoLockHeld();
+	Assert(IsTransactionState());
+
 	if (pinpoint_max_listener_lag >= 0)
 		limit = Min(half, (Size) pinpoint_max_listener_lag * 1024);
 	if (likely(kept <= limit))
@@ -134,6 +138,9 @@ pinpoint_slow_listener_check(void)
 static bool
 is_time(TimestampTz *last, TimestampTz now, int interval)
 {
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(interval > 0);
+
 	/* If the clock was set back, do not wait for it. */
 	if (*last <= now && !TimestampDifferenceExceeds(*last, now, interval))
 		return false;
@@ -157,6 +164,9 @@ warn(Size limit)
 	int			pid;
 	Oid			dboid;
 	StringInfoData description;
+
+	AssertNoLockHeld();
+	Assert(limit <= size / 2);
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	pid = pinpoint_furthest_behind(&dboid, &lag);
@@ -243,6 +253,7 @@ pinpoint_report_queue_full(Size size, int sender)
 	int			listener;
 	char	   *hint;
 
+	AssertNoLockHeld();
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	listener = pinpoint_furthest_behind(NULL, NULL);
@@ -278,6 +289,9 @@ void
 pinpoint_report_no_disk_space(int error)
 {
 	int			listener;
+
+	AssertNoLockHeld();
+	Assert(error != 0);
 
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);

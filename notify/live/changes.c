@@ -99,6 +99,8 @@ pinpoint_changes_of_parent(Oid relid)
 	ChangedParent *parent;
 	ListCell   *lc;
 
+	Assert(IsTransactionState() && OidIsValid(relid));
+
 	/*
 	 * Subtransactions get ascending numbers.  So an abort that removes an
 	 * element would also remove a later one.
@@ -159,6 +161,9 @@ void
 pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
 	ListCell   *lc;
+
+	/* All subtransactions have ended: their counts are in one list. */
+	Assert(IsTransactionState() && GetCurrentTransactionNestLevel() == 1);
 
 	/* Without an XID, it has changed nothing. */
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
@@ -225,6 +230,7 @@ pinpoint_changes_notify(List *channels)
 static void
 notify_channel(const char *channel)
 {
+	Assert(PinpointMyTransaction.phase <= PINPOINT_SEALED);
 	if (pinpoint_enabled)
 		pinpoint_pending_notify(channel, "");
 	else

@@ -47,6 +47,7 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "commit/positions.h"
 #include "commit/replication_status.h"
@@ -143,6 +144,7 @@ pinpoint_after_commit_prepared(List *relations)
 	bool		any = false;
 	ListCell   *lc;
 
+	Assert(IsTransactionState());
 	must_notify = true;
 	AcceptInvalidationMessages();
 	if (pinpoint_any_watched())
@@ -175,6 +177,7 @@ pinpoint_prepared_at_commit(void)
 void
 pinpoint_prepared_at_abort(void)
 {
+	AssertNoLockHeld();
 	if (must_notify)
 	{
 		must_notify = false;
@@ -195,6 +198,7 @@ pinpoint_prepared_at_pre_prepare(void)
 {
 	TransactionId xid = GetTopTransactionIdIfAny();
 
+	Assert(IsTransactionState());
 	if (IsLogicalWorker() && TransactionIdIsValid(xid))
 	{
 		add_applied(xid);
@@ -267,6 +271,7 @@ add_channel(const char *channel)
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 	AppliedTransaction *transaction = llast(applied);
 
+	Assert(IsLogicalWorker());
 	transaction->channels = lappend(transaction->channels, pstrdup(channel));
 	MemoryContextSwitchTo(oldcontext);
 }

@@ -43,11 +43,13 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_seclabel.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -113,6 +115,7 @@ relation_changed(Datum arg, Oid relid)
 bool
 pinpoint_any_watched(void)
 {
+	Assert(IsTransactionState() && OidIsValid(MyDatabaseId));
 	if (loaded_at != label_changes)
 		load_labels();
 	return hash_get_num_entries(watched) > 0 && pinpoint_replacement_exists();
@@ -187,8 +190,10 @@ load_labels(void)
 const char *
 pinpoint_watched_channel(Oid relid)
 {
-	WatchedTable *table = hash_search(watched, &relid, HASH_FIND, NULL);
+	WatchedTable *table;
 
+	Assert(watched != NULL);
+	table = hash_search(watched, &relid, HASH_FIND, NULL);
 	return table ? NameStr(table->channel) : NULL;
 }
 
@@ -202,6 +207,7 @@ pinpoint_all_watched_channels(void)
 	HASH_SEQ_STATUS seq;
 	WatchedTable *table;
 
+	Assert(watched != NULL);
 	hash_seq_init(&seq, watched);
 	while ((table = hash_seq_search(&seq)) != NULL)
 		channels = lappend(channels, NameStr(table->channel));
@@ -223,6 +229,7 @@ pinpoint_channels_of_changed(Oid relid)
 	ListCell   *lc;
 	MemoryContext oldcontext;
 
+	Assert(IsTransactionState() && watched != NULL);
 	if (changed == NULL || resolved_at != table_changes)
 		empty_changed();
 
@@ -270,8 +277,10 @@ static ChangedTable *
 enter_changed(Oid relid)
 {
 	bool		found;
-	ChangedTable *table = hash_search(changed, &relid, HASH_ENTER, &found);
+	ChangedTable *table;
 
+	Assert(changed != NULL && OidIsValid(relid));
+	table = hash_search(changed, &relid, HASH_ENTER, &found);
 	if (!found)
 	{
 		table->resolved = false;

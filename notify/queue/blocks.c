@@ -31,6 +31,10 @@
  * The caller of a function that changes or reads single blocks holds PinpointOrderLock
  * exclusively.
  *
+ * A build with assertions overwrites the beginning of a block that becomes free, and
+ * the space in the open block that will be reused.  When the block is taken again, it
+ * must still have these contents.
+ *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
@@ -40,11 +44,18 @@
 #include "port/pg_bitutils.h"
 #include "storage/shmem.h"
 
+#include "base/check.h"
 #include "queue/blocks.h"
 #include "queue/log_storage.h"
 
 #define NO_BLOCK			(-1)
 #define BITS_PER_WORD		64
+
+/* In a build with assertions: Block.next of a free block that was overwritten. */
+#define OVERWRITTEN			(-2)
+
+/* So many bytes of a free block are overwritten at most. */
+#define MAX_OVERWRITTEN		((Size) 65536)
 
 /* All fields are protected by PinpointOrderLock. */
 typedef struct Block
@@ -81,10 +92,14 @@ typedef struct LogBlocks
 	int			nfile_blocks;	/* number of these that need the file */
 	int			lowest_free;	/* no block below this one is free */
 	uint64		oldest_epoch;	/* batches of this epoch and later are kept */
+#ifdef USE_ASSERT_CHECKING
+	uint64		nchanges;		/* see check_changed_blocks() */
+#endif
 } LogBlocks;
 
 static LogBlocks *log_blocks = NULL;
 
+static uint32 number_of_blocks(void);
 static Size free_words(uint32 nblocks);
 static Size block_start(int block);
 static Size block_end(int block);
@@ -100,6 +115,13 @@ static bool extend_open_block(Size size, Size usable, Size *offset);
 static bool find_free_run(Size size, Size usable, int *first);
 static int	next_free(int block);
 static void occupy(Size offset, Size size);
+static void check_changed_blocks(Size offset, Size size);
+#ifdef USE_ASSERT_CHECKING
+static bool is_settled(int block);
+static void check_block(int block);
+static void overwrite(Size from, Size to);
+static bool is_overwritten(int block);
+#endif
 
 /*
  * Size of a block in bytes: the lowest power of two, not below MIN_BLOCK_SIZE,
@@ -118,11 +140,8 @@ pinpoint_blocks_size(void)
 	return block_size;
 }
 
-/*
- * Number of blocks.
- */
-uint32
-pinpoint_blocks_number(void)
+static uint32
+number_of_blocks(void)
 {
 	Size		block_size = pinpoint_blocks_size();
 
@@ -141,19 +160,25 @@ free_words(uint32 nblocks)
 
 /*
  * Number of epochs that can be in use at once: an ended epoch that is kept has
- * at least as many bytes as a block (see message_log.c), so at most nblocks of
- * these, the current one, and a new one until older epochs are released.
+ * at least as many bytes as a block (see message_log.c), so at most as many of
+ * these as there are blocks, the current one, and a new one until older epochs
+ * are released.
  */
-#define EPOCHS_FOR(nblocks)	((nblocks) + 2)
+uint32
+pinpoint_blocks_max_epochs(void)
+{
+	return number_of_blocks() + 2;
+}
 
 Size
 pinpoint_blocks_shmem_size(void)
 {
-	uint32		nblocks = pinpoint_blocks_number();
+	uint32		nblocks = number_of_blocks();
 	Size		size = MAXALIGN(sizeof(LogBlocks));
 
 	size = add_size(size, mul_size(nblocks, sizeof(Block)));
-	size = add_size(size, MAXALIGN(mul_size(EPOCHS_FOR(nblocks), sizeof(int32))));
+	size = add_size(size, MAXALIGN(mul_size(pinpoint_blocks_max_epochs(),
+											sizeof(int32))));
 	size = add_size(size, mul_size(free_words(nblocks), sizeof(uint64)));
 	return size;
 }
@@ -161,33 +186,37 @@ pinpoint_blocks_shmem_size(void)
 /*
  * Create the blocks, all free.  Called when the server starts, after the
  * storage was created.
+ *
+ * first_epoch: number of the first epoch, greater than 0.
  */
 void
-pinpoint_blocks_shmem_init(void)
+pinpoint_blocks_shmem_init(uint64 first_epoch)
 {
 	bool		found;
-	uint32		nblocks = pinpoint_blocks_number();
-	char	   *place;
+	uint32		nblocks = number_of_blocks();
+	char	   *arrays;
 
 	log_blocks = ShmemInitStruct("pg_pinpoint blocks",
 								 pinpoint_blocks_shmem_size(), &found);
 	if (found)
 		return;
 
+	Assert(first_epoch > 0);
 	memset(log_blocks, 0, pinpoint_blocks_shmem_size());
 	log_blocks->capacity = pinpoint_log_storage_size();
 	log_blocks->memory = pinpoint_log_storage_memory_size();
 	log_blocks->block_size = pinpoint_blocks_size();
 	log_blocks->nblocks = (int) nblocks;
-	log_blocks->nepochs = (int) EPOCHS_FOR(nblocks);
+	log_blocks->nepochs = (int) pinpoint_blocks_max_epochs();
 	log_blocks->open = NO_BLOCK;
+	log_blocks->oldest_epoch = first_epoch;
 
-	place = (char *) log_blocks + MAXALIGN(sizeof(LogBlocks));
-	log_blocks->blocks = (Block *) place;
-	place += nblocks * sizeof(Block);
-	log_blocks->epoch_lists = (int32 *) place;
-	place += MAXALIGN(log_blocks->nepochs * sizeof(int32));
-	log_blocks->free_bits = (uint64 *) place;
+	arrays = (char *) log_blocks + MAXALIGN(sizeof(LogBlocks));
+	log_blocks->blocks = (Block *) arrays;
+	arrays += nblocks * sizeof(Block);
+	log_blocks->epoch_lists = (int32 *) arrays;
+	arrays += MAXALIGN(log_blocks->nepochs * sizeof(int32));
+	log_blocks->free_bits = (uint64 *) arrays;
 
 	for (int i = 0; i < log_blocks->nepochs; i++)
 		log_blocks->epoch_lists[i] = NO_BLOCK;
@@ -216,12 +245,14 @@ block_end(int block)
 static int
 block_at(Size offset)
 {
+	Assert(offset < log_blocks->capacity);
 	return (int) (offset / log_blocks->block_size);
 }
 
 static bool
 is_free(int block)
 {
+	Assert(block >= 0 && block < log_blocks->nblocks);
 	return (log_blocks->free_bits[block / BITS_PER_WORD] >>
 			(block % BITS_PER_WORD)) & 1;
 }
@@ -239,7 +270,9 @@ is_kept(int block)
 static void
 take_block(int block)
 {
+	AssertHeldExclusive(PinpointOrderLock);
 	Assert(is_free(block));
+	Assert(is_overwritten(block));
 
 	log_blocks->free_bits[block / BITS_PER_WORD] &=
 		~(UINT64CONST(1) << (block % BITS_PER_WORD));
@@ -255,7 +288,13 @@ take_block(int block)
 static void
 free_block(int block)
 {
+	AssertHeldExclusive(PinpointOrderLock);
 	Assert(!is_free(block) && log_blocks->blocks[block].unpublished == 0);
+	Assert(block != log_blocks->open);
+#ifdef USE_ASSERT_CHECKING
+	overwrite(block_start(block), block_end(block));
+	log_blocks->blocks[block].next = OVERWRITTEN;
+#endif
 
 	log_blocks->free_bits[block / BITS_PER_WORD] |=
 		UINT64CONST(1) << (block % BITS_PER_WORD);
@@ -287,6 +326,8 @@ settle(int block)
 {
 	int32	   *list;
 
+	Assert(block != log_blocks->open && !is_free(block));
+	Assert(log_blocks->blocks[block].unpublished == 0);
 	if (!is_kept(block))
 	{
 		free_block(block);
@@ -310,6 +351,9 @@ bool
 pinpoint_blocks_reserve(Size size, Size usable, Size *offset)
 {
 	int			first;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(size > 0 && size == MAXALIGN(size) && usable <= log_blocks->capacity);
 
 	if (fits_in_open_block(size))
 	{
@@ -387,6 +431,7 @@ occupy(Size offset, Size size)
 		log_blocks->blocks[log_blocks->open].unpublished++;
 	}
 	log_blocks->cursor = offset + size;
+	check_changed_blocks(offset, size);
 }
 
 /*
@@ -450,6 +495,9 @@ pinpoint_blocks_needed(Size size)
 	int			block = log_blocks->open;
 	int			first;
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(size > 0 && size == MAXALIGN(size));
+
 	if (block != NO_BLOCK && log_blocks->cursor < block_end(block))
 	{
 		while (block_end(block) - log_blocks->cursor < size &&
@@ -466,18 +514,22 @@ pinpoint_blocks_needed(Size size)
 /*
  * A batch is published.
  *
- * offset, size: the place of the batch, in bytes.  epoch: the epoch of the
- * publication, which is kept.
+ * offset, size: of the batch, in bytes.  epoch: the epoch of the publication,
+ * which is kept.
  */
 void
 pinpoint_blocks_publish(Size offset, Size size, uint64 epoch)
 {
 	int			last = block_at(offset + size - 1);
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(epoch >= log_blocks->oldest_epoch);
+
 	for (int i = block_at(offset); i <= last; i++)
 	{
 		Block	   *block = &log_blocks->blocks[i];
 
+		Assert(!is_free(i) && block->epoch <= epoch);
 		if (i == log_blocks->open)
 			log_blocks->published_end = is_kept(i) ?
 				Max(log_blocks->published_end, offset + size) : offset + size;
@@ -486,6 +538,7 @@ pinpoint_blocks_publish(Size offset, Size size, uint64 epoch)
 		if (--block->unpublished == 0 && i != log_blocks->open)
 			settle(i);
 	}
+	check_changed_blocks(offset, size);
 }
 
 /*
@@ -493,27 +546,46 @@ pinpoint_blocks_publish(Size offset, Size size, uint64 epoch)
  * batch become free.  If the open block contains only published batches then,
  * its space after these is reused.
  *
- * offset, size: the place of the batch, in bytes.
+ * offset, size: of the batch, in bytes.
  */
 void
 pinpoint_blocks_withdraw(Size offset, Size size)
 {
 	int			last = block_at(offset + size - 1);
 
+	AssertHeldExclusive(PinpointOrderLock);
 	for (int i = block_at(offset); i <= last; i++)
 	{
 		Block	   *block = &log_blocks->blocks[i];
 
+		Assert(!is_free(i));
 		Assert(block->unpublished > 0);
 		if (--block->unpublished > 0)
 			continue;
 		if (i == log_blocks->open && is_kept(i))
+		{
+#ifdef USE_ASSERT_CHECKING
+			overwrite(log_blocks->published_end, log_blocks->cursor);
+#endif
 			log_blocks->cursor = log_blocks->published_end;
+		}
 		else if (i == log_blocks->open)
 			close_open_block();
 		else
 			settle(i);
 	}
+	check_changed_blocks(offset, size);
+}
+
+/*
+ * Batches of this epoch and later are kept.  The caller holds PinpointOrderLock,
+ * shared or exclusive.
+ */
+uint64
+pinpoint_blocks_oldest_epoch(void)
+{
+	AssertHeld(PinpointOrderLock);
+	return log_blocks->oldest_epoch;
 }
 
 /*
@@ -525,6 +597,9 @@ pinpoint_blocks_release_before(uint64 epoch)
 {
 	int			open = log_blocks->open;
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(epoch >= log_blocks->oldest_epoch);
+
 	while (log_blocks->oldest_epoch < epoch)
 	{
 		int32	   *list = &log_blocks->epoch_lists[log_blocks->oldest_epoch++ %
@@ -534,6 +609,7 @@ pinpoint_blocks_release_before(uint64 epoch)
 		{
 			int			block = *list;
 
+			Assert(log_blocks->blocks[block].epoch + 1 == log_blocks->oldest_epoch);
 			*list = log_blocks->blocks[block].next;
 			free_block(block);
 		}
@@ -542,14 +618,17 @@ pinpoint_blocks_release_before(uint64 epoch)
 	if (open != NO_BLOCK && log_blocks->blocks[open].unpublished == 0 &&
 		!is_kept(open))
 		close_open_block();
+	check_changed_blocks(0, 1);
 }
 
 /*
- * Size of all blocks that are in use, in bytes.
+ * Size of all blocks that are in use, in bytes.  The caller holds
+ * PinpointOrderLock, shared or exclusive.
  */
 Size
 pinpoint_blocks_used(void)
 {
+	AssertHeld(PinpointOrderLock);
 	return Min((Size) log_blocks->nused * log_blocks->block_size,
 			   log_blocks->capacity);
 }
@@ -563,3 +642,129 @@ pinpoint_blocks_use_file(void)
 {
 	return *(volatile int *) &log_blocks->nfile_blocks > 0;
 }
+
+/*
+ * In a build with assertions: check what a change of a part of the range can
+ * have broken.  The caller holds PinpointOrderLock exclusively.
+ *
+ * Each change checks its own blocks, and now and then all blocks: so seldom that
+ * a change checks a few blocks on average.
+ */
+static void
+check_changed_blocks(Size offset, Size size)
+{
+#ifdef USE_ASSERT_CHECKING
+	int			last = block_at(offset + size - 1);
+
+	for (int i = block_at(offset); i <= last; i++)
+		check_block(i);
+	if (log_blocks->open != NO_BLOCK)
+		check_block(log_blocks->open);
+	if (++log_blocks->nchanges % (log_blocks->nblocks / 64 + 1) == 0)
+		pinpoint_blocks_check();
+#endif
+}
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Is a block in the list of its epoch?
+ */
+static bool
+is_settled(int block)
+{
+	return !is_free(block) && block != log_blocks->open &&
+		log_blocks->blocks[block].unpublished == 0;
+}
+
+static void
+check_block(int i)
+{
+	const Block *block = &log_blocks->blocks[i];
+
+	if (is_free(i))
+	{
+		Assert(i != log_blocks->open);
+		Assert(i >= log_blocks->lowest_free);
+		Assert(block->unpublished == 0);
+	}
+	else if (is_settled(i))
+	{
+		Assert(is_kept(i));
+		Assert(block->next == NO_BLOCK ||
+			   (block->next >= 0 && block->next < log_blocks->nblocks));
+	}
+	if (i == log_blocks->open)
+	{
+		/* An open block without any batch would have been closed. */
+		Assert(block->unpublished > 0 || is_kept(i));
+		Assert(log_blocks->cursor > block_start(i) &&
+			   log_blocks->cursor <= block_end(i));
+		Assert(!is_kept(i) ||
+			   (log_blocks->published_end > block_start(i) &&
+				log_blocks->published_end <= log_blocks->cursor));
+	}
+}
+
+/*
+ * Check all blocks and the lists of epochs.  The caller holds PinpointOrderLock.
+ */
+void
+pinpoint_blocks_check(void)
+{
+	int			nused = 0;
+	int			nfile_blocks = 0;
+	int			nsettled = 0;
+	int			nlisted = 0;
+
+	AssertHeld(PinpointOrderLock);
+	for (int i = 0; i < log_blocks->nblocks; i++)
+	{
+		check_block(i);
+		if (is_free(i))
+			continue;
+		nused++;
+		if (block_end(i) > log_blocks->memory)
+			nfile_blocks++;
+		if (is_settled(i))
+			nsettled++;
+	}
+	Assert(nused == log_blocks->nused);
+	Assert(nfile_blocks == log_blocks->nfile_blocks);
+
+	for (int i = 0; i < log_blocks->nepochs; i++)
+	{
+		for (int block = log_blocks->epoch_lists[i]; block != NO_BLOCK;
+			 block = log_blocks->blocks[block].next)
+		{
+			Assert(is_settled(block));
+			Assert(log_blocks->blocks[block].epoch % log_blocks->nepochs == (uint64) i);
+			nlisted++;
+			Assert(nlisted <= nsettled);
+		}
+	}
+	Assert(nlisted == nsettled);
+}
+
+/*
+ * Overwrite a part of the range that is free.
+ */
+static void
+overwrite(Size from, Size to)
+{
+	if (to > from)
+		pinpoint_log_storage_overwrite(from, Min(to - from, MAX_OVERWRITTEN));
+}
+
+/*
+ * Is a free block as it was when it became free, or was it never in use?
+ */
+static bool
+is_overwritten(int block)
+{
+	Size		size = block_end(block) - block_start(block);
+
+	return log_blocks->blocks[block].next != OVERWRITTEN ||
+		pinpoint_log_storage_is_overwritten(block_start(block),
+											Min(size, MAX_OVERWRITTEN));
+}
+#endif

@@ -33,12 +33,16 @@
 #include "storage/shmem.h"
 #include "utils/wait_event.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/settings.h"
 #include "queue/log_storage.h"
 
 /* The file grows by this many bytes at a time. */
 #define GROWTH_STEP			((Size) 16 * 1024 * 1024)
+
+/* In a build with assertions, free space is filled with this byte. */
+#define FREED_BYTE			0x7F
 
 /* Set by the postmaster, inherited by all processes, constant. */
 static char *log_range = NULL;
@@ -88,6 +92,9 @@ pinpoint_log_storage_create(Size unit)
 {
 	Size		page = (Size) sysconf(_SC_PAGESIZE);
 	Size		new_size;
+
+	Assert(!IsUnderPostmaster);
+	Assert(unit > 0 && (unit & (unit - 1)) == 0);
 
 	/* No process uses the old range any more. */
 	if (log_range != NULL)
@@ -186,6 +193,9 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 {
 	Size		new_usable = *usable;
 
+	AssertHeldExclusive(PinpointStorageLock);
+	AssertNotHeld(PinpointOrderLock);
+	Assert(log_file >= 0);
 	Assert(*usable >= log_memory_size && wanted <= log_range_size);
 
 	while (new_usable < wanted)
@@ -228,6 +238,10 @@ pinpoint_log_storage_shrink(Size usable)
 	static bool failed = false;
 	int			rc;
 
+	AssertHeldExclusive(PinpointStorageLock);
+	AssertNotHeld(PinpointOrderLock);
+	Assert(usable >= log_memory_size && usable <= log_range_size);
+
 	pgstat_report_wait_start(file_wait_event);
 	rc = ftruncate(log_file, (off_t) (usable - log_memory_size));
 	pgstat_report_wait_end();
@@ -240,3 +254,32 @@ pinpoint_log_storage_shrink(Size usable)
 						PINPOINT_LOG_FILE_NAME)));
 	failed = rc != 0;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Overwrite free space, so that a process that still reads it fails.  Not in the
+ * file, whose pages may be on disk only.
+ *
+ * offset, size: a part of the range, in bytes.
+ */
+void
+pinpoint_log_storage_overwrite(Size offset, Size size)
+{
+	Assert(offset + size <= log_range_size);
+	if (offset + size <= log_memory_size)
+		memset(log_range + offset, FREED_BYTE, size);
+}
+
+/*
+ * Is free space still as it was overwritten?
+ */
+bool
+pinpoint_log_storage_is_overwritten(Size offset, Size size)
+{
+	const char *start = log_range + offset;
+
+	Assert(offset + size <= log_range_size);
+	return offset + size > log_memory_size ||
+		(start[0] == FREED_BYTE && memcmp(start, start + 1, size - 1) == 0);
+}
+#endif

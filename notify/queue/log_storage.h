@@ -18,5 +18,9 @@ extern Size pinpoint_log_storage_size(void);
 extern Size pinpoint_log_storage_memory_size(void);
 extern int	pinpoint_log_storage_grow(Size *usable, Size wanted);
 extern void pinpoint_log_storage_shrink(Size usable);
+#ifdef USE_ASSERT_CHECKING
+extern void pinpoint_log_storage_overwrite(Size offset, Size size);
+extern bool pinpoint_log_storage_is_overwritten(Size offset, Size size);
+#endif
 
 #endif							/* PINPOINT_LOG_STORAGE_H */

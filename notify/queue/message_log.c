@@ -7,7 +7,7 @@
  * log_storage.c), so plain pointers link the batches.  The sender reserves and writes
  * a batch before its commit.  This is the only step that can report a full queue.
  * Publication links the batch to the end of the list of published batches: a few
- * stores, which cannot fail.  blocks.c determines the place of a batch.
+ * stores, which cannot fail.  blocks.c determines the address of a batch.
  *
  * Lifetime.  Publications are grouped into epochs: a new epoch begins when the
  * publications of the current one have as many bytes as a block.  A listener with
@@ -23,7 +23,11 @@
  *
  * Readers follow the list without a lock.  They begin at a batch of an epoch that they
  * have pinned, and end at a batch that was the last one when they held
- * PinpointOrderLock.  The batches in between do not change and are not freed.
+ * PinpointOrderLock.  The batches in between do not change and are not freed.  The lock
+ * is also the memory barrier: pinpoint_message_log_append() sets the links before the
+ * publisher releases the lock, and pinpoint_message_log_after() reads them after the
+ * reader has acquired it, in pinpoint_slot_begin_reading().  Without it, a reader could
+ * find a NULL link, or a batch whose contents are not there yet.
  *
  * The pages of old batches may be on disk only.  Therefore a session that holds
  * PinpointOrderLock reads no published batch except the last one.  A PinpointPosition
@@ -40,7 +44,8 @@
 #include "port/atomics.h"
 #include "storage/shmem.h"
 
-#include "base/locks.h"
+#include "base/check.h"
+#include "base/first_number.h"
 #include "queue/blocks.h"
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
@@ -83,8 +88,8 @@ typedef struct MessageLog
 
 	PinpointBatch *last;		/* last batch of the list; NULL if none is
 								 * kept */
-	uint64		epoch;			/* number of the current epoch */
-	uint64		oldest_epoch;	/* first epoch that is kept */
+	uint64		epoch;			/* number of the current epoch.  That of the
+								 * oldest one that is kept is in blocks.c */
 	uint64		bytes;			/* total size of all batches ever added to the
 								 * list */
 	uint64		batches;		/* number of these batches */
@@ -98,36 +103,37 @@ typedef struct MessageLog
 	 */
 	pg_atomic_uint64 sequence;
 
+#ifdef USE_ASSERT_CHECKING
+	uint64		nchanges;		/* see check_changed_log() */
+#endif
+
 	Epoch		epochs[FLEXIBLE_ARRAY_MEMBER];	/* index: number of the epoch
 												 * modulo nepochs */
 } MessageLog;
 
 static MessageLog *message_log = NULL;
 
-static uint32 max_epochs(void);
 static Epoch *epoch_at(uint64 epoch);
 static void begin_epoch(void);
 static bool reserve_space(Size size, Size *offset, int *error);
 static int	grow(Size wanted);
 static Size offset_of(PinpointBatch *batch);
-
-/*
- * Number of epochs that can be in use at once; see EPOCHS_FOR in blocks.c.  An
- * ended epoch has at least as many bytes as a block, except one that
- * pinpoint_message_log_trim() has ended, which is not kept.
- */
-static uint32
-max_epochs(void)
-{
-	return pinpoint_blocks_number() + 2;
-}
+static void check_changed_log(void);
+#ifdef USE_ASSERT_CHECKING
+static bool is_in_log(PinpointBatch *batch);
+static bool any_pin_until(uint64 epoch);
+static void check_fields(void);
+static void check_last(void);
+static void check_epochs(void);
+#endif
 
 Size
 pinpoint_message_log_shmem_size(void)
 {
 	return add_size(pinpoint_blocks_shmem_size(),
 					MAXALIGN(add_size(offsetof(MessageLog, epochs),
-									  mul_size(max_epochs(), sizeof(Epoch)))));
+									  mul_size(pinpoint_blocks_max_epochs(),
+											   sizeof(Epoch)))));
 }
 
 void
@@ -137,7 +143,8 @@ pinpoint_message_log_shmem_init(void)
 
 	message_log = ShmemInitStruct("pg_pinpoint message log",
 								  offsetof(MessageLog, epochs) +
-								  max_epochs() * sizeof(Epoch), &found);
+								  pinpoint_blocks_max_epochs() * sizeof(Epoch),
+								  &found);
 	if (!found)
 	{
 		memset(message_log, 0, offsetof(MessageLog, epochs));
@@ -145,15 +152,18 @@ pinpoint_message_log_shmem_init(void)
 		message_log->capacity = pinpoint_log_storage_size();
 		message_log->memory = pinpoint_log_storage_memory_size();
 		message_log->epoch_size = pinpoint_blocks_size();
-		message_log->nepochs = max_epochs();
+		message_log->nepochs = pinpoint_blocks_max_epochs();
 		message_log->usable = message_log->memory;
-		pg_atomic_init_u64(&message_log->sequence, 0);
+		message_log->epoch = PINPOINT_FIRST_NUMBER;
+		message_log->bytes = PINPOINT_FIRST_NUMBER;
+		message_log->batches = PINPOINT_FIRST_NUMBER;
+		pg_atomic_init_u64(&message_log->sequence, PINPOINT_FIRST_NUMBER);
 		for (uint32 i = 0; i < message_log->nepochs; i++)
 			pg_atomic_init_u32(&message_log->epochs[i].pins, 0);
-		begin_epoch();
-		message_log->oldest_epoch = message_log->epoch;
 	}
-	pinpoint_blocks_shmem_init();
+	pinpoint_blocks_shmem_init(PINPOINT_FIRST_NUMBER + 1);
+	if (!found)
+		begin_epoch();
 }
 
 static Epoch *
@@ -162,14 +172,20 @@ epoch_at(uint64 epoch)
 	return &message_log->epochs[epoch % message_log->nepochs];
 }
 
+/*
+ * End the current epoch, and begin the next one.  The ended epoch has at least
+ * as many bytes as a block, or is not kept.
+ */
 static void
 begin_epoch(void)
 {
 	Epoch	   *epoch = epoch_at(++message_log->epoch);
 
+	AssertHeldExclusive(PinpointOrderLock);
 	Assert(pg_atomic_read_u32(&epoch->pins) == 0);
-	Assert(message_log->epoch - message_log->oldest_epoch <
-		   message_log->nepochs || message_log->oldest_epoch == 0);
+	Assert(message_log->epoch - pinpoint_blocks_oldest_epoch() <
+		   message_log->nepochs);
+
 	epoch->bytes = message_log->bytes;
 	epoch->batches = message_log->batches;
 }
@@ -197,6 +213,9 @@ pinpoint_message_log_reserve(Size size, int *error)
 	PinpointBatch *batch = NULL;
 	Size		offset;
 
+	AssertNoLockHeld();
+	Assert(size > sizeof(PinpointBatch) && size == MAXALIGN(size));
+
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (reserve_space(size, &offset, error))
 		batch = (PinpointBatch *) (message_log->start + offset);
@@ -215,6 +234,7 @@ pinpoint_message_log_reserve(Size size, int *error)
 static bool
 reserve_space(Size size, Size *offset, int *error)
 {
+	AssertHeldExclusive(PinpointOrderLock);
 	while (!pinpoint_blocks_reserve(size, message_log->usable, offset))
 	{
 		Size		wanted;
@@ -247,6 +267,9 @@ grow(Size wanted)
 {
 	int			error = 0;
 
+	AssertNoLockHeld();
+	Assert(wanted <= message_log->capacity);
+
 	pinpoint_lock_acquire(PinpointStorageLock, LW_EXCLUSIVE);
 	if (message_log->usable < wanted)
 	{
@@ -256,6 +279,7 @@ grow(Size wanted)
 
 		pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 		message_log->usable = usable;
+		check_changed_log();
 		LWLockRelease(PinpointOrderLock);
 	}
 	LWLockRelease(PinpointStorageLock);
@@ -288,6 +312,7 @@ pinpoint_message_log_give_back(void)
 	Size		usable;
 	bool		shrink = false;
 
+	AssertNoLockHeld();
 	if (!pinpoint_message_log_has_spare_file())
 		return false;
 
@@ -301,6 +326,7 @@ pinpoint_message_log_give_back(void)
 		usable -= Min(usable - log->memory, SHRINK_STEP);
 		log->usable = usable;
 		shrink = true;
+		check_changed_log();
 	}
 	LWLockRelease(PinpointOrderLock);
 	if (shrink)
@@ -338,6 +364,7 @@ pinpoint_message_log_next_sequence(void)
 {
 	uint64		sequence = pg_atomic_read_u64(&message_log->sequence) + 1;
 
+	AssertHeldExclusive(PinpointOrderLock);
 	pg_atomic_write_u64(&message_log->sequence, sequence);
 	return sequence;
 }
@@ -353,6 +380,9 @@ pinpoint_message_log_append(PinpointBatch *batch)
 	MessageLog *log = message_log;
 	PinpointBatchPublished *published = pinpoint_batch_published(batch);
 
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(is_in_log(batch));
+
 	if (log->bytes - epoch_at(log->epoch)->bytes >= log->epoch_size)
 		begin_epoch();
 
@@ -365,8 +395,12 @@ pinpoint_message_log_append(PinpointBatch *batch)
 
 	log->bytes += batch->size;
 	log->batches++;
-	log->kept = log->bytes - epoch_at(log->oldest_epoch)->bytes;
+	log->kept = log->bytes - epoch_at(pinpoint_blocks_oldest_epoch())->bytes;
 	pinpoint_blocks_publish(offset_of(batch), batch->size, log->epoch);
+	check_changed_log();
+#ifdef USE_ASSERT_CHECKING
+	check_last();
+#endif
 }
 
 /*
@@ -375,6 +409,8 @@ pinpoint_message_log_append(PinpointBatch *batch)
 void
 pinpoint_message_log_withdraw(PinpointBatch *batch)
 {
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(is_in_log(batch));
 	pinpoint_blocks_withdraw(offset_of(batch), batch->size);
 }
 
@@ -385,6 +421,8 @@ pinpoint_message_log_withdraw(PinpointBatch *batch)
 PinpointBatch *
 pinpoint_message_log_last(void)
 {
+	AssertHeld(PinpointOrderLock);
+	Assert((message_log->last == NULL) == (message_log->kept == 0));
 	return message_log->last;
 }
 
@@ -396,7 +434,12 @@ pinpoint_message_log_last(void)
 PinpointBatch *
 pinpoint_message_log_after(PinpointBatch *batch)
 {
-	return pinpoint_batch_published(batch)->next;
+	const PinpointBatchPublished *published = pinpoint_batch_published(batch);
+
+	Assert(is_in_log(batch));
+	Assert(is_in_log(published->next) &&
+		   pinpoint_batch_published(published->next)->sequence > published->sequence);
+	return published->next;
 }
 
 /*
@@ -416,6 +459,10 @@ pinpoint_message_log_position(PinpointBatch *batch)
 		.published_at = published->published_at,
 	};
 
+	/* What was freed would not be below these. */
+	Assert(is_in_log(batch));
+	Assert(position.sequence <= pinpoint_message_log_sequence() &&
+		   position.epoch <= *(volatile uint64 *) &message_log->epoch);
 	return position;
 }
 
@@ -427,7 +474,10 @@ pinpoint_message_log_position(PinpointBatch *batch)
 void
 pinpoint_message_log_pin(uint64 epoch)
 {
-	Assert(epoch >= message_log->oldest_epoch && epoch <= message_log->epoch);
+	AssertHeld(PinpointOrderLock);
+	Assert(epoch >= pinpoint_blocks_oldest_epoch() && epoch <= message_log->epoch);
+	Assert(LWLockHeldByMeInMode(PinpointOrderLock, LW_EXCLUSIVE) ||
+		   any_pin_until(epoch));
 
 	pg_atomic_fetch_add_u32(&epoch_at(epoch)->pins, 1);
 }
@@ -440,10 +490,14 @@ pinpoint_message_log_pin(uint64 epoch)
 bool
 pinpoint_message_log_unpin(uint64 epoch)
 {
-	uint32		pins = pg_atomic_sub_fetch_u32(&epoch_at(epoch)->pins, 1);
+	uint32		pins;
 
+	AssertHeld(PinpointOrderLock);
+	Assert(epoch >= pinpoint_blocks_oldest_epoch() && epoch <= message_log->epoch);
+
+	pins = pg_atomic_sub_fetch_u32(&epoch_at(epoch)->pins, 1);
 	Assert(pins != PG_UINT32_MAX);
-	return pins == 0 && epoch == message_log->oldest_epoch;
+	return pins == 0 && epoch == pinpoint_blocks_oldest_epoch();
 }
 
 /*
@@ -457,8 +511,10 @@ void
 pinpoint_message_log_trim(void)
 {
 	MessageLog *log = message_log;
-	uint64		oldest = log->oldest_epoch;
+	uint64		former = pinpoint_blocks_oldest_epoch();
+	uint64		oldest = former;
 
+	AssertHeldExclusive(PinpointOrderLock);
 	while (oldest < log->epoch &&
 		   pg_atomic_read_u32(&epoch_at(oldest)->pins) == 0)
 		oldest++;
@@ -468,18 +524,18 @@ pinpoint_message_log_trim(void)
 		pg_atomic_read_u32(&epoch_at(oldest)->pins) == 0)
 	{
 		/* begin_epoch() may reuse an element of the earlier epochs. */
-		log->oldest_epoch = oldest;
+		pinpoint_blocks_release_before(oldest);
 		begin_epoch();
 		oldest = log->epoch;
 		log->last = NULL;
 	}
 
-	if (oldest != log->oldest_epoch)
+	if (oldest != former)
 	{
-		log->oldest_epoch = oldest;
 		log->kept = log->bytes - epoch_at(oldest)->bytes;
 		pinpoint_blocks_release_before(oldest);
 	}
+	check_changed_log();
 }
 
 /*
@@ -489,6 +545,7 @@ pinpoint_message_log_trim(void)
 uint64
 pinpoint_message_log_bytes(void)
 {
+	AssertHeld(PinpointOrderLock);
 	return message_log->bytes;
 }
 
@@ -511,8 +568,118 @@ pinpoint_message_log_stats(PinpointLogStats *stats)
 {
 	MessageLog *log = message_log;
 
+	AssertHeld(PinpointOrderLock);
 	stats->size = log->capacity;
 	stats->used = pinpoint_blocks_used();
 	stats->file = log->usable - log->memory;
-	stats->batches = log->batches - epoch_at(log->oldest_epoch)->batches;
+	stats->batches = log->batches -
+		epoch_at(pinpoint_blocks_oldest_epoch())->batches;
 }
+
+/*
+ * In a build with assertions: check what a change of the log can have broken.
+ * The caller holds PinpointOrderLock exclusively.
+ *
+ * Each change checks the fields of the log, and now and then all epochs: so
+ * seldom that a change checks a few epochs on average.
+ */
+static void
+check_changed_log(void)
+{
+#ifdef USE_ASSERT_CHECKING
+	check_fields();
+	if (++message_log->nchanges % (message_log->nepochs / 64 + 1) == 0)
+		check_epochs();
+#endif
+}
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Is a batch where a batch can be?  Needs no lock.
+ */
+static bool
+is_in_log(PinpointBatch *batch)
+{
+	return batch != NULL && (char *) batch >= message_log->start &&
+		offset_of(batch) + batch->size <= message_log->capacity &&
+		offset_of(batch) == MAXALIGN(offset_of(batch)) &&
+		batch->size > sizeof(PinpointBatch);
+}
+
+/*
+ * Is an epoch up to this one pinned?
+ */
+static bool
+any_pin_until(uint64 epoch)
+{
+	for (uint64 i = pinpoint_blocks_oldest_epoch(); i <= epoch; i++)
+	{
+		if (pg_atomic_read_u32(&epoch_at(i)->pins) > 0)
+			return true;
+	}
+	return false;
+}
+
+static void
+check_fields(void)
+{
+	MessageLog *log = message_log;
+	uint64		oldest = pinpoint_blocks_oldest_epoch();
+
+	Assert(log->usable >= log->memory && log->usable <= log->capacity);
+	Assert(log->epoch >= oldest && log->epoch - oldest < log->nepochs);
+	Assert(log->kept == log->bytes - epoch_at(oldest)->bytes);
+	Assert((log->last == NULL) == (log->kept == 0));
+	Assert(log->bytes >= epoch_at(log->epoch)->bytes);
+	Assert(log->batches >= epoch_at(log->epoch)->batches);
+	Assert(log->batches <= pinpoint_message_log_sequence());
+}
+
+/*
+ * Check the last batch of the list, if there is one.
+ */
+static void
+check_last(void)
+{
+	PinpointBatch *last = message_log->last;
+	PinpointPosition position;
+
+	if (last == NULL)
+		return;
+	position = pinpoint_message_log_position(last);
+	Assert(position.epoch >= pinpoint_blocks_oldest_epoch());
+	Assert(position.epoch <= message_log->epoch);
+	Assert(position.bytes + last->size == message_log->bytes);
+}
+
+static void
+check_epochs(void)
+{
+	MessageLog *log = message_log;
+	uint64		oldest = pinpoint_blocks_oldest_epoch();
+
+	/* Epochs that are kept have ended because they were full. */
+	for (uint64 i = oldest; i < log->epoch; i++)
+	{
+		Assert(epoch_at(i + 1)->bytes - epoch_at(i)->bytes >= log->epoch_size);
+		Assert(epoch_at(i + 1)->batches > epoch_at(i)->batches);
+	}
+
+	/* No other epoch is pinned. */
+	for (uint64 i = log->epoch + 1; i < oldest + log->nepochs; i++)
+		Assert(pg_atomic_read_u32(&epoch_at(i)->pins) == 0);
+}
+
+/*
+ * Check the log and its blocks.  The caller holds PinpointOrderLock.
+ */
+void
+pinpoint_message_log_check(void)
+{
+	AssertHeld(PinpointOrderLock);
+	check_fields();
+	check_last();
+	check_epochs();
+	pinpoint_blocks_check();
+}
+#endif

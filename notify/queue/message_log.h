@@ -53,5 +53,8 @@ extern Size pinpoint_message_log_kept(void);
 extern bool pinpoint_message_log_has_spare_file(void);
 extern bool pinpoint_message_log_give_back(void);
 extern void pinpoint_message_log_stats(PinpointLogStats *stats);
+#ifdef USE_ASSERT_CHECKING
+extern void pinpoint_message_log_check(void);
+#endif
 
 #endif							/* PINPOINT_MESSAGE_LOG_H */

@@ -22,6 +22,7 @@
 #include "utils/memutils.h"
 
 #include "base/channel_hash.h"
+#include "base/first_number.h"
 #include "base/preload.h"
 #include "commit/position_text.h"
 #include "commit/positions.h"
@@ -54,7 +55,13 @@ pinpoint_position(PG_FUNCTION_ARGS)
 	pinpoint_query_check_isolation("pinpoint.position()");
 	counter = pinpoint_positions_counter();
 
-	/* The counter is read before later snapshots are taken. */
+	/*
+	 * The counter is read before later snapshots are taken.  The partner is
+	 * pinpoint_commit_order_publish(), which counts a transaction after it has
+	 * become visible.  Without the barrier, a snapshot could be older than the
+	 * position: the client would not see a row, and no later call would report
+	 * its channel.
+	 */
 	pg_memory_barrier();
 	PG_RETURN_TEXT_P(position_text(counter));
 }
@@ -106,6 +113,9 @@ void
 pinpoint_query_execute(PinpointQuery *query)
 {
 	PinpointLook look;
+
+	Assert(query->nchannels >= 0);
+	Assert(!query->known || query->counter >= PINPOINT_FIRST_NUMBER);
 
 	pinpoint_positions_begin_look(&look);
 

@@ -18,6 +18,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
+#include "base/check.h"
 #include "base/preload.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/slots.h"
@@ -86,6 +87,9 @@ static Row *
 add_row(Rows *rows, Oid dboid, const char *channel)
 {
 	Row		   *row;
+
+	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(rows->nrows <= rows->length);
 
 	if (rows->nrows == rows->length)
 	{

@@ -18,8 +18,8 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "base/check.h"
 #include "base/counters.h"
-#include "base/locks.h"
 #include "base/preload.h"
 #include "commit/commit_order.h"
 #include "queue/message_log.h"
@@ -41,10 +41,12 @@ static void get_queue_stats(QueueStats *stats);
 static void
 get_queue_stats(QueueStats *stats)
 {
+	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	pinpoint_commit_order_stats(&stats->order);
 	pinpoint_message_log_stats(&stats->log);
 	LWLockRelease(PinpointOrderLock);
+	Assert(stats->log.used <= stats->log.size);
 }
 
 /*

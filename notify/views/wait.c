@@ -29,6 +29,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/preload.h"
 #include "base/settings.h"
@@ -165,13 +166,20 @@ wait_for_change(PinpointQuery *query, TimestampTz until, int limit)
 		text_to_cstring_buffer(DatumGetTextPP(query->channels[i]), names[i],
 							   NAMEDATALEN);
 
+	/* A snapshot would hold back VACUUM; see release_snapshots(). */
+	Assert(!TransactionIdIsValid(MyProc->xmin));
+	AssertNoLockHeld();
+
 	PG_ENSURE_ERROR_CLEANUP(end_waiting, (Datum) 0);
 	{
 		begin_waiting(query->nchannels, limit);
 		pinpoint_positions_enter_waiter(names, query->nchannels);
 		for (;;)
 		{
-			/* This comes after the entry; see waiters.c. */
+			/*
+			 * This comes after the entry, with a full barrier in between; see
+			 * waiters.c.
+			 */
 			pinpoint_query_execute(query);
 			if (query->nchanged > 0 || GetCurrentTimestamp() >= until)
 				break;

@@ -58,6 +58,7 @@
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
+#include "base/first_number.h"
 #include "queue/message_log.h"
 #include "wakeup/slots.h"
 
@@ -133,7 +134,7 @@ pinpoint_slots_shmem_init(void)
 		PinpointSharedSlots->waker_queue.first = -1;
 		PinpointSharedSlots->waker_queue.last = -1;
 		dlist_init(&PinpointSharedSlots->wakes_for_all);
-		pg_atomic_init_u64(&PinpointSharedSlots->joined, 0);
+		pg_atomic_init_u64(&PinpointSharedSlots->joined, PINPOINT_FIRST_NUMBER);
 		for (int i = 0; i < MaxBackends; i++)
 		{
 			pg_atomic_init_u64(&PinpointSharedSlots->slots[i].joined, 0);

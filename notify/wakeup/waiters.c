@@ -20,11 +20,21 @@
  *	notifier	count the transaction, then check whether there are entries, then
  *				take them, then set the latches
  *
- * There is a full barrier between the first two steps on both sides: both release a
- * lock there, or execute an explicit barrier.  So either the session sees that the
- * channel has changed, or the notifier sees its entries.  A session resets its latch
- * before it checks whether its entries were taken, and the latch is set after they
- * were taken.  So a session that waits has all its entries, or its latch will be set.
+ * There is a full barrier between the first two steps on both sides:
+ *
+ *	session		pinpoint_waiters_enter() releases PinpointWaitersLock, before
+ *				pinpoint_query_execute() reads the places
+ *	notifier	PinpointOrderLock is released, before pinpoint_positions_wake() calls
+ *				pinpoint_waiters_exist(); pinpoint_positions_set_replicates() has
+ *				an explicit barrier there
+ *
+ * So either the session sees that the channel has changed, or the notifier sees its
+ * entries.  Without one of these barriers, both could read old values, and the session
+ * would sleep although its channel has changed.
+ *
+ * A session resets its latch before it checks whether its entries were taken, and the
+ * latch is set after they were taken.  Both ResetLatch() and SetLatch() contain a full
+ * barrier.  So a session that waits has all its entries, or its latch will be set.
  * A latch that is set without need does no harm: the session looks again.
  *
  * Why PinpointOrderLock is not used.  Sessions that begin and end to wait, and
@@ -62,13 +72,13 @@
 #define ENTRIES_PER_SESSION		(PINPOINT_MAX_WAIT_CHANNELS + 1)
 
 /* The list of entries that are left to the waker, and the number of lists. */
-#define QUEUED					(PINPOINT_EVERY_PLACE + 1)
-#define NLISTS					(QUEUED + 1)
+#define WAKER_LIST				(PINPOINT_EVERY_PLACE + 1)
+#define NLISTS					(WAKER_LIST + 1)
 
 /* Number of latches that a notifier sets. */
 #define MAX_LATCHES				8
 
-/* Number of entries that are taken from QUEUED at a time. */
+/* Number of entries that are taken from WAKER_LIST at a time. */
 #define LATCHES_PER_ROUND		16
 
 /*
@@ -79,7 +89,8 @@ typedef struct WaitEntry
 {
 	uint32		next;			/* 0 if it is not in a list */
 	uint32		prev;
-	uint32		place;			/* its list, unless this is QUEUED */
+	uint32		list;			/* the list to which it was appended: it is in
+								 * this one or in WAKER_LIST */
 } WaitEntry;
 
 typedef struct Waiter
@@ -90,8 +101,9 @@ typedef struct Waiter
 	int			nchannels;
 	TimestampTz since;
 	struct Latch *latch;
-	bool		woken;			/* an entry was taken.  Also read by the
-								 * session without the lock */
+	bool		woken;			/* an entry was taken, or none is entered yet.
+								 * Also read by the session without the
+								 * lock */
 } Waiter;
 
 /*
@@ -119,11 +131,18 @@ static Size waiters_size(void);
 static WaitEntry *entry(uint32 number);
 static uint32 first_entry(int list);
 static void set_first_entry(int list, uint32 number);
-static void append_entry(int place, uint32 number);
+static void append_entry(int list, uint32 number);
 static void join_lists(uint32 a, uint32 b);
 static void remove_entry(uint32 number);
 static void remove_mine(void);
 static struct Latch *take_first(int list);
+static void check_changed(int list);
+#ifdef USE_ASSERT_CHECKING
+static int	number_of_entries(const Waiter *waiter);
+static void check_waiter(int slotno);
+static uint32 check_list(int list);
+static void check_all(void);
+#endif
 
 static Size
 waiters_size(void)
@@ -166,12 +185,15 @@ entry(uint32 number)
 static uint32
 first_entry(int list)
 {
+	Assert(list >= 0 && list < NLISTS);
 	return pg_atomic_read_u32(&waiters->lists[list]);
 }
 
 static void
 set_first_entry(int list, uint32 number)
 {
+	AssertHeldExclusive(PinpointWaitersLock);
+	Assert(list >= 0 && list < NLISTS);
 	pg_atomic_write_u32(&waiters->lists[list], number);
 }
 
@@ -179,19 +201,21 @@ set_first_entry(int list, uint32 number)
  * Append an entry to a list.
  */
 static void
-append_entry(int place, uint32 number)
+append_entry(int list, uint32 number)
 {
 	WaitEntry  *added = entry(number);
 
 	AssertHeldExclusive(PinpointWaitersLock);
 	Assert(added->next == 0);
+	Assert(list != WAKER_LIST);
+
 	added->next = number;
 	added->prev = number;
-	added->place = place;
-	if (first_entry(place) == 0)
-		set_first_entry(place, number);
+	added->list = list;
+	if (first_entry(list) == 0)
+		set_first_entry(list, number);
 	else
-		join_lists(first_entry(place), number);
+		join_lists(first_entry(list), number);
 }
 
 /*
@@ -223,12 +247,12 @@ remove_entry(uint32 number)
 	uint32		new_first = old->next == number ? 0 : old->next;
 
 	AssertHeldExclusive(PinpointWaitersLock);
-	Assert(entry(old->next)->prev == number && entry(old->prev)->next == number);
+	Assert(entry(old->prev)->next == number && entry(old->next)->prev == number);
 
-	if (first_entry(old->place) == number)
-		set_first_entry(old->place, new_first);
-	else if (first_entry(QUEUED) == number)
-		set_first_entry(QUEUED, new_first);
+	if (first_entry(old->list) == number)
+		set_first_entry(old->list, new_first);
+	else if (first_entry(WAKER_LIST) == number)
+		set_first_entry(WAKER_LIST, new_first);
 	entry(old->prev)->next = old->next;
 	entry(old->next)->prev = old->prev;
 	old->next = 0;
@@ -242,6 +266,7 @@ remove_mine(void)
 {
 	uint32		first = PINPOINT_MY_SLOT_NUMBER * ENTRIES_PER_SESSION + 1;
 
+	AssertHeldExclusive(PinpointWaitersLock);
 	for (uint32 i = first; i < first + ENTRIES_PER_SESSION; i++)
 	{
 		if (entry(i)->next != 0)
@@ -264,6 +289,8 @@ pinpoint_waiters_begin(int nchannels, int limit)
 	int			count = 0;
 
 	AssertNoLockHeld();
+	Assert(nchannels >= 0);
+
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	Assert(me->pid == 0);
 	for (int i = 0; limit >= 0 && i < MaxBackends; i++)
@@ -282,8 +309,10 @@ pinpoint_waiters_begin(int nchannels, int limit)
 	me->nchannels = nchannels;
 	me->since = now;
 	me->latch = MyLatch;
+	me->woken = true;
 	pg_atomic_write_u32(&waiters->count,
 						pg_atomic_read_u32(&waiters->count) + 1);
+	check_changed(WAKER_LIST);
 	LWLockRelease(PinpointWaitersLock);
 	return true;
 }
@@ -300,13 +329,15 @@ pinpoint_waiters_enter(const int *places, int n)
 	uint32		first = PINPOINT_MY_SLOT_NUMBER * ENTRIES_PER_SESSION + 1;
 
 	AssertNoLockHeld();
-	Assert(n <= ENTRIES_PER_SESSION);
+	Assert(n > 0 && n <= ENTRIES_PER_SESSION);
+
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	Assert(waiters->waiters[PINPOINT_MY_SLOT_NUMBER].pid == MyProcPid);
 	remove_mine();
 	for (int i = 0; i < n; i++)
 		append_entry(places[i], first + i);
 	waiters->waiters[PINPOINT_MY_SLOT_NUMBER].woken = false;
+	check_changed(places[n - 1]);
 	LWLockRelease(PinpointWaitersLock);
 }
 
@@ -317,6 +348,7 @@ pinpoint_waiters_enter(const int *places, int n)
 bool
 pinpoint_waiters_woken(void)
 {
+	Assert(waiters->waiters[PINPOINT_MY_SLOT_NUMBER].pid == MyProcPid);
 	return *(volatile bool *) &waiters->waiters[PINPOINT_MY_SLOT_NUMBER].woken;
 }
 
@@ -332,27 +364,31 @@ pinpoint_waiters_end(void)
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	if (me->pid == MyProcPid)
 	{
+		Assert(pg_atomic_read_u32(&waiters->count) > 0);
 		remove_mine();
 		me->pid = 0;
 		pg_atomic_write_u32(&waiters->count,
 							pg_atomic_read_u32(&waiters->count) - 1);
+		check_changed(WAKER_LIST);
 	}
 	LWLockRelease(PinpointWaitersLock);
 }
 
 /*
  * Does any session wait?  The caller has executed a full barrier since it
- * counted its transaction.
+ * counted its transaction; see the top of this file.
  */
 bool
 pinpoint_waiters_exist(void)
 {
+	AssertNotHeld(PinpointOrderLock);
+	AssertNotHeld(PinpointWaitersLock);
 	return pg_atomic_read_u32(&waiters->count) != 0;
 }
 
 /*
- * Take the entries of a place.  The caller calls pinpoint_waiters_wake() after
- * all places.  Does not fail.
+ * Take the entries of the list of a place.  The caller calls
+ * pinpoint_waiters_wake() after all places.  Does not fail.
  */
 void
 pinpoint_waiters_take(int place)
@@ -360,7 +396,7 @@ pinpoint_waiters_take(int place)
 	uint32		rest;
 
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
-	Assert(place >= 0 && place <= PINPOINT_EVERY_PLACE);
+	Assert(place != WAKER_LIST);
 
 	if (likely(first_entry(place) == 0))
 		return;
@@ -379,12 +415,13 @@ pinpoint_waiters_take(int place)
 	if (rest != 0)
 	{
 		set_first_entry(place, 0);
-		if (first_entry(QUEUED) == 0)
-			set_first_entry(QUEUED, rest);
+		if (first_entry(WAKER_LIST) == 0)
+			set_first_entry(WAKER_LIST, rest);
 		else
-			join_lists(first_entry(QUEUED), rest);
+			join_lists(first_entry(WAKER_LIST), rest);
 		any_queued = true;
 	}
+	check_changed(WAKER_LIST);
 	LWLockRelease(PinpointWaitersLock);
 }
 
@@ -399,7 +436,7 @@ take_first(int list)
 	Waiter	   *waiter = &waiters->waiters[(number - 1) / ENTRIES_PER_SESSION];
 
 	AssertHeldExclusive(PinpointWaitersLock);
-	Assert(number != 0 && waiter->pid != 0);
+	Assert(waiter->pid != 0);
 
 	remove_entry(number);
 	if (waiter->woken)
@@ -416,6 +453,7 @@ void
 pinpoint_waiters_wake(void)
 {
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
+	Assert(nlatches <= MAX_LATCHES);
 
 	/* Setting the latch of a session that has ended does no harm. */
 	for (int i = 0; i < nlatches; i++)
@@ -427,9 +465,12 @@ pinpoint_waiters_wake(void)
 		struct Latch *waker;
 
 		/*
-		 * When the waker ends, it first resets its latch here, and then wakes
-		 * the queued sessions.  Both sides acquire locks in between, so if
-		 * this reads the old latch, the waker finds these sessions.
+		 * When the waker ends, at_exit() in waker.c first removes its latch
+		 * here, and then wakes the sessions of its list.  Both sides acquire a
+		 * lock in between: this one in pinpoint_waiters_take(), that one in
+		 * pinpoint_commit_order_remove_waker().  So if this reads the old
+		 * latch, the waker finds these sessions.  Otherwise nobody would wake
+		 * them.
 		 */
 		waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
 		if (waker != NULL)
@@ -454,12 +495,13 @@ pinpoint_waiters_wake_queued(void)
 	int			n;
 
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
-	if (first_entry(QUEUED) == 0)
+	if (first_entry(WAKER_LIST) == 0)
 		return false;
 
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
-	for (n = 0; n < LATCHES_PER_ROUND && first_entry(QUEUED) != 0; n++)
-		queued[n] = take_first(QUEUED);
+	for (n = 0; n < LATCHES_PER_ROUND && first_entry(WAKER_LIST) != 0; n++)
+		queued[n] = take_first(WAKER_LIST);
+	check_changed(WAKER_LIST);
 	LWLockRelease(PinpointWaitersLock);
 
 	for (int i = 0; i < n; i++)
@@ -498,3 +540,123 @@ pinpoint_waiters_copy(PinpointWaiterStats *copy)
 	LWLockRelease(PinpointWaitersLock);
 	return n;
 }
+
+/*
+ * In a build with assertions: check what a change of this session, or of a
+ * list, can have broken.  The caller holds PinpointWaitersLock.
+ */
+static void
+check_changed(int list)
+{
+#ifdef USE_ASSERT_CHECKING
+	static uint32 nchanges = 0;
+
+	/* The startup process of a standby has no slot. */
+	if (PINPOINT_MY_SLOT_NUMBER >= 0 && PINPOINT_MY_SLOT_NUMBER < MaxBackends)
+		check_waiter(PINPOINT_MY_SLOT_NUMBER);
+	if (++nchanges % 16 == 0)
+		(void) check_list(list);
+	if (nchanges % 4096 == 0)
+		check_all();
+#endif
+}
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * The number of entries that a session enters.
+ */
+static int
+number_of_entries(const Waiter *waiter)
+{
+	return waiter->nchannels > PINPOINT_MAX_WAIT_CHANNELS ? 1 :
+		waiter->nchannels + 1;
+}
+
+/*
+ * Check the entries of a session: without need to enter again, it has all.
+ */
+static void
+check_waiter(int slotno)
+{
+	const Waiter *waiter = &waiters->waiters[slotno];
+	uint32		first = slotno * ENTRIES_PER_SESSION + 1;
+	int			n = 0;
+
+	for (uint32 i = first; i < first + ENTRIES_PER_SESSION; i++)
+	{
+		if (entry(i)->next == 0)
+			continue;
+		Assert(entry(entry(i)->next)->prev == i);
+		Assert(entry(entry(i)->prev)->next == i);
+		n++;
+	}
+	Assert(waiter->pid != 0 || n == 0);
+	Assert(waiter->pid == 0 || n <= number_of_entries(waiter));
+	Assert(waiter->pid == 0 || waiter->woken || n == number_of_entries(waiter));
+}
+
+/*
+ * Check a list.  Returns the number of its entries.
+ */
+static uint32
+check_list(int list)
+{
+	uint32		first = first_entry(list);
+	uint32		number = first;
+	uint32		n = 0;
+
+	if (first == 0)
+		return 0;
+	do
+	{
+		WaitEntry  *e = entry(number);
+
+		Assert(list == WAKER_LIST || e->list == (uint32) list);
+		Assert(e->next != 0 && entry(e->next)->prev == number);
+		n++;
+		Assert(n <= (uint32) MaxBackends * ENTRIES_PER_SESSION);
+		number = e->next;
+	} while (number != first);
+	return n;
+}
+
+/*
+ * Check all waiters and lists: an entry is in exactly one list, or in none.
+ */
+static void
+check_all(void)
+{
+	uint32		nwaiters = 0;
+	uint32		in_use = 0;
+	uint32		in_lists = 0;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		check_waiter(i);
+		if (waiters->waiters[i].pid != 0)
+			nwaiters++;
+	}
+	Assert(nwaiters == pg_atomic_read_u32(&waiters->count));
+
+	for (uint32 i = 1; i <= (uint32) MaxBackends * ENTRIES_PER_SESSION; i++)
+	{
+		if (entry(i)->next != 0)
+			in_use++;
+	}
+	for (int i = 0; i < NLISTS; i++)
+		in_lists += check_list(i);
+	Assert(in_use == in_lists);
+}
+
+/*
+ * Check the whole structure.
+ */
+void
+pinpoint_waiters_check(void)
+{
+	AssertNoLockHeld();
+	pinpoint_lock_acquire(PinpointWaitersLock, LW_SHARED);
+	check_all();
+	LWLockRelease(PinpointWaitersLock);
+}
+#endif

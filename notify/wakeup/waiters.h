@@ -45,5 +45,8 @@ extern void pinpoint_waiters_take(int place);
 extern void pinpoint_waiters_wake(void);
 extern bool pinpoint_waiters_wake_queued(void);
 extern int	pinpoint_waiters_copy(PinpointWaiterStats *copy);
+#ifdef USE_ASSERT_CHECKING
+extern void pinpoint_waiters_check(void);
+#endif
 
 #endif							/* PINPOINT_WAITERS_H */

@@ -206,6 +206,19 @@ pinpoint_log_storage_shrink(Size usable)
 	ASAN_POISON_MEMORY_REGION(range + usable, range_size - usable);
 }
 
+void
+pinpoint_log_storage_overwrite(Size offset, Size size)
+{
+	if (!order_lock_held || offset + size > range_size)
+		FAIL("space is overwritten that is not free");
+}
+
+bool
+pinpoint_log_storage_is_overwritten(Size offset, Size size)
+{
+	return true;
+}
+
 /* ---- the input ---- */
 
 static uint8_t
@@ -445,7 +458,10 @@ check_log(void)
 	if (log->last != (published > 0 ? alive[published - 1].batch : NULL))
 		FAIL("the published list does not end where it should");
 
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	pinpoint_message_log_check();
 	pinpoint_message_log_stats(&stats);
+	LWLockRelease(PinpointOrderLock);
 	if (stats.used < live)
 		FAIL("used space is %zu, but %zu are alive", stats.used, live);
 	if (stats.batches != (uint64) published)
@@ -647,7 +663,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memory_size = (1 + choose(4)) * 2 * PAGE;
 	memory_size = Min(memory_size, range_size);
 	range = aligned_alloc(PAGE, range_size);
+	IsUnderPostmaster = false;
 	pinpoint_message_log_shmem_init();
+	IsUnderPostmaster = true;
 
 	while (nchoices > 0)
 	{

@@ -139,6 +139,14 @@ $sender->run("NOTIFY w, 'after it'; NOTIFY x, 'fence'");
 my @told = @{ all_as_text($listener->notifications_until('x', 'fence')) };
 is_deeply([ grep { /after/ } @told ], [], 'nothing comes after UNLISTEN');
 
+# A transaction that the session has not read yet, because it listens on another channel.
+$listener->run('BEGIN');
+$sender->run("BEGIN; NOTIFY y, 'before LISTEN'; NOTIFY x, 'unread'; COMMIT");
+$listener->run('LISTEN y; COMMIT');
+$sender->run("NOTIFY y, 'fence'");
+is_deeply(all_as_text($listener->notifications_until('y', 'fence')),
+	['x/unread'], 'what was published before LISTEN does not arrive');
+
 $listener->close;
 server_is_clean($observer, 'nothing is left');
 
