@@ -37,4 +37,13 @@
 #define AssertInterruptsHeld() \
 	Assert(InterruptHoldoffCount > 0 || CritSectionCount > 0)
 
+/*
+ * Only the startup process calls this; in single-user mode, the only process.
+ * Only the waker does.
+ */
+#define AssertStartupProcess() \
+	Assert(AmStartupProcess() || !IsUnderPostmaster)
+#define AssertWaker() \
+	Assert(MyBackendType == B_BG_WORKER)
+
 #endif							/* PINPOINT_CHECK_H */

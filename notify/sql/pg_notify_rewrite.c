@@ -139,22 +139,19 @@ pinpoint_is_extension(Oid extension)
 }
 
 /*
- * Before commit: has this transaction created the extension?  Resets the flag.
+ * Before commit: has this transaction created the extension?
  */
 bool
-pinpoint_replacement_created(void)
+pinpoint_extension_created(void)
 {
-	bool		created = extension_created;
-
-	extension_created = false;
-	return created && pinpoint_replacement_exists();
+	return extension_created && pinpoint_replacement_exists();
 }
 
 /*
- * The transaction has aborted, or was prepared.
+ * The transaction is over.
  */
 void
-pinpoint_replacement_not_created(void)
+pinpoint_extension_end_transaction(void)
 {
 	extension_created = false;
 }
@@ -194,6 +191,8 @@ pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
 Oid
 pinpoint_replacement_notify(void)
 {
+	Assert(OidIsValid(notify_oid));
+
 	return notify_oid;
 }
 
@@ -268,6 +267,8 @@ calls_replaced(Node *node, void *context)
 void
 pinpoint_replace_calls(Node *node)
 {
+	Assert(OidIsValid(notify_oid));
+
 	(void) replace_calls(node, NULL);
 }
 

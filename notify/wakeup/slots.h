@@ -43,8 +43,8 @@ typedef enum PinpointEviction
 									 * incomplete in the WAL */
 	PINPOINT_EVICTED_NEWER_FORM,	/* the primary has a newer version */
 	PINPOINT_EVICTED_BEFORE_REDO,	/* the notifications of a transaction may
-									 * be before the position in the WAL where
-									 * replay began */
+									 * be before the WAL location where replay
+									 * began */
 	PINPOINT_EVICTED_REPLICATE_OFF, /* the primary does not replicate */
 	PINPOINT_EVICTED_UNREPLICATED,	/* notifications may not have been
 									 * replicated, and heartbeats continue */
