@@ -99,6 +99,8 @@ pinpoint_changes_of_parent(Oid relid)
 	ChangedParent *parent;
 	ListCell   *lc;
 
+	Assert(IsTransactionState() && OidIsValid(relid));
+
 	/*
 	 * Subtransactions get ascending numbers.  So an abort that removes an
 	 * element would also remove a later one.
@@ -146,6 +148,9 @@ pinpoint_changes_at_subabort(SubTransactionId subid)
 void
 pinpoint_changes_at_pre_commit(void)
 {
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(CurrentMemoryContext == TopTransactionContext);
+
 	pinpoint_changes_for_each_channel(notify_channel);
 }
 
@@ -159,6 +164,10 @@ void
 pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
 	ListCell   *lc;
+
+	/* No subtransaction is left: all counts are those of the outermost level. */
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(GetCurrentTransactionNestLevel() == 1);
 
 	/* Without an XID, it has changed nothing. */
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
