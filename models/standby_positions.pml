@@ -24,16 +24,17 @@
  *
  * Steps of the model, and the functions that they stand for:
  *
- *	session			tell_what_is_left_out() in pg_pinpoint.c,
+ *	session			write_left_out() in pg_pinpoint.c,
  *					pinpoint_replication_status_begin_commit(), ..._end_commit(),
  *					pinpoint_wal_messages_write(), ..._write_left_out(),
  *					XactLogCommitRecord()
  *	waker			pinpoint_replication_status_write(), set_flag()
- *	standby			in standby/replay.c: keep_message(), judge_replication(),
+ *	standby			in standby/replay.c: read_message(), decide_counting(),
  *					end_by_commit(), disconnect_listeners(), message_startup(),
  *					message_cleanup(); in standby/primary_status.c:
- *					pinpoint_primary_status_set(), ..._judge(), ..._left_out(),
- *					..._begin(), ..._end(), xlog_redo_end_of_server();
+ *					pinpoint_primary_status_set(), ..._decide_counting(),
+ *					..._left_out(), ..._begin(), ..._end(),
+ *					xlog_redo_end_of_server();
  *					pinpoint_positions_count(), ..._count_all_of(),
  *					..._raise_floor_locked() in commit/positions.c
  *	standby_waker	pinpoint_heartbeat_send()
@@ -353,7 +354,7 @@ inline count_and_publish(x)
 #define MAY_BE_EXACT	(setting && status == ON)
 #endif
 
-inline judge(is_commit)
+inline decide_counting(is_commit)
 {
 	if
 	:: MAY_BE_EXACT && !replicates ->
@@ -399,11 +400,11 @@ active proctype standby()
 			status = UNKNOWN; printf("standby: replays the end of a primary\n")
 #endif
 		:: record == REDO
-		:: record >= MESSAGE && record < COMMIT -> got[x] = record - x		/* keep_piece() */
+		:: record >= MESSAGE && record < COMMIT -> got[x] = record - x		/* add_message() */
 		:: record >= COMMIT ->			/* xact_redo(), of PostgreSQL */
 			visible = visible | BIT(x); printf("standby: T%d is visible\n", x)
 		fi }
-		judge(record >= COMMIT);
+		decide_counting(record >= COMMIT);
 		atomic {
 			if
 			:: record >= COMMIT ->		/* end_by_commit() */
@@ -436,7 +437,7 @@ active proctype standby()
 			record = 0; x = 0; replaying = false
 		}
 	:: replayed == nwal && in_recovery && MAY_BE_EXACT != replicates ->
-		judge(false)			/* standby_redo_running(): a record without effect here */
+		decide_counting(false)			/* standby_redo_running(): a record without effect here */
 	:: atomic { HAPPENS(RELOAD_STANDBY) && in_recovery ->
 		PAID; setting = !setting; printf("standby: reload, replicate %d\n", setting) }
 	:: atomic { (HAPPENS(RESTART_STANDBY) || HAPPENS(BACKUP)) && in_recovery && life == 1 ->

@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "commands/async.h"
 #include "commands/extension.h"
@@ -33,6 +34,7 @@
 #include "utils/resowner.h"
 
 #include "base/channel_hash.h"
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
 #include "base/locks.h"
@@ -44,8 +46,6 @@
 #include "commit/own_queue.h"
 #include "commit/position_text.h"
 #include "commit/positions.h"
-#include "commit/replication_status.h"
-#include "commit/wal_messages.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/eviction.h"
@@ -62,6 +62,9 @@
 #include "sql/statement.h"
 #include "standby/replay.h"
 #include "standby/replay_blockers.h"
+#include "standby/replication_status.h"
+#include "standby/unfinished.h"
+#include "standby/wal_messages.h"
 #include "waker.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/publication.h"
@@ -79,7 +82,7 @@ static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /* Was trace_notify on, before this library turned it off for a commit? */
-static bool traces = false;
+static bool trace_notify_was_on = false;
 
 static void request_shmem(void);
 static void startup_shmem(void);
@@ -90,9 +93,10 @@ static void at_subtransaction_event(SubXactEvent event,
 									SubTransactionId parent_subid, void *arg);
 static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
 								bool is_top_level, void *arg);
-static void tell_what_is_left_out(void);
+static void write_left_out(void);
 static void notify_changes(void);
 static void pre_commit(void);
+static void write_to_wal(void);
 static void end_transaction(void);
 static void at_exit(int code, Datum arg);
 
@@ -209,7 +213,7 @@ startup_shmem(void)
 	pinpoint_publication_init();
 	pinpoint_wakeup_init();
 	pinpoint_eviction_init();
-	pinpoint_replay_allocate();
+	pinpoint_unfinished_allocate();
 	pinpoint_replay_blockers_shmem_init();
 	pinpoint_slow_listener_shmem_init();
 	pinpoint_counters_shmem_init();
@@ -244,15 +248,17 @@ check_minor_release(void)
 static void
 at_transaction_event(XactEvent event, void *arg)
 {
+	AssertNoLockHeld();
+
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
-			if (pinpoint_creates_extension())
+			if (pinpoint_extension_created())
 				pinpoint_wal_messages_write_floor();
 			notify_changes();
-			tell_what_is_left_out();
+			write_left_out();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_delivery_look_afterwards();
@@ -333,7 +339,7 @@ at_subtransaction_event(SubXactEvent event, SubTransactionId my_subid,
  * Errors: out of memory, those of writing WAL.
  */
 static void
-tell_what_is_left_out(void)
+write_left_out(void)
 {
 	if (!pinpoint_replication_status_begin_commit())
 		return;
@@ -364,8 +370,8 @@ notify_changes(void)
  * Execute all steps of LISTEN, UNLISTEN and NOTIFY that can fail.
  *
  * Errors: those of pinpoint_listening_prepare(),
- * pinpoint_commit_order_prepare() and pinpoint_commit_order_announce(), and of
- * early commit work.  The transaction then aborts.
+ * pinpoint_commit_order_prepare() and write_to_wal(), and of early commit
+ * work.  The transaction then aborts.
  */
 static void
 pre_commit(void)
@@ -374,6 +380,9 @@ pre_commit(void)
 	List	   *actions = pinpoint_pending_actions();
 	List	   *notifications = pinpoint_pending_notifications();
 	MemoryContext oldcontext;
+
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(PinpointMyTransaction.batch == NULL);
 
 	/*
 	 * Many sessions never come here.  PostgreSQL would call the first of these
@@ -405,17 +414,53 @@ pre_commit(void)
 		 */
 		pinpoint_early_commit_work();
 		pinpoint_commit_order_prepare(notifications);
+		write_to_wal();
 
 		/*
 		 * From here on, this commit can delay others.  With trace_notify,
 		 * PostgreSQL would send a message to the client when it comes to its
 		 * own queue, and might wait for the client.
 		 */
-		traces = Trace_notify;
+		trace_notify_was_on = Trace_notify;
 		Trace_notify = false;
 		pinpoint_commit_order_announce();
 	}
 	MemoryContextSwitchTo(oldcontext);
+
+	Assert((PinpointMyTransaction.phase == PINPOINT_ANNOUNCED) ==
+		   (notifications != NIL));
+}
+
+/*
+ * Write the batch of this transaction to the WAL, if notifications are
+ * replicated.
+ *
+ * This is done after the space in the queue is reserved: the messages contain
+ * the sizes of the batch, and a transaction that fails because the queue is
+ * full has written nothing.
+ *
+ * It is done before the announcement, because it can fail, and because it takes
+ * long for a large batch, whose messages are also flushed here.  From the
+ * announcement on, later commits wait for this one to be published.
+ *
+ * The order of publication does not depend on it.  The lower bound of an
+ * announced batch must be below the end of the commit record, which is written
+ * later in any case.  The order on a standby is that of the commit records, too.
+ * Replay finds the messages of a transaction before its commit record, because
+ * this session writes both.  If the transaction aborts in between, replay drops
+ * them.  replication_status.c requires only that the flag is read before (by
+ * write_left_out()), and that the commit record comes after.
+ *
+ * Errors: out of memory, those of writing WAL.
+ */
+static void
+write_to_wal(void)
+{
+	Assert(PinpointMyTransaction.phase == PINPOINT_RESERVED);
+	Assert(CurrentMemoryContext == TopTransactionContext);
+
+	if (pinpoint_replicate_notifications && XLogIsNeeded())
+		pinpoint_wal_messages_write(PinpointMyTransaction.batch);
 }
 
 /*
@@ -432,6 +477,10 @@ at_resource_release(ResourceReleasePhase phase, bool is_commit,
 		CurrentResourceOwner != TopTransactionResourceOwner)
 		return;
 
+	/* No step may fail any more. */
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
+
 	/*
 	 * Other batches may wait for this one, but no process waits for an
 	 * UNLISTEN.
@@ -445,14 +494,17 @@ at_resource_release(ResourceReleasePhase phase, bool is_commit,
 static void
 end_transaction(void)
 {
+	AssertInterruptsHeld();
+	Assert(PinpointMyTransaction.batch == NULL);
+
 	pinpoint_pending_reset();
+	pinpoint_extension_end_transaction();
 	pinpoint_changes_end_transaction();
-	pinpoint_creates_no_extension();
 	pinpoint_sharing_set_chains(false);
 	pinpoint_transaction_enter(PINPOINT_RUNNING);
-	if (traces)
+	if (trace_notify_was_on)
 		Trace_notify = true;
-	traces = false;
+	trace_notify_was_on = false;
 	if (pinpoint_slot_registered())
 		pinpoint_disconnect_reason_prepare();
 }

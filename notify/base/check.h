@@ -50,4 +50,13 @@
 #define PINPOINT_END_CANNOT_FAIL()		((void) 0)
 #endif
 
+/*
+ * Only the startup process calls this; in single-user mode, the only process.
+ * Only the waker does.
+ */
+#define AssertStartupProcess() \
+	Assert(AmStartupProcess() || !IsUnderPostmaster)
+#define AssertWaker() \
+	Assert(MyBackendType == B_BG_WORKER)
+
 #endif							/* PINPOINT_CHECK_H */

@@ -135,7 +135,6 @@
 #include "commit/commit_order.h"
 #include "commit/positions.h"
 #include "commit/ready_heap.h"
-#include "commit/wal_messages.h"
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
 #include "wakeup/publication.h"
@@ -269,9 +268,7 @@ pinpoint_commit_order_prepare(List *notifications)
 /*
  * Announce the commit of this transaction.  This is the last step before the
  * commit.  Batches that commit later are held back until this one is ready or
- * withdrawn.
- *
- * Errors: out of memory, those of writing WAL.
+ * withdrawn.  Does not fail.
  */
 void
 pinpoint_commit_order_announce(void)
@@ -280,9 +277,6 @@ pinpoint_commit_order_announce(void)
 
 	AssertNoLockHeld();
 	Assert(PinpointMyTransaction.phase == PINPOINT_RESERVED && batch != NULL);
-
-	if (pinpoint_replicate_notifications && XLogIsNeeded())
-		pinpoint_wal_messages_write(batch);
 
 	pinpoint_order_lock_acquire("announce");
 	enter_in_flight(batch);		/* step 1 */

@@ -47,7 +47,7 @@ static const char *const eviction_details[] = {
 	[PINPOINT_EVICTED_NEWER_FORM] =
 	gettext_noop("The primary sends notifications in the format of a newer version of pg_pinpoint."),
 	[PINPOINT_EVICTED_BEFORE_REDO] =
-	gettext_noop("A transaction may have sent notifications just before the position in the WAL at which the standby began to replay."),
+	gettext_noop("A transaction may have sent notifications just before the WAL location at which the standby began to replay."),
 	[PINPOINT_EVICTED_REPLICATE_OFF] =
 	gettext_noop("The primary no longer sends notifications to standbys, because \"pinpoint.replicate\" or \"pinpoint.enabled\" is off there."),
 	[PINPOINT_EVICTED_UNREPLICATED] =

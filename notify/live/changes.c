@@ -148,6 +148,9 @@ pinpoint_changes_at_subabort(SubTransactionId subid)
 void
 pinpoint_changes_at_pre_commit(void)
 {
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(CurrentMemoryContext == TopTransactionContext);
+
 	pinpoint_changes_for_each_channel(notify_channel);
 }
 
@@ -162,8 +165,9 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
 	ListCell   *lc;
 
-	/* All subtransactions have ended: their counts are in one list. */
-	Assert(IsTransactionState() && GetCurrentTransactionNestLevel() == 1);
+	/* No subtransaction is left: all counts are those of the outermost level. */
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(GetCurrentTransactionNestLevel() == 1);
 
 	/* Without an XID, it has changed nothing. */
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||

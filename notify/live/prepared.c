@@ -49,13 +49,14 @@
 
 #include "base/check.h"
 #include "base/compat.h"
+#include "base/transaction.h"
 #include "commit/positions.h"
-#include "commit/replication_status.h"
 #include "listener/eviction.h"
 #include "live/changes.h"
 #include "live/prepared.h"
 #include "live/watched_tables.h"
 #include "sql/pending.h"
+#include "standby/replication_status.h"
 
 /*
  * Has this transaction committed a prepared one, whose changes it has to
@@ -145,6 +146,8 @@ pinpoint_after_commit_prepared(List *relations)
 	ListCell   *lc;
 
 	Assert(IsTransactionState());
+	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
+
 	must_notify = true;
 	AcceptInvalidationMessages();
 	if (pinpoint_any_watched())
@@ -177,7 +180,9 @@ pinpoint_prepared_at_commit(void)
 void
 pinpoint_prepared_at_abort(void)
 {
+	AssertInterruptsHeld();
 	AssertNoLockHeld();
+
 	if (must_notify)
 	{
 		must_notify = false;
@@ -198,7 +203,9 @@ pinpoint_prepared_at_pre_prepare(void)
 {
 	TransactionId xid = GetTopTransactionIdIfAny();
 
-	Assert(IsTransactionState());
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(!must_notify);
+
 	if (IsLogicalWorker() && TransactionIdIsValid(xid))
 	{
 		add_applied(xid);
@@ -214,6 +221,9 @@ pinpoint_prepared_at_pre_prepare(void)
 void
 pinpoint_prepared_at_pre_commit(void)
 {
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(CurrentMemoryContext == TopTransactionContext);
+
 	if (likely(!IsLogicalWorker()) || max_prepared_xacts == 0 ||
 		!OidIsValid(MyDatabaseId))
 		return;
@@ -237,6 +247,8 @@ find_applied(void)
 	ListCell   *table;
 	ListCell   *channel;
 
+	Assert(IsLogicalWorker() && !found_applied);
+
 	AcceptInvalidationMessages();
 	if (!pinpoint_any_watched())
 		return;
@@ -256,6 +268,8 @@ add_applied(TransactionId xid)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 	AppliedTransaction *transaction = palloc0(sizeof(AppliedTransaction));
+
+	Assert(IsLogicalWorker() && TransactionIdIsValid(xid));
 
 	transaction->xid = xid;
 	applied = lappend(applied, transaction);

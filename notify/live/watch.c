@@ -60,6 +60,9 @@ static Oid	get_relation(FunctionCallInfo fcinfo, const char *function);
 static void check_owner(Oid relid);
 static void lock_with_descendants(Oid relid);
 static void set_label(Oid relid, const char *label);
+#ifdef USE_ASSERT_CHECKING
+static bool is_locked(Oid relid, LOCKMODE lockmode);
+#endif
 
 /*
  * Register the provider, once.
@@ -94,6 +97,8 @@ check_label(const ObjectAddress *object, const char *label)
 	if (label != NULL)
 	{
 		check_kind(object->objectId);
+		Assert(PINPOINT_OWNS_RELATION(object->objectId, GetUserId()));
+		Assert(is_locked(object->objectId, ShareUpdateExclusiveLock));
 		check_channel(label);
 		lock_with_descendants(object->objectId);
 	}
@@ -257,11 +262,29 @@ set_label(Oid relid, const char *label)
 {
 	ObjectAddress object;
 
+	Assert(is_locked(relid, label != NULL ? ShareRowExclusiveLock :
+					 ShareUpdateExclusiveLock));
+	Assert(PINPOINT_OWNS_RELATION(relid, GetUserId()));
+
 	ObjectAddressSet(object, RelationRelationId, relid);
 	SetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER, label);
 	pinpoint_labels_changed();
 	CommandCounterIncrement();
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Does this session hold the lock on a table, in exactly this mode?
+ */
+static bool
+is_locked(Oid relid, LOCKMODE lockmode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return PINPOINT_LOCK_HELD_BY_ME(&tag, lockmode);
+}
+#endif
 
 /*
  * This transaction changes labels.  When it has committed, all sessions of
@@ -270,6 +293,8 @@ set_label(Oid relid, const char *label)
 void
 pinpoint_labels_changed(void)
 {
+	Assert(IsTransactionState());
+
 	CacheInvalidateRelcacheByRelid(SecLabelRelationId);
 }
 
@@ -288,6 +313,9 @@ pinpoint_labels_changed(void)
 void
 pinpoint_inheritance_changed(Oid child, Oid parent)
 {
+	Assert(IsTransactionState());
+	Assert(OidIsValid(child) && OidIsValid(parent));
+
 	CacheInvalidateRelcacheByRelid(child);
 	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE &&
 		pinpoint_any_watched() && pinpoint_channels_of_changed(parent) != NIL)

@@ -115,7 +115,9 @@ relation_changed(Datum arg, Oid relid)
 bool
 pinpoint_any_watched(void)
 {
-	Assert(IsTransactionState() && OidIsValid(MyDatabaseId));
+	Assert(IsTransactionState());
+	Assert(OidIsValid(MyDatabaseId));
+
 	if (loaded_at != label_changes)
 		load_labels();
 	return hash_get_num_entries(watched) > 0 && pinpoint_replacement_exists();
@@ -182,6 +184,7 @@ load_labels(void)
 
 	table_changes++;
 	loaded_at = at;
+	pinpoint_watched_tables_check();
 }
 
 /*
@@ -192,7 +195,9 @@ pinpoint_watched_channel(Oid relid)
 {
 	WatchedTable *table;
 
-	Assert(watched != NULL);
+	Assert(loaded_at != 0 && watched != NULL);
+	Assert(OidIsValid(relid));
+
 	table = hash_search(watched, &relid, HASH_FIND, NULL);
 	return table ? NameStr(table->channel) : NULL;
 }
@@ -207,7 +212,9 @@ pinpoint_all_watched_channels(void)
 	HASH_SEQ_STATUS seq;
 	WatchedTable *table;
 
-	Assert(watched != NULL);
+	Assert(IsTransactionState());
+	Assert(loaded_at != 0 && watched != NULL);
+
 	hash_seq_init(&seq, watched);
 	while ((table = hash_seq_search(&seq)) != NULL)
 		channels = lappend(channels, NameStr(table->channel));
@@ -229,7 +236,9 @@ pinpoint_channels_of_changed(Oid relid)
 	ListCell   *lc;
 	MemoryContext oldcontext;
 
-	Assert(IsTransactionState() && watched != NULL);
+	Assert(IsTransactionState());
+	Assert(loaded_at != 0 && watched != NULL);
+
 	if (changed == NULL || resolved_at != table_changes)
 		empty_changed();
 
@@ -251,6 +260,7 @@ pinpoint_channels_of_changed(Oid relid)
 
 	table->channels = channels;
 	table->resolved = true;
+	pinpoint_watched_tables_check();
 	return channels;
 }
 
@@ -327,3 +337,52 @@ pinpoint_with_ancestors(Oid relid)
 	table_close(inherits, AccessShareLock);
 	return relations;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* Tables that the check looks at, at most. */
+#define MAX_CHECKED		16
+
+static bool
+contains_channel(List *channels, const char *channel)
+{
+	ListCell   *lc;
+
+	foreach(lc, channels)
+	{
+		if (strcmp(lfirst(lc), channel) == 0)
+			return true;
+	}
+	return false;
+}
+
+void
+pinpoint_watched_tables_check(void)
+{
+	HASH_SEQ_STATUS seq;
+	ChangedTable *table = NULL;
+
+	Assert(loaded_at <= label_changes && resolved_at <= table_changes);
+	Assert(loaded_at == 0 || watched != NULL);
+	Assert(changed == NULL || changed_context != NULL);
+	if (loaded_at == 0 || changed == NULL || resolved_at != table_changes)
+		return;
+
+	/* A changed table that is watched notifies its own channel. */
+	hash_seq_init(&seq, changed);
+	for (int i = 0; i < MAX_CHECKED; i++)
+	{
+		const char *channel;
+
+		table = hash_seq_search(&seq);
+		if (table == NULL)
+			break;
+		Assert(OidIsValid(table->relid));
+		Assert(table->resolved || table->channels == NIL);
+		channel = pinpoint_watched_channel(table->relid);
+		Assert(channel == NULL || !table->resolved ||
+			   contains_channel(table->channels, channel));
+	}
+	if (table != NULL)
+		hash_seq_term(&seq);
+}
+#endif

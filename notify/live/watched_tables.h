@@ -21,4 +21,11 @@ extern List *pinpoint_all_watched_channels(void);
 extern List *pinpoint_channels_of_changed(Oid relid);
 extern List *pinpoint_with_ancestors(Oid relid);
 
+/* In a build with assertions: checks what this session knows of the tables. */
+#ifdef USE_ASSERT_CHECKING
+extern void pinpoint_watched_tables_check(void);
+#else
+#define pinpoint_watched_tables_check()	((void) 0)
+#endif
+
 #endif							/* PINPOINT_WATCHED_TABLES_H */

@@ -210,7 +210,7 @@ typedef struct PinpointBatchLayout
 	uint16		max_assignments;	/* see PinpointBatch */
 } PinpointBatchLayout;
 
-/* The state of a batch while it is assembled; see replay.c. */
+/* The state of a batch while it is assembled; see unfinished.c. */
 typedef struct PinpointBatchWriter
 {
 	PinpointBatch *batch;

@@ -35,6 +35,8 @@
 #include "utils/memutils.h"
 
 #include "base/channel_hash.h"
+#include "base/settings.h"
+#include "base/transaction.h"
 #include "sql/pending.h"
 
 /*
@@ -91,7 +93,7 @@ static PendingLevel *current_level(void);
 static bool is_duplicate(PendingLevel *level, PinpointNotification *n);
 static void append_notification(PendingLevel *level, PinpointNotification *n);
 static bool begins_with_unlisten_all(List *actions);
-static void take_back(PendingLevel *child);
+static void undo_merge(PendingLevel *child);
 
 /*
  * Returns the lists of the current (sub)transaction.  Creates them if there
@@ -105,8 +107,14 @@ current_level(void)
 	int			my_level = GetCurrentTransactionNestLevel();
 	PendingLevel *level;
 
+	Assert(IsTransactionState());
+	Assert(PinpointMyTransaction.phase <= PINPOINT_SEALED);
+
 	if (pending != NULL && pending->nesting_level >= my_level)
+	{
+		Assert(pending->nesting_level == my_level);
 		return pending;
+	}
 
 	level = MemoryContextAllocZero(TopTransactionContext,
 								   sizeof(PendingLevel));
@@ -134,6 +142,9 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 	MemoryContext oldcontext;
 	PinpointNotification *n;
 
+	Assert(channel_len > 0 && channel_len < NAMEDATALEN);
+	Assert(payload_len <= (size_t) pinpoint_max_payload_size);
+
 	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
 
 	n = palloc(offsetof(PinpointNotification, data) + data_len);
@@ -154,6 +165,7 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 		append_notification(level, n);
 
 	MemoryContextSwitchTo(oldcontext);
+	pinpoint_pending_check();
 }
 
 /*
@@ -176,6 +188,10 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 	MemoryContext oldcontext;
 	PinpointAction *action;
 
+	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
+	Assert(len < NAMEDATALEN);
+	Assert((len == 0) == (kind == PINPOINT_UNLISTEN_ALL));
+
 	oldcontext = MemoryContextSwitchTo(CurTransactionContext);
 
 	if (kind == PINPOINT_UNLISTEN_ALL)
@@ -193,6 +209,7 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 	level->actions = lappend(level->actions, action);
 
 	MemoryContextSwitchTo(oldcontext);
+	pinpoint_pending_check();
 }
 
 static bool
@@ -217,6 +234,8 @@ pinpoint_pending_exists(void)
 List *
 pinpoint_pending_actions(void)
 {
+	Assert(pending == NULL || pending->upper == NULL);
+
 	return pending ? pending->actions : NIL;
 }
 
@@ -251,6 +270,8 @@ pinpoint_pending_listens(const char *channel, uint32 hash)
 List *
 pinpoint_pending_notifications(void)
 {
+	Assert(pending == NULL || pending->upper == NULL);
+
 	return pending ? pending->notifications : NIL;
 }
 
@@ -276,9 +297,11 @@ pinpoint_pending_at_subcommit(void)
 	{
 		/* The parent has no lists, so it takes over these. */
 		child->nesting_level--;
+		pinpoint_pending_check();
 		return;
 	}
 
+	Assert(!child->merging);
 	child->merging = true;
 	child->upper_notifications = list_length(parent->notifications);
 
@@ -295,7 +318,7 @@ pinpoint_pending_at_subcommit(void)
 			append_notification(parent, n);
 	}
 
-	/* This is the last step that can fail, so take_back() need not undo it. */
+	/* This is the last step that can fail, so undo_merge() need not undo it. */
 	if (begins_with_unlisten_all(child->actions))
 	{
 		list_free_deep(parent->actions);
@@ -307,6 +330,7 @@ pinpoint_pending_at_subcommit(void)
 
 	pending = parent;
 	pfree(child);
+	pinpoint_pending_check();
 }
 
 /*
@@ -322,10 +346,11 @@ pinpoint_pending_at_subabort(void)
 		PendingLevel *child = pending;
 
 		if (child->merging)
-			take_back(child);
+			undo_merge(child);
 		pending = child->upper;
 		pfree(child);
 	}
+	pinpoint_pending_check();
 }
 
 /*
@@ -335,9 +360,12 @@ pinpoint_pending_at_subabort(void)
  * when it is needed.
  */
 static void
-take_back(PendingLevel *child)
+undo_merge(PendingLevel *child)
 {
 	PendingLevel *parent = child->upper;
+
+	Assert(child->merging && parent != NULL);
+	Assert(list_length(parent->notifications) >= child->upper_notifications);
 
 	parent->notifications = list_truncate(parent->notifications,
 										  child->upper_notifications);
@@ -404,3 +432,53 @@ append_notification(PendingLevel *level, PinpointNotification *n)
 			duplicates_insert(level->duplicates, lfirst(lc), &found);
 	}
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* Elements of a list that the check looks at: those that were added last. */
+#define MAX_CHECKED		16
+
+static void
+check_level(PendingLevel *level)
+{
+	int			nactions = list_length(level->actions);
+	int			nnotifications = list_length(level->notifications);
+
+	for (int i = Max(0, nactions - MAX_CHECKED); i < nactions; i++)
+	{
+		PinpointAction *action = list_nth(level->actions, i);
+
+		/* UNLISTEN * has removed what was before it. */
+		Assert(action->kind != PINPOINT_UNLISTEN_ALL || i == 0);
+		Assert(action->channel_hash == pinpoint_channel_hash(action->channel));
+	}
+
+	Assert(level->duplicates == NULL ||
+		   (int) level->duplicates->members == nnotifications);
+	for (int i = Max(0, nnotifications - MAX_CHECKED); i < nnotifications; i++)
+	{
+		PinpointNotification *n = list_nth(level->notifications, i);
+
+		Assert(strlen(n->data) == n->channel_len);
+		Assert(n->channel_hash == pinpoint_channel_hash(n->data));
+		if (level->duplicates != NULL)
+			Assert(duplicates_lookup(level->duplicates, n)->notification == n);
+		else
+			Assert(i == 0 ||
+				   !same_notification(list_nth(level->notifications, i - 1), n));
+	}
+}
+
+void
+pinpoint_pending_check(void)
+{
+	int			below = GetCurrentTransactionNestLevel() + 1;
+
+	for (PendingLevel *level = pending; level != NULL; level = level->upper)
+	{
+		Assert(level->nesting_level >= 1 && level->nesting_level < below);
+		Assert(!level->merging);
+		check_level(level);
+		below = level->nesting_level;
+	}
+}
+#endif

@@ -27,4 +27,11 @@ extern void pinpoint_pending_at_subcommit(void);
 extern void pinpoint_pending_at_subabort(void);
 extern void pinpoint_pending_reset(void);
 
+/* In a build with assertions: checks the lists of this session. */
+#ifdef USE_ASSERT_CHECKING
+extern void pinpoint_pending_check(void);
+#else
+#define pinpoint_pending_check()	((void) 0)
+#endif
+
 #endif							/* PINPOINT_PENDING_H */

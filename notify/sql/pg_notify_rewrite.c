@@ -139,19 +139,19 @@ pinpoint_is_extension(Oid extension)
 }
 
 /*
- * Before commit: does this transaction create the extension?
+ * Before commit: has this transaction created the extension?
  */
 bool
-pinpoint_creates_extension(void)
+pinpoint_extension_created(void)
 {
 	return extension_created && pinpoint_replacement_exists();
 }
 
 /*
- * The transaction has ended.
+ * The transaction is over.
  */
 void
-pinpoint_creates_no_extension(void)
+pinpoint_extension_end_transaction(void)
 {
 	extension_created = false;
 }
@@ -191,6 +191,8 @@ pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
 Oid
 pinpoint_replacement_notify(void)
 {
+	Assert(OidIsValid(notify_oid));
+
 	return notify_oid;
 }
 
@@ -265,6 +267,8 @@ calls_replaced(Node *node, void *context)
 void
 pinpoint_replace_calls(Node *node)
 {
+	Assert(OidIsValid(notify_oid));
+
 	(void) replace_calls(node, NULL);
 }
 

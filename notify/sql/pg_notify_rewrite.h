@@ -16,8 +16,8 @@
 extern void pinpoint_replacement_init(void);
 extern bool pinpoint_replacement_exists(void);
 extern bool pinpoint_is_extension(Oid extension);
-extern bool pinpoint_creates_extension(void);
-extern void pinpoint_creates_no_extension(void);
+extern bool pinpoint_extension_created(void);
+extern void pinpoint_extension_end_transaction(void);
 extern bool pinpoint_replacement_by_name(Oid original, char **schema,
 										 char **name);
 extern Oid	pinpoint_replacement_notify(void);

@@ -315,6 +315,9 @@ record_action(PinpointActionKind kind, const char *channel)
 	int			share_limit = 0;
 	bool		notifies = false;
 
+	Assert(hooks_installed);
+	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
+
 	if (kind != PINPOINT_LISTEN &&
 		!pinpoint_listening_used() && !pinpoint_pending_exists())
 		return;
@@ -360,6 +363,9 @@ takes_over(void)
 static void
 queue_notification(const char *channel, const char *payload)
 {
+	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
+	Assert(pinpoint_replacement_exists());
+
 	if (IsParallelWorker())
 		elog(ERROR, "cannot send notifications from a parallel worker");
 

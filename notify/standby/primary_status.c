@@ -86,11 +86,12 @@
 #include "access/xlogutils.h"
 #include "catalog/pg_control.h"
 
+#include "base/check.h"
 #include "base/settings.h"
 #include "commit/positions.h"
-#include "commit/wal_messages.h"
 #include "listener/eviction.h"
 #include "standby/primary_status.h"
+#include "standby/wal_messages.h"
 
 /* The last status that was replayed. */
 static enum
@@ -125,6 +126,8 @@ static void count_left_out(void);
 void
 pinpoint_primary_status_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
+
 	prev_xlog_redo = RmgrTable[RM_XLOG_ID].rm_redo;
 	RmgrTable[RM_XLOG_ID].rm_redo = xlog_redo_end_of_server;
 }
@@ -135,6 +138,9 @@ pinpoint_primary_status_init(void)
 void
 pinpoint_primary_status_begin(void)
 {
+	AssertStartupProcess();
+	Assert(!pinpoint_positions_replicates());
+
 	reported = REPORTED_NOTHING;
 	is_current = false;
 	missed = true;
@@ -148,6 +154,9 @@ pinpoint_primary_status_begin(void)
 void
 pinpoint_primary_status_end(void)
 {
+	AssertStartupProcess();
+	AssertNoLockHeld();
+
 	if (!missed)
 		pinpoint_positions_raise_floor();
 	else
@@ -169,7 +178,7 @@ xlog_redo_end_of_server(XLogReaderState *record)
 		(info == XLOG_CHECKPOINT_SHUTDOWN || info == XLOG_END_OF_RECOVERY))
 	{
 		is_current = false;
-		pinpoint_primary_status_judge(false);
+		pinpoint_primary_status_decide_counting(false);
 	}
 }
 
@@ -181,6 +190,9 @@ pinpoint_primary_status_set(const char *status, Size size)
 {
 	bool		was_off = reported == REPORTED_OFF;
 	int			n;
+
+	AssertStartupProcess();
+	AssertNoLockHeld();
 
 	if (size == strlen(PINPOINT_STATUS_ON) &&
 		memcmp(status, PINPOINT_STATUS_ON, size) == 0)
@@ -194,7 +206,7 @@ pinpoint_primary_status_set(const char *status, Size size)
 	else
 		return;
 	is_current = true;
-	pinpoint_primary_status_judge(false);
+	pinpoint_primary_status_decide_counting(false);
 
 	if (reported == REPORTED_ON || was_off)
 		return;
@@ -218,10 +230,13 @@ pinpoint_primary_status_set(const char *status, Size size)
  * is_commit: the record was a commit.
  */
 void
-pinpoint_primary_status_judge(bool is_commit)
+pinpoint_primary_status_decide_counting(bool is_commit)
 {
 	bool		counts = pinpoint_replicate_notifications &&
 		is_current && reported == REPORTED_ON;
+
+	AssertStartupProcess();
+	AssertNoLockHeld();
 
 	if (counts != pinpoint_positions_replicates())
 	{
@@ -234,6 +249,9 @@ pinpoint_primary_status_judge(bool is_commit)
 		missed = false;
 	else if (is_commit)
 		missed = true;
+
+	Assert(counts == pinpoint_positions_replicates());
+	Assert(!counts || !missed);
 }
 
 /*
@@ -243,6 +261,9 @@ pinpoint_primary_status_judge(bool is_commit)
 void
 pinpoint_primary_status_left_out(Oid dboid)
 {
+	AssertStartupProcess();
+	Assert(OidIsValid(dboid));
+
 	/* Otherwise this is done for all databases, as soon as they are counted. */
 	if (!pinpoint_positions_replicates())
 		return;
@@ -253,6 +274,9 @@ pinpoint_primary_status_left_out(Oid dboid)
 static void
 count_left_out(void)
 {
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(OidIsValid(left_out_in));
+
 	pinpoint_positions_count_all_of(left_out_in);
 }
 
@@ -267,10 +291,15 @@ count_left_out(void)
 static void
 disconnect_heartbeat_listeners(Oid dboid, void (*with_lock) (void))
 {
-	int			n = pinpoint_evict_heartbeat_listeners(dboid,
-													   PINPOINT_EVICTED_UNREPLICATED,
-													   with_lock);
+	uint64		counter PG_USED_FOR_ASSERTS_ONLY = pinpoint_positions_counter();
+	int			n;
 
+	AssertNoLockHeld();
+
+	n = pinpoint_evict_heartbeat_listeners(dboid,
+										   PINPOINT_EVICTED_UNREPLICATED,
+										   with_lock);
+	Assert(pinpoint_positions_counter() > counter);
 	pinpoint_positions_wake();
 	if (n > 0)
 		ereport(LOG,

@@ -14,7 +14,7 @@ extern void pinpoint_primary_status_init(void);
 extern void pinpoint_primary_status_begin(void);
 extern void pinpoint_primary_status_end(void);
 extern void pinpoint_primary_status_set(const char *status, Size size);
-extern void pinpoint_primary_status_judge(bool is_commit);
+extern void pinpoint_primary_status_decide_counting(bool is_commit);
 extern void pinpoint_primary_status_left_out(Oid dboid);
 
 #endif							/* PINPOINT_PRIMARY_STATUS_H */

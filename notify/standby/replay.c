@@ -4,11 +4,10 @@
  *		Reads notifications from the WAL on a standby.
  *
  * wal_messages.c writes them.  The startup process, which replays the WAL, calls this
- * file for these records, all but the last one after PostgreSQL has replayed them:
+ * file for these records, after PostgreSQL has replayed them:
  *
- *	logical message		with our prefix: add it to the batch of its transaction,
- *						whose space in the message log is reserved at the first
- *						message.
+ *	logical message		with our prefix: add it to the batch of its transaction;
+ *						see message_reader.c and unfinished.c.
  *	commit				of a transaction with a batch: publish the batch.  PostgreSQL
  *						has made the transaction visible and released its locks
  *						before, so a listener that is notified sees its rows.
@@ -19,15 +18,8 @@
  *						although its end is not in the WAL, because the primary has
  *						crashed: free the space.
  *
- * At the end of recovery, all remaining transactions have ended, too.
- *
- * An error in the startup process would end the standby, and waiting would delay all
- * sessions on it.  So memory is allocated only in the log.  If the log is full, the
- * listeners that are furthest behind are disconnected, with the reason: first all
- * listeners that keep space in the oldest quarter, then, if this is not enough, in the
- * oldest half, then all.  Most of them release their position at once.  For those that
- * cannot (see eviction.c), replay waits once for each session, for at most five
- * seconds in total, and never for a client.
+ * At the end of recovery, all remaining transactions have ended, too.  An error in the
+ * startup process would end the standby, so no function of this file raises one.
  *
  * A notification that cannot be delivered is never skipped silently.  If the
  * notifications of a transaction may be incomplete here, all listeners of its database
@@ -57,72 +49,25 @@
  */
 #include "postgres.h"
 
-#include <ctype.h>
-
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "access/xlogutils.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
-#include "postmaster/startup.h"
 #include "replication/message.h"
 #include "storage/standbydefs.h"
-#include "utils/memutils.h"
 
-#include "base/compat.h"
-#include "base/locks.h"
-#include "base/request.h"
-#include "base/settings.h"
+#include "base/check.h"
 #include "commit/commit_order.h"
 #include "commit/positions.h"
-#include "commit/wal_messages.h"
 #include "listener/eviction.h"
-#include "queue/message_log.h"
+#include "standby/message_reader.h"
 #include "standby/primary_status.h"
 #include "standby/replay.h"
 #include "standby/replay_blockers.h"
-#include "wakeup/channel_map.h"
+#include "standby/unfinished.h"
+#include "standby/wal_messages.h"
 #include "wakeup/wakeup.h"
-
-/* The numbers in the first line of a message; see wal_messages.c. */
-enum
-{
-	VERSION,
-	SENDER_PID,
-	CHANNELS,
-	NOTIFICATIONS,
-	TOTAL,
-	OFFSET,
-	NNUMBERS
-};
-
-/* A transaction that has sent notifications, and has not ended yet. */
-typedef struct Unfinished
-{
-	TransactionId xid;
-	Oid			dboid;
-	uint32		nnotifications;
-	bool		left_out;		/* it has notifications that are not in the
-								 * WAL */
-	bool		begun;			/* others are in the WAL: */
-	PinpointBatchWriter writer; /* without a batch if the notifications cannot
-								 * be delivered, */
-	PinpointEviction incomplete;	/* for this reason */
-} Unfinished;
-
-/*
- * All unfinished transactions, in no particular order.  Usually there are few.
- * Each session of the primary has at most one, and this server allows at least
- * as many sessions.  As many again can remain from before a crash of the
- * primary.  The postmaster allocates the array, and the startup process
- * inherits and uses it.
- */
-static Unfinished *unfinished = NULL;
-static int	nunfinished = 0;
-
-/* Bytes of the log that their batches take. */
-static Size unfinished_bytes = 0;
 
 /*
  * The next XID when replay began, or a later one: the XID after that of a
@@ -140,7 +85,7 @@ static const char *const incomplete_details[] = {
 	[PINPOINT_EVICTED_NEWER_FORM] =
 	gettext_noop("The primary has a newer version of pg_pinpoint."),
 	[PINPOINT_EVICTED_BEFORE_REDO] =
-	gettext_noop("The transaction may have written them before the position in the WAL at which replay began."),
+	gettext_noop("The transaction may have written them before the WAL location at which replay began."),
 };
 
 static void (*prev_message_redo) (XLogReaderState *record) = NULL;
@@ -152,41 +97,26 @@ static void (*prev_message_cleanup) (void) = NULL;
 static void do_without_context(void (*work) (XLogReaderState *),
 							   XLogReaderState *record);
 static void message_redo(XLogReaderState *record);
-static void keep_message(XLogReaderState *record);
-static void judge_replication(XLogReaderState *record);
+static void read_message(XLogReaderState *record);
+static void add_message(TransactionId xid, Oid dboid,
+						const PinpointMessage *message);
 static void xact_redo_end(XLogReaderState *record);
+static void decide_counting(XLogReaderState *record);
 static void end_transaction(XLogReaderState *record);
+static void end_by_commit(PinpointUnfinished *transaction, TransactionId xid,
+						  XLogReaderState *record);
+static PinpointEviction why_incomplete(PinpointUnfinished *transaction,
+									   TransactionId xid,
+									   const xl_xact_parsed_commit *commit);
+static bool began_before_redo(TransactionId xid);
+static void count_as_before_redo(TransactionId xid);
+static void disconnect_listeners(Oid dboid, PinpointEviction reason,
+								 uint32 nnotifications);
+static void publish(PinpointUnfinished *transaction);
 static void standby_redo_running(XLogReaderState *record);
 static void drop_not_running(XLogReaderState *record);
 static void message_startup(void);
 static void message_cleanup(void);
-static int	max_unfinished(void);
-static void keep_piece(TransactionId xid, Oid dboid, const char *cursor,
-					   const char *end);
-static bool read_first_line(const char **cursor, const char *end,
-							uint64 *numbers);
-static bool read_number(const char **cursor, const char *end, char terminator,
-						uint64 *number);
-static Unfinished *enter(TransactionId xid, Oid dboid);
-static void begin(Unfinished *transaction, const uint64 *numbers,
-				  PinpointEviction incomplete);
-static bool add_line(PinpointBatchWriter *writer, const char *line,
-					 const char *end);
-static PinpointBatch *reserve(Size size);
-static PinpointBatch *try_reserve(Size size);
-static void end_by_commit(Unfinished *transaction, TransactionId xid,
-						  XLogReaderState *record);
-static bool began_before_redo(TransactionId xid);
-static PinpointEviction why_incomplete(Unfinished *transaction,
-									   TransactionId xid,
-									   const xl_xact_parsed_commit *commit);
-static void disconnect_listeners(Oid dboid, PinpointEviction reason,
-								 uint32 nnotifications);
-static Unfinished *find_unfinished(TransactionId xid);
-static void publish(Unfinished *transaction);
-static void forget(Unfinished *transaction);
-static void drop(Unfinished *transaction);
-static void drop_older_than(TransactionId xid);
 
 /*
  * When the library is loaded: wrap the functions for these records.
@@ -194,6 +124,8 @@ static void drop_older_than(TransactionId xid);
 void
 pinpoint_replay_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
+
 	prev_message_redo = RmgrTable[RM_LOGICALMSG_ID].rm_redo;
 	RmgrTable[RM_LOGICALMSG_ID].rm_redo = message_redo;
 	prev_message_startup = RmgrTable[RM_LOGICALMSG_ID].rm_startup;
@@ -208,23 +140,6 @@ pinpoint_replay_init(void)
 }
 
 /*
- * Allocate memory in the postmaster, at start and at restart after a crash.
- */
-void
-pinpoint_replay_allocate(void)
-{
-	if (unfinished == NULL)
-		unfinished = MemoryContextAlloc(TopMemoryContext,
-										max_unfinished() * sizeof(Unfinished));
-}
-
-static int
-max_unfinished(void)
-{
-	return 2 * MaxBackends;
-}
-
-/*
  * Call a function of this file for a record.  The error context callback of
  * PostgreSQL would describe the whole record, with all payloads, in each
  * message.  Our messages are not about the record, and the description could
@@ -235,9 +150,16 @@ do_without_context(void (*work) (XLogReaderState *), XLogReaderState *record)
 {
 	ErrorContextCallback *save_error_context_stack = error_context_stack;
 
+	AssertStartupProcess();
+	AssertNoLockHeld();
+	Assert(CritSectionCount == 0);
+
 	error_context_stack = NULL;
 	work(record);
 	error_context_stack = save_error_context_stack;
+
+	AssertNoLockHeld();
+	pinpoint_unfinished_check();
 }
 
 static void
@@ -245,28 +167,74 @@ message_redo(XLogReaderState *record)
 {
 	prev_message_redo(record);
 	if (standbyState != STANDBY_DISABLED)
-		do_without_context(keep_message, record);
+		do_without_context(read_message, record);
 }
 
 static void
-keep_message(XLogReaderState *record)
+read_message(XLogReaderState *record)
 {
-	xl_logical_message *message;
+	xl_logical_message *logical = (xl_logical_message *) XLogRecGetData(record);
+	const char *contents;
 
-	const char *content;
-
-	message = (xl_logical_message *) XLogRecGetData(record);
-	if (message->prefix_size != sizeof(PINPOINT_MESSAGE_PREFIX) ||
-		memcmp(message->message, PINPOINT_MESSAGE_PREFIX,
+	if (logical->prefix_size != sizeof(PINPOINT_MESSAGE_PREFIX) ||
+		memcmp(logical->message, PINPOINT_MESSAGE_PREFIX,
 			   sizeof(PINPOINT_MESSAGE_PREFIX)) != 0)
 		return;
 
-	content = message->message + message->prefix_size;
-	if (message->transactional)
-		keep_piece(XLogRecGetXid(record), message->dbId,
-				   content, content + message->message_size);
-	else if (!OidIsValid(message->dbId))
-		pinpoint_primary_status_set(content, message->message_size);
+	contents = logical->message + logical->prefix_size;
+	if (logical->transactional && TransactionIdIsValid(XLogRecGetXid(record)))
+	{
+		PinpointMessage message;
+
+		pinpoint_message_read(contents, logical->message_size, &message);
+		if (message.kind != PINPOINT_MESSAGE_INVALID)
+			add_message(XLogRecGetXid(record), logical->dbId, &message);
+	}
+	else if (!logical->transactional && !OidIsValid(logical->dbId))
+		pinpoint_primary_status_set(contents, logical->message_size);
+}
+
+/*
+ * Add the contents of a message to its transaction.
+ */
+static void
+add_message(TransactionId xid, Oid dboid, const PinpointMessage *message)
+{
+	PinpointUnfinished *transaction = pinpoint_unfinished_find(xid);
+
+	if (transaction == NULL)
+		transaction = pinpoint_unfinished_enter(xid, dboid);
+	if (transaction == NULL)
+	{
+		count_as_before_redo(xid);
+		return;
+	}
+
+	switch (message->kind)
+	{
+		case PINPOINT_MESSAGE_LEFT_OUT:
+			pinpoint_unfinished_set_left_out(transaction);
+			break;
+
+			/*
+			 * At the commit, the floor is raised as for a transaction whose
+			 * notifications are incomplete.
+			 */
+		case PINPOINT_MESSAGE_RAISE_FLOOR:
+			pinpoint_unfinished_set_incomplete(transaction,
+											   PINPOINT_EVICTED_INCOMPLETE, 0);
+			break;
+		case PINPOINT_MESSAGE_NEWER:
+			pinpoint_unfinished_set_incomplete(transaction,
+											   PINPOINT_EVICTED_NEWER_FORM, 0);
+			break;
+		case PINPOINT_MESSAGE_NOTIFICATIONS:
+			pinpoint_unfinished_add(transaction, message);
+			break;
+		case PINPOINT_MESSAGE_INVALID:
+			Assert(false);
+			break;
+	}
 }
 
 /*
@@ -278,8 +246,8 @@ xact_redo_end(XLogReaderState *record)
 {
 	prev_xact_redo(record);
 	if (standbyState != STANDBY_DISABLED)
-		do_without_context(judge_replication, record);
-	if (nunfinished > 0 || TransactionIdIsValid(first_redo_xid))
+		do_without_context(decide_counting, record);
+	if (pinpoint_unfinished_exist() || TransactionIdIsValid(first_redo_xid))
 		do_without_context(end_transaction, record);
 }
 
@@ -287,20 +255,20 @@ xact_redo_end(XLogReaderState *record)
  * Called after each record of the resource managers Transaction and Standby.
  */
 static void
-judge_replication(XLogReaderState *record)
+decide_counting(XLogReaderState *record)
 {
 	uint8		kind = XLogRecGetInfo(record) & XLOG_XACT_OPMASK;
+	bool		is_commit = XLogRecGetRmid(record) == RM_XACT_ID &&
+		(kind == XLOG_XACT_COMMIT || kind == XLOG_XACT_COMMIT_PREPARED);
 
-	pinpoint_primary_status_judge(XLogRecGetRmid(record) == RM_XACT_ID &&
-								  (kind == XLOG_XACT_COMMIT ||
-								   kind == XLOG_XACT_COMMIT_PREPARED));
+	pinpoint_primary_status_decide_counting(is_commit);
 }
 
 static void
 end_transaction(XLogReaderState *record)
 {
 	TransactionId xid = XLogRecGetXid(record);
-	Unfinished *transaction = find_unfinished(xid);
+	PinpointUnfinished *transaction = pinpoint_unfinished_find(xid);
 
 	switch (XLogRecGetInfo(record) & XLOG_XACT_OPMASK)
 	{
@@ -309,7 +277,7 @@ end_transaction(XLogReaderState *record)
 			break;
 		case XLOG_XACT_ABORT:
 			if (transaction != NULL)
-				drop(transaction);
+				pinpoint_unfinished_drop(transaction);
 			break;
 		default:
 			break;
@@ -322,7 +290,7 @@ end_transaction(XLogReaderState *record)
  * transaction: NULL if none of its messages was replayed.
  */
 static void
-end_by_commit(Unfinished *transaction, TransactionId xid,
+end_by_commit(PinpointUnfinished *transaction, TransactionId xid,
 			  XLogReaderState *record)
 {
 	xl_xact_parsed_commit commit;
@@ -330,6 +298,10 @@ end_by_commit(Unfinished *transaction, TransactionId xid,
 
 	if (transaction == NULL && !began_before_redo(xid))
 		return;
+
+	/* A listener that is notified must see the rows. */
+	Assert(TransactionIdDidCommit(xid));
+	AssertNoLockHeld();
 
 	ParseCommitRecord(XLogRecGetInfo(record),
 					  (xl_xact_commit *) XLogRecGetData(record), &commit);
@@ -348,7 +320,7 @@ end_by_commit(Unfinished *transaction, TransactionId xid,
 		if (transaction->begun)
 			publish(transaction);
 		else
-			forget(transaction);
+			(void) pinpoint_unfinished_remove(transaction);
 		return;
 	}
 
@@ -359,7 +331,7 @@ end_by_commit(Unfinished *transaction, TransactionId xid,
 						 reason,
 						 transaction != NULL ? transaction->nnotifications : 0);
 	if (transaction != NULL)
-		drop(transaction);
+		pinpoint_unfinished_drop(transaction);
 }
 
 /*
@@ -369,7 +341,7 @@ end_by_commit(Unfinished *transaction, TransactionId xid,
  * transaction: NULL if none of its messages was replayed.
  */
 static PinpointEviction
-why_incomplete(Unfinished *transaction, TransactionId xid,
+why_incomplete(PinpointUnfinished *transaction, TransactionId xid,
 			   const xl_xact_parsed_commit *commit)
 {
 	if (transaction == NULL)
@@ -397,315 +369,21 @@ began_before_redo(TransactionId xid)
 		TransactionIdPrecedes(xid, first_redo_xid);
 }
 
-static void
-standby_redo_running(XLogReaderState *record)
-{
-	prev_standby_redo(record);
-	if (standbyState != STANDBY_DISABLED)
-		do_without_context(judge_replication, record);
-	if ((nunfinished > 0 || TransactionIdIsValid(first_redo_xid)) &&
-		(XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_RUNNING_XACTS)
-		do_without_context(drop_not_running, record);
-}
-
-static void
-drop_not_running(XLogReaderState *record)
-{
-	xl_running_xacts *running = (xl_running_xacts *) XLogRecGetData(record);
-
-	drop_older_than(running->oldestRunningXid);
-	if (TransactionIdIsValid(first_redo_xid) &&
-		!TransactionIdPrecedes(running->oldestRunningXid, first_redo_xid))
-		first_redo_xid = InvalidTransactionId;
-}
-
 /*
- * Replay begins at a checkpoint, which contains the next XID.
+ * The list of unfinished transactions has no space for this one.  Its commit is
+ * treated as if its messages were before the start of replay.
  */
 static void
-message_startup(void)
+count_as_before_redo(TransactionId xid)
 {
-	if (prev_message_startup)
-		prev_message_startup();
-	first_redo_xid = XidFromFullTransactionId(ReadNextFullTransactionId());
-	pinpoint_primary_status_begin();
-	pinpoint_replay_blockers_begin();
-}
+	Assert(TransactionIdIsNormal(xid));
 
-/*
- * The end of recovery: all remaining transactions have ended.
- */
-static void
-message_cleanup(void)
-{
-	if (prev_message_cleanup)
-		prev_message_cleanup();
-	if (nunfinished > 0)
-		drop_older_than(InvalidTransactionId);
-	pinpoint_primary_status_end();
-}
-
-/*
- * Add the contents of a message to the batch of its transaction;
- * wal_messages.c describes the format.
- *
- * If the contents are not valid, the rest is ignored, and the batch remains
- * incomplete.
- */
-static void
-keep_piece(TransactionId xid, Oid dboid, const char *cursor, const char *end)
-{
-	uint64		numbers[NNUMBERS] = {0};
-	PinpointEviction incomplete = PINPOINT_EVICTED_INCOMPLETE;
-	Unfinished *transaction;
-	PinpointBatchWriter *writer;
-
-	if (!TransactionIdIsValid(xid))
-		return;
-	if (!read_first_line(&cursor, end, numbers))
+	if (!began_before_redo(xid))
 	{
-		if (numbers[VERSION] <= PINPOINT_MESSAGE_VERSION)
-			return;
-
-		/*
-		 * The primary is newer: the message contains notifications in an
-		 * unknown format.  An offset other than 0 makes begin() reserve no
-		 * space.
-		 */
-		numbers[OFFSET] = 1;
-		numbers[CHANNELS] = numbers[NOTIFICATIONS] = 0;
-		incomplete = PINPOINT_EVICTED_NEWER_FORM;
+		first_redo_xid = xid;
+		TransactionIdAdvance(first_redo_xid);
 	}
-
-	transaction = find_unfinished(xid);
-	if (transaction == NULL)
-		transaction = enter(xid, dboid);
-	if (transaction == NULL)
-		return;
-	if (numbers[CHANNELS] == 0 && numbers[OFFSET] == 0)
-	{
-		transaction->left_out = true;
-		return;
-	}
-	if (!transaction->begun)
-		begin(transaction, numbers, incomplete);
-	writer = &transaction->writer;
-	if (writer->batch == NULL || writer->written != numbers[OFFSET])
-		return;
-
-	while (cursor < end)
-	{
-		const char *line_end = memchr(cursor, '\n', end - cursor);
-
-		if (line_end == NULL || !add_line(writer, cursor, line_end))
-			return;
-		cursor = line_end + 1;
-	}
-}
-
-/*
- * Read the numbers in the first line of a message.  Returns false if they are
- * not valid, or of another version.
- */
-static bool
-read_first_line(const char **cursor, const char *end, uint64 *numbers)
-{
-	for (int i = 0; i < NNUMBERS; i++)
-	{
-		if (!read_number(cursor, end,
-						 i < NNUMBERS - 1 ? ' ' : '\n',
-						 &numbers[i]))
-			return false;
-	}
-	return numbers[VERSION] == PINPOINT_MESSAGE_VERSION &&
-		numbers[SENDER_PID] <= PG_INT32_MAX &&
-		numbers[CHANNELS] <= PG_INT32_MAX &&
-		numbers[NOTIFICATIONS] <= PG_INT32_MAX &&
-		numbers[TOTAL] == MAXALIGN(numbers[TOTAL]);
-}
-
-/*
- * Read a number of at most 18 digits, and the character after it.  Returns
- * false if they are not there.
- */
-static bool
-read_number(const char **cursor, const char *end, char terminator,
-			uint64 *number)
-{
-	const char *digit = *cursor;
-
-	*number = 0;
-	while (digit < end && digit - *cursor < 18 &&
-		   isdigit((unsigned char) *digit))
-		*number = *number * 10 + (*digit++ - '0');
-	if (digit == *cursor || digit == end || *digit != terminator)
-		return false;
-	*cursor = digit + 1;
-	return true;
-}
-
-/*
- * Add one line after the first to a batch: a channel, or a notification.
- * Returns false if it is not valid.
- */
-static bool
-add_line(PinpointBatchWriter *writer, const char *line, const char *end)
-{
-	uint64		number = 0;
-	char	   *string;
-	Size		available;
-	Size		len = 0;
-
-	if (pinpoint_batch_has_channels(writer) &&
-		(!read_number(&line, end, '\t', &number) || number > PG_INT32_MAX))
-		return false;
-	string = pinpoint_batch_next_string(writer, &available);
-	if (string == NULL)
-		return false;
-
-	for (; line < end; line++)
-	{
-		char		c = *line;
-
-		if (c == '\\')
-		{
-			if (++line == end)
-				return false;
-			c = *line == 'n' ? '\n' : *line;
-		}
-		if (len == available)
-			return false;
-		string[len++] = c;
-	}
-
-	/*
-	 * NOTIFY refuses the channel of the heartbeat.  If the WAL contains such a
-	 * notification nevertheless, it must not reach listeners of heartbeats.
-	 */
-	if (!pinpoint_batch_has_channels(writer))
-	{
-		string[len] = '\0';
-		if (pinpoint_is_heartbeat_channel(string))
-			string[0] = pg_toupper(string[0]);
-	}
-	return pinpoint_batch_add_record(writer, (uint32) number, len);
-}
-
-/*
- * Add a transaction to the list, at its first message that is replayed here.
- * Returns NULL if the list is full.
- */
-static Unfinished *
-enter(TransactionId xid, Oid dboid)
-{
-	Unfinished *transaction;
-
-	if (nunfinished == max_unfinished())
-	{
-		/*
-		 * This cannot happen.  If it does, the commit is treated as if the
-		 * message were before the start of replay.
-		 */
-		if (!began_before_redo(xid))
-		{
-			first_redo_xid = xid;
-			TransactionIdAdvance(first_redo_xid);
-		}
-		return NULL;
-	}
-	transaction = &unfinished[nunfinished++];
-	transaction->xid = xid;
-	transaction->dboid = dboid;
-	transaction->nnotifications = 0;
-	transaction->left_out = false;
-	transaction->begun = false;
-	transaction->writer.batch = NULL;
-	return transaction;
-}
-
-/*
- * Begin the batch of a transaction, at the first message with notifications.
- *
- * incomplete: why the transaction cannot be delivered, if this is not the
- * first of these messages.
- */
-static void
-begin(Unfinished *transaction, const uint64 *numbers,
-	  PinpointEviction incomplete)
-{
-	PinpointBatch *batch = NULL;
-	uint16		max_assignments = Min(Min(numbers[CHANNELS],
-									  PINPOINT_CHANNELS_LOOKED_UP) *
-								  Max(pinpoint_channel_map_max_receivers(), 1),
-								  PG_UINT16_MAX);
-
-	if (numbers[OFFSET] == 0)
-	{
-		batch = reserve(pinpoint_batch_size_of_body(numbers[TOTAL],
-													max_assignments));
-		incomplete = PINPOINT_EVICTED_NO_ROOM;
-	}
-	transaction->begun = true;
-	transaction->nnotifications = (uint32) numbers[NOTIFICATIONS];
-	transaction->incomplete = incomplete;
-
-	if (batch != NULL)
-	{
-		batch->dboid = transaction->dboid;
-		batch->sender_pid = (int32) numbers[SENDER_PID];
-		batch->nchannels = (uint32) numbers[CHANNELS];
-		batch->nnotifications = (uint32) numbers[NOTIFICATIONS];
-		batch->max_assignments = max_assignments;
-		pinpoint_batch_begin(batch, &transaction->writer);
-		unfinished_bytes += batch->size;
-	}
-}
-
-/*
- * Reserve space in the log, if necessary by evicting listeners.  Returns NULL
- * if the batch does not fit, or if the listeners do not release enough space
- * in time.
- */
-static PinpointBatch *
-reserve(Size size)
-{
-	PinpointBatch *batch = try_reserve(size);
-	instr_time	began;
-
-	if (batch != NULL ||
-		size > pinpoint_message_log_capacity() - unfinished_bytes)
-		return batch;
-	INSTR_TIME_SET_CURRENT(began);
-
-	/* First the oldest quarter, then the oldest half, then all. */
-	for (int divisor = 4; batch == NULL && divisor > 0; divisor /= 2)
-	{
-		int			n = pinpoint_evict_oldest(divisor);
-
-		if (n > 0)
-			ereport(LOG,
-					(errmsg_plural("disconnecting %d listener because replay needs space in the NOTIFY queue",
-								   "disconnecting %d listeners because replay needs space in the NOTIFY queue",
-								   n, n),
-					 errhint("Their clients read too slowly, or they have long transactions. If this is expected, increase \"pinpoint.queue_size\" on this server.")));
-
-		/*
-		 * Sessions that were evicted for this before are not waited for again.
-		 */
-		do
-		{
-			batch = try_reserve(size);
-		} while (batch == NULL && pinpoint_eviction_wait(&began));
-	}
-	return batch;
-}
-
-static PinpointBatch *
-try_reserve(Size size)
-{
-	int			error;
-
-	return pinpoint_message_log_reserve(size, &error);
+	Assert(began_before_redo(xid));
 }
 
 /*
@@ -717,14 +395,19 @@ try_reserve(Size size)
 static void
 disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 {
+	int			n;
+
+	AssertNoLockHeld();
+	Assert(reason < lengthof(incomplete_details) &&
+		   incomplete_details[reason] != NULL);
+
 	/*
 	 * Both are done in one hold of the lock: a session that begins to listen
 	 * later finds the floor raised, and a session that is disconnected
 	 * receives no heartbeat from above the floor.
 	 */
-	int			n = pinpoint_evict_database(dboid, reason,
-											pinpoint_positions_raise_floor_locked);
-
+	n = pinpoint_evict_database(dboid, reason,
+								pinpoint_positions_raise_floor_locked);
 	pinpoint_positions_wake();
 	if (n == 0)
 		return;
@@ -744,66 +427,70 @@ disconnect_listeners(Oid dboid, PinpointEviction reason, uint32 nnotifications)
 			 errhint("Install the primary's version of pg_pinpoint on this server.") : 0));
 }
 
-static Unfinished *
-find_unfinished(TransactionId xid)
-{
-	for (int i = 0; i < nunfinished; i++)
-	{
-		if (unfinished[i].xid == xid)
-			return &unfinished[i];
-	}
-	return NULL;
-}
-
 /*
  * Publish the complete batch of a transaction that has committed.
  */
 static void
-publish(Unfinished *transaction)
+publish(PinpointUnfinished *transaction)
 {
-	PinpointBatch *batch = transaction->writer.batch;
+	PinpointBatch *batch;
 
-	forget(transaction);
+	Assert(pinpoint_batch_is_complete(&transaction->writer));
+
+	batch = pinpoint_unfinished_remove(transaction);
 	pinpoint_wakeup_find_replayed(batch);
 	pinpoint_commit_order_publish_replayed(batch);
 }
 
-/*
- * Remove a transaction from the list, but do not free its batch.
- */
 static void
-forget(Unfinished *transaction)
+standby_redo_running(XLogReaderState *record)
 {
-	if (transaction->writer.batch != NULL)
-		unfinished_bytes -= transaction->writer.batch->size;
-	*transaction = unfinished[--nunfinished];
+	prev_standby_redo(record);
+	if (standbyState != STANDBY_DISABLED)
+		do_without_context(decide_counting, record);
+	if ((pinpoint_unfinished_exist() || TransactionIdIsValid(first_redo_xid)) &&
+		(XLogRecGetInfo(record) & ~XLR_INFO_MASK) == XLOG_RUNNING_XACTS)
+		do_without_context(drop_not_running, record);
 }
 
 static void
-drop(Unfinished *transaction)
+drop_not_running(XLogReaderState *record)
 {
-	PinpointBatch *batch = transaction->writer.batch;
+	xl_running_xacts *running = (xl_running_xacts *) XLogRecGetData(record);
 
-	forget(transaction);
-	if (batch != NULL)
-	{
-		pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-		pinpoint_message_log_withdraw(batch);
-		LWLockRelease(PinpointOrderLock);
-	}
+	pinpoint_unfinished_drop_older_than(running->oldestRunningXid);
+	if (TransactionIdIsValid(first_redo_xid) &&
+		!TransactionIdPrecedes(running->oldestRunningXid, first_redo_xid))
+		first_redo_xid = InvalidTransactionId;
 }
 
 /*
- * Drop all transactions before this one, or all if it is invalid.
+ * Replay begins at a checkpoint, which contains the next XID.
  */
 static void
-drop_older_than(TransactionId xid)
+message_startup(void)
 {
-	/* Backwards, because the last element replaces one that is dropped. */
-	for (int i = nunfinished - 1; i >= 0; i--)
-	{
-		if (!TransactionIdIsValid(xid) ||
-			TransactionIdPrecedes(unfinished[i].xid, xid))
-			drop(&unfinished[i]);
-	}
+	AssertStartupProcess();
+	Assert(!pinpoint_unfinished_exist());
+
+	if (prev_message_startup)
+		prev_message_startup();
+	first_redo_xid = XidFromFullTransactionId(ReadNextFullTransactionId());
+	pinpoint_primary_status_begin();
+	pinpoint_replay_blockers_begin();
+}
+
+/*
+ * The end of recovery: all remaining transactions have ended.
+ */
+static void
+message_cleanup(void)
+{
+	AssertStartupProcess();
+	AssertNoLockHeld();
+
+	if (prev_message_cleanup)
+		prev_message_cleanup();
+	pinpoint_unfinished_drop_all();
+	pinpoint_primary_status_end();
 }

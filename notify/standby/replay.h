@@ -11,6 +11,5 @@
 #define PINPOINT_REPLAY_H
 
 extern void pinpoint_replay_init(void);
-extern void pinpoint_replay_allocate(void);
 
 #endif							/* PINPOINT_REPLAY_H */

@@ -66,6 +66,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "listener/eviction.h"
 #include "standby/replay_blockers.h"
@@ -82,8 +83,9 @@
 #define MIN_WAIT				250
 
 /*
- * Written by the startup process, and read by the waker, without a lock: a
- * PGPROC is never freed.
+ * Written by the startup process, once, and read by the waker, without a lock
+ * or a barrier: a PGPROC is never freed, and what the waker reads there does
+ * not depend on this write.
  */
 typedef struct ReplayWaitControl
 {
@@ -124,8 +126,8 @@ pinpoint_replay_blockers_shmem_init(void)
 	replay_wait_control =
 		ShmemInitStruct("pg_pinpoint replay",
 						pinpoint_replay_blockers_shmem_size(), &found);
-	if (!found)
-		replay_wait_control->startup_process = NULL;
+	Assert(!found);
+	replay_wait_control->startup_process = NULL;
 }
 
 /*
@@ -136,6 +138,9 @@ pinpoint_replay_blockers_shmem_init(void)
 void
 pinpoint_replay_blockers_begin(void)
 {
+	AssertStartupProcess();
+	Assert(MyProc != NULL && replay_wait_control->startup_process == NULL);
+
 	replay_wait_control->startup_process = MyProc;
 }
 
@@ -157,6 +162,9 @@ pinpoint_replay_blockers_check(void)
 	bool		any;
 	int			n;
 
+	AssertWaker();
+	AssertNoLockHeld();
+
 	if (startup_process == NULL)
 		return CHECK_INTERVAL;
 	event = *(volatile uint32 *) &startup_process->wait_event_info;
@@ -167,6 +175,7 @@ pinpoint_replay_blockers_check(void)
 	wait_event = event;
 	record_end = end;
 	promoting = promotion_requested();
+	Assert(waiting_since <= now);
 
 	n = pinpoint_evict_senders(blocks_replay, &any);
 	if (n > 0)
@@ -190,6 +199,9 @@ pinpoint_replay_blockers_check(void)
 static bool
 blocks_replay(PGPROC *proc, TimestampTz since)
 {
+	AssertHeld(PinpointOrderLock);
+	Assert(proc != NULL && proc != replay_wait_control->startup_process);
+
 	if (!TimestampDifferenceExceeds(since, now, MIN_TIME))
 		return false;
 	if (PINPOINT_HAS_RECOVERY_CONFLICT(proc))
@@ -275,6 +287,9 @@ static bool
 owns_slot(PGPROC *proc)
 {
 	bool		owns = false;
+
+	AssertWaker();
+	Assert(proc->pid != MyProcPid);
 
 	for (int i = 0; i < max_replication_slots && !owns; i++)
 	{

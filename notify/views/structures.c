@@ -21,8 +21,12 @@
 
 #include "base/check.h"
 #include "base/preload.h"
+#include "commit/commit_order.h"
+#include "live/watched_tables.h"
 #include "queue/message_log.h"
+#include "sql/pending.h"
 #include "wakeup/channel_map.h"
+#include "wakeup/slots.h"
 #include "wakeup/waiters.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_check_structures);
@@ -49,7 +53,8 @@ pinpoint_check_structures(PG_FUNCTION_ARGS)
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_check();
-	/* Here: pinpoint_slots_check(), pinpoint_commit_order_check(). */
+	pinpoint_slots_check();
+	pinpoint_commit_order_check();
 	LWLockRelease(PinpointOrderLock);
 
 	for (int partition = 0; partition < PINPOINT_PARTITIONS; partition++)
@@ -57,6 +62,10 @@ pinpoint_check_structures(PG_FUNCTION_ARGS)
 	if (quiet)
 		pinpoint_channel_map_check_memory();
 	pinpoint_waiters_check();
+
+	/* Those of this session. */
+	pinpoint_pending_check();
+	pinpoint_watched_tables_check();
 	PG_RETURN_VOID();
 }
 #endif

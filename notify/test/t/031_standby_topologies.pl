@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $conf = "pinpoint.replicate = on\nwal_log_hints = on\nwal_keep_size = 512MB\nmax_connections = 50";
+my $conf = "pinpoint.replicate = on\nwal_log_hints = on\nmax_connections = 50";
 my $primary = new_node('primary', conf => $conf,
 	init => { allows_streaming => 1, has_archiving => 1 });
 $primary->backup('base');

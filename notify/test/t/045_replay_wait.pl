@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => "pinpoint.replicate = on\nwal_keep_size = 512MB");
+my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => 'pinpoint.replicate = on');
 my $admin   = connect_to($primary);
 $admin->run("CREATE DATABASE $_") for qw(victim0 victim1 victim2 victim3 victim4 victim5);
 $primary->backup('base');

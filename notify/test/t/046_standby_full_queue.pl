@@ -15,7 +15,7 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my $many = 60;
-my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => "pinpoint.replicate = on\nwal_keep_size = 512MB",
+my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => 'pinpoint.replicate = on',
 	max_connections => 100);
 $primary->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');

@@ -48,13 +48,13 @@ is_deeply(
 	[ @{$error}{qw(C D)} ],
 	[
 		'57P01',
-		'A transaction may have sent notifications just before the position in the WAL at which the standby began to replay.'
+		'A transaction may have sent notifications just before the WAL location at which the standby began to replay.'
 	],
 	'and the listener is disconnected');
 ok( wait_until(
 		sub {
 			$standby->log_contains(
-				'cannot deliver the notifications of a transaction\n.*DETAIL:  The transaction may have written them before the position in the WAL at which replay began\.',
+				'cannot deliver the notifications of a transaction\n.*DETAIL:  The transaction may have written them before the WAL location at which replay began\.',
 				$log);
 		}),
 	'the log says so');

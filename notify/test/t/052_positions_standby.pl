@@ -11,8 +11,7 @@ use PostgreSQL::Test::Cluster;
 use Test::More;
 use Time::HiRes;
 
-my $conf = join "\n", 'pinpoint.replicate = on', 'pinpoint.heartbeat_interval = 100ms', 'wal_log_hints = on',
-  'wal_keep_size = 512MB';
+my $conf = join "\n", 'pinpoint.replicate = on', 'pinpoint.heartbeat_interval = 100ms', 'wal_log_hints = on';
 my $primary = new_node('primary', conf => $conf, init => { allows_streaming => 1 });
 $primary->backup('base');
 my $standby = standby('standby', $primary);

@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $conf    = "pinpoint.replicate = on\nwal_keep_size = 512MB\nallow_in_place_tablespaces = on";
+my $conf    = "pinpoint.replicate = on\nallow_in_place_tablespaces = on";
 my $primary = new_node('primary', init => { allows_streaming => 'logical' }, conf => $conf);
 my $admin   = connect_to($primary);
 my $version = $admin->value(q(SELECT current_setting('server_version_num')::int / 10000));

@@ -78,6 +78,10 @@ sub new_node
 		# No process but those of the test is to wake a session or to
 		# hold an old snapshot.
 		'autovacuum = off',
+
+		# A standby that is not connected during a checkpoint still finds the WAL that
+		# it needs.
+		$params{init}{allows_streaming} ? ('wal_keep_size = 512MB') : (),
 		$params{conf} // '');
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION pg_pinpoint')

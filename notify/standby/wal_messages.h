@@ -20,10 +20,25 @@
 #define PINPOINT_MESSAGE_PREFIX		"pg_pinpoint\0"
 
 /*
- * Version of the format of a message.  A standby disconnects listeners if it
- * receives a higher version; see replay.c.
+ * Version of the format of a message, and the oldest one that a standby reads.
+ * A standby disconnects listeners if it receives a higher version; see
+ * message_reader.c.  script/ha.sh builds a library with a higher version.
  */
+#ifndef PINPOINT_MESSAGE_VERSION
 #define PINPOINT_MESSAGE_VERSION	1
+#endif
+#define PINPOINT_OLDEST_MESSAGE_VERSION	1
+
+/*
+ * A message without channels and notifications: the last number of its first
+ * line contains its meaning, in place of an offset.  Version 1.0 ignores the
+ * first one.  It takes the second one for a message whose beginning is missing,
+ * so it does the same as later versions.
+ */
+#define PINPOINT_OFFSET_LEFT_OUT	0	/* the transaction does not replicate
+										 * its notifications */
+#define PINPOINT_OFFSET_RAISE_FLOOR	8	/* the transaction creates the
+										 * extension */
 
 /*
  * Messages without a transaction and without a database, which report whether

@@ -16,13 +16,16 @@
  *	PID of the sender
  *	channels and notifications of the transaction
  *	bytes that they will use in the message log, and the part of these bytes that
- *	earlier messages of this transaction contain
+ *	earlier messages of this transaction contain: the offset
  *
  * The channels follow, one per line, and then the notifications: number of the
  * channel, counted from 0, tab, payload.  A backslash in a name or payload is doubled,
  * and a newline is written as a backslash and an "n".  Long data is divided into
  * several messages, each of whole lines, because a WAL record must fit into memory on
  * both servers.
+ *
+ * A message with no channels and no notifications has another meaning, which is in
+ * place of the offset: PINPOINT_OFFSET_LEFT_OUT or PINPOINT_OFFSET_RAISE_FLOOR.
  *
  * Writing WAL assigns an ID to a transaction without one, so it will have a commit
  * record that can be replayed.  That record is marked; see mark_commit_record().
@@ -33,14 +36,18 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "replication/message.h"
 
+#include "base/check.h"
 #include "base/compat.h"
-#include "commit/wal_messages.h"
+#include "base/transaction.h"
+#include "standby/wal_messages.h"
 
 /*
  * If a message has more bytes than this, the next line begins a new message.
@@ -50,12 +57,13 @@
 static void begin_message(StringInfo message, PinpointBatch *batch,
 						  Size offset);
 static void append_line(StringInfo message, const char *string);
-static void send_without_contents(Size offset);
-static XLogRecPtr send_message(StringInfo message);
+static void insert_without_contents(Size meaning);
+static XLogRecPtr insert_message(StringInfo message);
 static void mark_commit_record(void);
 
 /*
- * Write a batch of this transaction to the WAL.  Called before the commit.
+ * Write the batch of this transaction to the WAL.  Called before the commit,
+ * when the batch is written, and before it is announced; see pre_commit().
  *
  * Errors: out of memory, those of writing WAL.
  */
@@ -70,13 +78,17 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 	uint32		nmessages = 0;
 	XLogRecPtr	end;
 
+	Assert(PinpointMyTransaction.phase == PINPOINT_RESERVED);
+	Assert(batch == PinpointMyTransaction.batch);
+	AssertNoLockHeld();
+
 	initStringInfo(&message);
 	begin_message(&message, batch, 0);
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
 		if (message.len > PIECE_SIZE)
 		{
-			(void) send_message(&message);
+			(void) insert_message(&message);
 			nmessages++;
 			begin_message(&message, batch,
 						  pinpoint_batch_offset(batch, channel));
@@ -90,7 +102,7 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 	{
 		if (message.len > PIECE_SIZE)
 		{
-			(void) send_message(&message);
+			(void) insert_message(&message);
 			nmessages++;
 			begin_message(&message, batch,
 						  pinpoint_batch_offset(batch, payload));
@@ -98,7 +110,11 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 		appendStringInfo(&message, "%u\t", number);
 		append_line(&message, payload);
 	}
-	end = send_message(&message);
+
+	/* All of the batch is in the messages, and nothing after it. */
+	Assert(MAXALIGN(pinpoint_batch_offset(batch, reader.cursor)) ==
+		   pinpoint_batch_body_size(batch));
+	end = insert_message(&message);
 	pfree(message.data);
 	mark_commit_record();
 
@@ -113,8 +129,8 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 /*
  * Write a message for a transaction that creates the extension.  Called before
  * its commit.  Earlier notifications of this database were not counted on
- * standbys.  The message seems to be one whose beginning is missing.  So a
- * standby raises the floor of positions at the commit; see positions.c.
+ * standbys.  So a standby raises the floor of positions at the commit; see
+ * positions.c.
  *
  * Errors: out of memory, those of writing WAL.
  */
@@ -122,13 +138,12 @@ void
 pinpoint_wal_messages_write_floor(void)
 {
 	if (XLogIsNeeded())
-		send_without_contents(8);
+		insert_without_contents(PINPOINT_OFFSET_RAISE_FLOOR);
 }
 
 /*
  * Write a message for a transaction that does not replicate notifications.
- * Called before its commit.  The message seems to have no notifications, and
- * version 1.0 ignores it.  A standby counts all channels of the database as
+ * Called before its commit.  A standby counts all channels of the database as
  * changed at the commit; see primary_status.c.
  *
  * Errors: out of memory, those of writing WAL.
@@ -136,18 +151,21 @@ pinpoint_wal_messages_write_floor(void)
 void
 pinpoint_wal_messages_write_left_out(void)
 {
-	send_without_contents(0);
+	insert_without_contents(PINPOINT_OFFSET_LEFT_OUT);
 }
 
 static void
-send_without_contents(Size offset)
+insert_without_contents(Size meaning)
 {
 	StringInfoData message;
 
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	AssertNoLockHeld();
+
 	initStringInfo(&message);
 	appendStringInfo(&message, "%d %d 0 0 0 %zu\n",
-					 PINPOINT_MESSAGE_VERSION, MyProcPid, offset);
-	(void) send_message(&message);
+					 PINPOINT_MESSAGE_VERSION, MyProcPid, meaning);
+	(void) insert_message(&message);
 	pfree(message.data);
 	mark_commit_record();
 }
@@ -155,6 +173,9 @@ send_without_contents(Size offset)
 static void
 begin_message(StringInfo message, PinpointBatch *batch, Size offset)
 {
+	Assert(offset < pinpoint_batch_body_size(batch));
+	Assert(offset == 0 || message->len > PIECE_SIZE);
+
 	resetStringInfo(message);
 	appendStringInfo(message, "%d %d %u %u %zu %zu\n",
 					 PINPOINT_MESSAGE_VERSION, batch->sender_pid,
@@ -183,7 +204,7 @@ append_line(StringInfo message, const char *string)
  * Insert a message into the WAL.  Returns the end of the record.
  */
 static XLogRecPtr
-send_message(StringInfo message)
+insert_message(StringInfo message)
 {
 	xl_logical_message record = {
 		.dbId = MyDatabaseId,
@@ -191,6 +212,9 @@ send_message(StringInfo message)
 		.prefix_size = sizeof(PINPOINT_MESSAGE_PREFIX),
 		.message_size = message->len,
 	};
+
+	Assert(XLogIsNeeded() && !RecoveryInProgress());
+	Assert(CritSectionCount == 0);
 
 	/*
 	 * As in LogLogicalMessage(): the message needs a transaction with an ID.
@@ -209,7 +233,7 @@ send_message(StringInfo message)
 /*
  * Mark the commit record of this transaction: messages of this library may
  * precede it.  A standby that began to replay after these messages detects by
- * the mark that it has not seen them; see replay.c.
+ * the mark that it has not seen them; see why_incomplete() in replay.c.
  *
  * A commit record has no field for this.  But it has a flag for "the
  * transaction has held an AccessExclusiveLock".  If there was no such lock, a
@@ -221,5 +245,6 @@ static void
 mark_commit_record(void)
 {
 	Assert(IsTransactionState());
+	Assert(TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	MyXactFlags |= XACT_FLAGS_ACQUIREDACCESSEXCLUSIVELOCK;
 }

@@ -16,7 +16,8 @@
  *
  * The promise of "on".  Every transaction with notifications whose commit record
  * follows in the WAL, until the next "off" or the end of this server's WAL, has written
- * its notifications to the WAL, or a message that it has left some out.  The steps:
+ * its notifications to the WAL, or a message that it has left some out.  The steps,
+ * which the comments in the code name:
  *
  *	waker		1. set the flag, then a full barrier
  *				2. read the mark of each session
@@ -75,10 +76,12 @@
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 
+#include "base/check.h"
 #include "base/compat.h"
 #include "base/settings.h"
-#include "commit/wal_messages.h"
-#include "commit/replication_status.h"
+#include "base/transaction.h"
+#include "standby/replication_status.h"
+#include "standby/wal_messages.h"
 #include "wakeup/slots.h"
 
 /* Milliseconds until the next look, while commits are waited for, and if not. */
@@ -152,11 +155,22 @@ pinpoint_replication_status_begin_commit(void)
 {
 	pg_atomic_uint32 *mark = mark_of(PINPOINT_MY_SLOT_NUMBER);
 
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	AssertNoLockHeld();
+
 	if (!XLogIsNeeded())
 		return false;
 
-	/* The result is odd.  This is a full barrier. */
+	/*
+	 * Step a: the result is odd.  This is a full barrier, with that of step 1
+	 * in set_flag() as its partner.  Without it, this session could read the
+	 * flag as cleared, and the waker the mark as not set: it would write "on"
+	 * before the commit record of this transaction.
+	 */
 	(void) pg_atomic_exchange_u32(mark, (pg_atomic_read_u32(mark) + 1) | 1);
+	Assert(pg_atomic_read_u32(mark) % 2 == 1);
+
+	/* step b */
 	return pg_atomic_read_u32(&replication_status->flag) != 0;
 }
 
@@ -169,6 +183,14 @@ pinpoint_replication_status_end_commit(void)
 	pg_atomic_uint32 *mark = mark_of(PINPOINT_MY_SLOT_NUMBER);
 	uint32		value = pg_atomic_read_u32(mark);
 
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
+
+	/*
+	 * Step e.  The partner of the barrier is that at the end of set_flag().
+	 * Without it, the waker could see the mark change before the commit record
+	 * is inserted, and insert "on" before that record.
+	 */
 	if (value % 2 == 1)
 	{
 		pg_write_barrier();
@@ -179,6 +201,8 @@ pinpoint_replication_status_end_commit(void)
 static pg_atomic_uint32 *
 mark_of(int slotno)
 {
+	Assert(slotno >= 0 && slotno < MaxBackends);
+
 	return &PinpointSharedSlots->slots[slotno].commit_mark;
 }
 
@@ -191,6 +215,9 @@ mark_of(int slotno)
 void
 pinpoint_replication_status_begin_again(void)
 {
+	AssertInterruptsHeld();
+	Assert(!RecoveryInProgress());
+
 	pg_atomic_fetch_add_u32(&replication_status->begin_again, 1);
 }
 
@@ -211,6 +238,9 @@ pinpoint_replication_status_write(void)
 	XLogRecPtr	redo;
 	uint32		begin_again;
 	bool		is_repetition;
+
+	AssertWaker();
+	AssertNoLockHeld();
 
 	if (RecoveryInProgress() || !XLogIsNeeded() || IsBinaryUpgrade)
 		return -1;
@@ -236,8 +266,12 @@ pinpoint_replication_status_write(void)
 		replication_status->written = replicates ? WRITTEN_ON : WRITTEN_OFF;
 		replication_status->redo = redo;
 	}
+
+	/* Step 6.  The flag is set as long as "on" is the last status. */
 	if (!replicates)
 		pg_atomic_write_u32(&replication_status->flag, 0);
+	Assert(replication_status->written != WRITTEN_ON ||
+		   pg_atomic_read_u32(&replication_status->flag) == 1);
 	return LOOK_FOR_CHECKPOINT;
 }
 
@@ -252,21 +286,35 @@ pinpoint_replication_status_write(void)
 static bool
 set_flag(void)
 {
+	AssertWaker();
+	Assert(replication_status->written != WRITTEN_ON);
+
+	/*
+	 * Step 1: a full barrier, with that of step a in
+	 * pinpoint_replication_status_begin_commit() as its partner.
+	 */
 	if (pg_atomic_exchange_u32(&replication_status->flag, 1) == 0 ||
 		marks == NULL)
 	{
 		if (marks == NULL)
 			marks = MemoryContextAlloc(TopMemoryContext,
 									   MaxBackends * sizeof(uint32));
+		/* step 2 */
 		for (int i = 0; i < MaxBackends; i++)
 			marks[i] = pg_atomic_read_u32(mark_of(i));
 	}
 
+	/* step 3 */
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		if (marks[i] % 2 == 1 && pg_atomic_read_u32(mark_of(i)) == marks[i])
 			return false;
 	}
+
+	/*
+	 * The partner is the barrier of step e in
+	 * pinpoint_replication_status_end_commit(), which tells what could happen.
+	 */
 	pg_memory_barrier();
 	return true;
 }
@@ -280,6 +328,11 @@ write_status(const char *status, bool is_repetition)
 		.prefix_size = sizeof(PINPOINT_MESSAGE_PREFIX),
 		.message_size = strlen(status),
 	};
+
+	/* steps 4 and 5 */
+	Assert(XLogIsNeeded() && !RecoveryInProgress());
+	Assert(strcmp(status, PINPOINT_STATUS_ON) != 0 ||
+		   pg_atomic_read_u32(&replication_status->flag) == 1);
 
 	XLogBeginInsert();
 	XLogRegisterData((char *) &record, SizeOfLogicalMessage);
