@@ -15,7 +15,7 @@ build_newer_library() {
 		"$notify/standby/replay.c"
 	if cmp -s "$ROOT/notify/commit/wal_messages.h" "$notify/commit/wal_messages.h" ||
 		cmp -s "$ROOT/notify/standby/replay.c" "$notify/standby/replay.c"; then
-		die "the version of the messages in the WAL is not where script/ha.sh looks for it"
+		die "the version of the messages in the WAL is not where script/stages/ha.sh looks for it"
 	fi
 	make -s -C "$notify" clean "PG_CONFIG=$PG_CONFIG" &&
 		make -s -C "$notify" with_llvm=no "PG_CONFIG=$PG_CONFIG"

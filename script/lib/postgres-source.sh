@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The source of PostgreSQL. The caller has sourced lib.sh and created the temporary directory.
+# The source of PostgreSQL. The caller has sourced common.sh and created the temporary directory.
 
 # Put the source of the server of PG_CONFIG into $WORK/source. The argument is a directory with
 # the source, or "apt". With "apt", Debian's source package of the same release is downloaded;

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Installs a given major version of PostgreSQL. The caller has sourced lib.sh.
+# Installs a given major version of PostgreSQL. The caller has sourced common.sh.
 #
 #     15, 17, 18  releases of Debian
 #     16          a release of Ubuntu

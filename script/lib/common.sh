@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Functions that the scripts share. The caller has set "set -euo pipefail".
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PROGRAM=script/$(basename "$0")
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+PROGRAM=$(realpath -m --relative-to="$ROOT" "$0")
 
 # A script prints its head when it is asked for help.
 case ${1-} in
