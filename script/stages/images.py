@@ -1,15 +1,13 @@
-"""Images for containers, without a container engine and without a registry.
+"""Images and services without a daemon and without a registry.
 
-An image is a root file system in a directory, with the settings of its containers. The
-steps of a Dockerfile and the services of a compose file run in it with chroot. The caller
-supplies stand-ins for the base images. An unknown instruction is an error, and is never
-skipped.
+buildah builds the images, in chroot. The caller supplies stand-ins for the base images. The
+services of a compose file run in containers of these images, also with chroot. An unknown
+setting of a service is an error, and is never skipped.
 
-All commands run as root, each in separate namespaces, so no process or mount remains.
-Services share the network of the caller. Each service has its own loopback address.
+All commands run as root, each in separate namespaces, so no process remains. Services share
+the network of the caller. Each service has its own loopback address.
 """
 
-import copy
 import json
 import os
 import re
@@ -51,28 +49,23 @@ class Failure(Exception):
     """A step that failed or cannot be done; the text says which and why."""
 
 
-class Image:
-    """A root file system, and what a container made from it runs.
+class Container:
+    """The root file system of a container, and what it runs.
 
-    binds: folders of this machine that its containers see, as {path: folder}."""
+    binds: folders of this machine that it sees, as {path: folder}."""
 
-    def __init__(self, root, environment=None, entrypoint=(), command=(), binds=None):
+    def __init__(self, root, settings):
+        """settings: those of the image, as in the format of OCI."""
         self.root = Path(root)
-        self.environment = {"PATH": PATH} | (environment or {})
-        self.entrypoint = list(entrypoint)
-        self.command = list(command)
-        self.binds = binds or {}
-        self.user = ""
-        self.directory = "/"
-
-    def copy(self, root):
-        subprocess.run(["cp", "-a", "--reflink=auto", self.root, root], check=True)
-        other = copy.deepcopy(self)
-        other.root = Path(root)
-        return other
+        self.environment = {"PATH": PATH} | dict(value.split("=", 1) for value in settings.get("Env", ()))
+        self.entrypoint = settings.get("Entrypoint", [])
+        self.command = settings.get("Cmd", [])
+        self.user = settings.get("User", "")
+        self.directory = settings.get("WorkingDir") or "/"
+        self.binds = {}
 
     def enter(self, command, user=None, environment=()):
-        """The command line that runs a command in the image. Without a user: that of the
+        """The command line that runs a command in the container. Without a user: that of the
         image."""
         user = self.user if user is None else user
         values = {"HOME": "/root"} | self.environment | dict(environment)
@@ -88,7 +81,7 @@ class Image:
         ]  # fmt: skip
 
     def run(self, command, **options):
-        """Run a command in the image; return its output."""
+        """Run a command in the container; return its output."""
         done = subprocess.run(self.enter(command, **options), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
         if done.returncode != 0:
@@ -107,152 +100,53 @@ class Image:
         raise Failure(f"the image has no user {user}")
 
 
-def program_image(root, program):
-    """An image with one program of this machine and its libraries, as its entry point."""
-    program = Path(shutil.which(program))
-    libraries = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
-    for file in [program, *map(Path, re.findall(r"(/\S+) \(0x", libraries))]:
-        target = Path(root) / file.relative_to("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, target)
-    return Image(root, entrypoint=[str(program)])
+# ---- Images of buildah -------------------------------------------------------------
 
 
-# ---- Dockerfiles -------------------------------------------------------------------
+class Buildah:
+    """Images in a new storage, and containers that are made from them."""
 
+    def __init__(self, work):
+        self.options = ["--root", work / "storage", "--runroot", work / "run"]
 
-def instructions(path):
-    """The instructions of a Dockerfile, each as (keyword, text)."""
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
-        keyword, _, text = line.strip().partition(" ")
-        yield keyword.upper(), text.strip()
+    def __call__(self, *arguments):
+        """Run buildah; return its output."""
+        command = ["buildah", *self.options, *arguments]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode != 0:
+            end = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+            raise Failure(f"exit code {done.returncode}: {shlex.join(map(str, command))}\n{end}")
+        return done.stdout.strip()
 
+    def make(self, name, base, files=(), commands=(), **settings):
+        """Make an image from another one, or from "scratch". files: pairs of source and target; an archive
+        is unpacked. commands: what runs in it. settings: options of "buildah config"."""
+        container = self("from", "--pull-never", base)
+        for source, target in files:
+            self("add", container, source, target)
+        for command in commands:
+            self("run", "--isolation=chroot", container, "--", *command)
+        options = [f"--{key}={value}" for key, values in settings.items() for value in values]
+        self("config", *options, container)
+        self("commit", "--rm", container, name)
 
-def expand(text, variables):
-    """Put in the values of variables. One without a value is an error."""
+    def make_program(self, name, program):
+        """Make an image with one program of this machine and its libraries, as its entry point."""
+        program = Path(shutil.which(program))
+        libraries = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+        files = [program, *map(Path, re.findall(r"(/\S+) \(0x", libraries))]
+        self.make(name, "scratch", [(file, file) for file in files], entrypoint=[json.dumps([str(program)])])
 
-    def value(match):
-        name = match[1] or match[2]
-        if name not in variables:
-            raise Failure(f"no value for ${name} in: {text}")
-        return variables[name]
+    def build(self, name, dockerfile, context, volumes=(), options=()):
+        """Build a Dockerfile, in chroot, without pulling an image."""
+        print(f"+ buildah build {name}", flush=True)
+        self("build", "--isolation=chroot", "--pull-never", "--layers", f"--file={dockerfile}", f"--tag={name}",
+             *(f"--volume={v}" for v in volumes), *options, context)  # fmt: skip
 
-    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value, text)
-
-
-def remove_ignored(context, ignore):
-    """Take out of a context what its .dockerignore names: a path, or **/ and a name."""
-    for pattern in ignore.read_text().split("\n") if ignore.exists() else ():
-        pattern = pattern.strip()
-        if not pattern or pattern.startswith("#"):
-            continue
-        if pattern.startswith("!"):
-            raise Failure(f"{ignore}: {pattern} is not understood here")
-        find = context.rglob(pattern[3:]) if pattern.startswith("**/") else context.glob(pattern)
-        for path in list(find):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-
-
-class Dockerfile:
-    """Builds stages of a Dockerfile.
-
-    bases: the stand-ins for base images, by name without tag. work: a new folder for the
-    stages."""
-
-    def __init__(self, path, context, bases, work):
-        self.work = Path(work)
-        self.work.mkdir()
-        self.context = self.work / "context"
-        subprocess.run(["cp", "-a", context, self.context], check=True)
-        remove_ignored(self.context, path.with_name(path.name + ".dockerignore"))
-        self.bases, self.built, self.stages, self.arguments = bases, {}, {}, {}
-        for keyword, text in instructions(path):
-            if keyword == "FROM":
-                words = expand(text, self.arguments).split()
-                name = words[2] if len(words) == 3 and words[1].upper() == "AS" else str(len(self.stages))
-                self.stages[name] = steps = [(keyword, words[0])]
-            elif self.stages:
-                steps.append((keyword, text))
-            elif keyword == "ARG":
-                name, _, value = text.partition("=")
-                self.arguments[name] = value
-            else:
-                raise Failure(f"{path}: {keyword} before FROM")
-        self.last = list(self.stages)[-1]
-
-    def build(self, target=None):
-        """The image of a stage, the last one if none is named."""
-        target = target or self.last
-        if target not in self.stages:
-            raise Failure(f"no stage {target}, only {', '.join(self.stages)}")
-        if target not in self.built:
-            image, arguments = None, {}
-            for keyword, text in self.stages[target]:
-                print(f"+{target}: {keyword} {text}", flush=True)
-                if keyword == "FROM":
-                    image = self.from_(text, self.work / target)
-                elif keyword == "ARG":
-                    if text not in self.arguments:
-                        raise Failure(f"ARG {text} has no value before the first FROM")
-                    arguments[text] = self.arguments[text]
-                elif hasattr(self, keyword.lower()):
-                    getattr(self, keyword.lower())(image, text, arguments | image.environment)
-                else:
-                    raise Failure(f"{keyword} is not understood here")
-            self.built[target] = image
-        return self.built[target]
-
-    def from_(self, base, root):
-        if base == "scratch":
-            root.mkdir()
-            return Image(root)
-        name = base.partition(":")[0]
-        if name not in self.bases:
-            raise Failure(f"there is no stand-in for the image {base}")
-        return self.bases[name].copy(root)
-
-    def run(self, image, text, variables):
-        if text.startswith(("--", "[")):
-            raise Failure(f"RUN {text} is not understood here")
-        image.run(["/bin/sh", "-c", text], environment=variables)
-
-    def copy(self, image, text, variables):
-        *sources, target = expand(text, variables).split()
-        origin = self.context
-        if sources[0].startswith("--from="):
-            origin = self.build(sources.pop(0).removeprefix("--from=")).root
-        files = []
-        for pattern in sources:
-            found = sorted(origin.glob(pattern.strip("/"))) if pattern.strip("./") else [origin]
-            if not found:
-                raise Failure(f"COPY {text}: there is no {pattern}")
-            files += found
-        if len(files) > 1 and not target.endswith("/"):
-            raise Failure(f"COPY {text}: several files, and the target does not end in /")
-        into = image.root / os.path.join(image.directory, target).strip("/")
-        for file in files:
-            whole = file.is_dir()
-            as_folder = whole or target.endswith("/")
-            (into if as_folder else into.parent).mkdir(parents=True, exist_ok=True)
-            subprocess.run(["cp", "-dR", "--preserve=mode,timestamps", f"{file}/." if whole else file, into], check=True)
-
-    def workdir(self, image, text, variables):
-        image.directory = os.path.join(image.directory, expand(text, variables))
-        (image.root / image.directory.strip("/")).mkdir(parents=True, exist_ok=True)
-
-    def env(self, image, text, variables):
-        name, _, value = text.partition("=")
-        image.environment[name] = expand(value, variables)
-
-    def user(self, image, text, variables):
-        image.user = expand(text, variables)
-
-    def cmd(self, image, text, variables):
-        image.command = json.loads(text)
-
-    def entrypoint(self, image, text, variables):
-        image.entrypoint, image.command = json.loads(text), []
+    def container(self, name):
+        """A new container of an image."""
+        container = self("from", "--pull-never", name)
+        return Container(self("mount", container), json.loads(self("inspect", container))["OCIv1"]["config"])
 
 
 # ---- Compose files -----------------------------------------------------------------
@@ -286,26 +180,26 @@ class Service:
         if unknown := settings.keys() - self.known:
             raise Failure(f"service {name}: {', '.join(unknown)} is not understood here")
         self.name, self.settings, self.address = name, settings, address
-        self.image = self.process = self.log = None
+        self.container = self.process = self.log = None
 
     def words(self, key):
         value = self.settings.get(key)
         return shlex.split(value) if isinstance(value, str) else value
 
-    def prepare(self, image, folder, hosts, volumes):
-        """Make the root. hosts: the addresses of all services. volumes: names of volumes."""
-        self.image = image
-        self.image.environment |= {k: str(v) for k, v in self.settings.get("environment", {}).items()}
+    def prepare(self, container, folder, hosts, volumes):
+        """Fill the root. hosts: the addresses of all services. volumes: names of volumes."""
+        self.container = container
+        self.container.environment |= {k: str(v) for k, v in self.settings.get("environment", {}).items()}
         # A container has an address, and here it has to be told so.
-        self.image.environment["STAND_IN_ADDRESS"] = self.address
-        self.image.user = self.settings.get("user", self.image.user)
-        (image.root / "etc").mkdir(exist_ok=True)
-        (image.root / "etc/hosts").write_text(
+        self.container.environment["STAND_IN_ADDRESS"] = self.address
+        self.container.user = self.settings.get("user", self.container.user)
+        (container.root / "etc").mkdir(exist_ok=True)
+        (container.root / "etc/hosts").write_text(
             "".join(f"{a} {n}\n" for n, a in hosts.items()) + f"{self.address} localhost\n"
         )
         for volume in self.settings.get("volumes", ()):
             source, target, *_ = volume.split(":")
-            inside = image.root / target.strip("/")
+            inside = container.root / target.strip("/")
             if source.startswith("."):
                 inside.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(folder / source, inside)
@@ -317,19 +211,19 @@ class Service:
     def start(self, log):
         entrypoint, command = self.words("entrypoint"), self.words("command")
         if command is None:
-            command = self.image.command if entrypoint is None else []
+            command = self.container.command if entrypoint is None else []
         if entrypoint is None:
-            entrypoint = self.image.entrypoint
+            entrypoint = self.container.entrypoint
         self.log = log
         with open(log, "w") as out:
-            self.process = subprocess.Popen(self.image.enter([*entrypoint, *command]), stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(self.container.enter([*entrypoint, *command]), stdin=subprocess.DEVNULL,
                                             stdout=out, stderr=subprocess.STDOUT)  # fmt: skip
 
     def healthy(self):
         check = self.settings["healthcheck"]["test"]
         if check[0] != "CMD":
             raise Failure(f"service {self.name}: this healthcheck is not understood here")
-        done = subprocess.run(self.image.enter(check[1:]), stdin=subprocess.DEVNULL, capture_output=True)
+        done = subprocess.run(self.container.enter(check[1:]), stdin=subprocess.DEVNULL, capture_output=True)
         return done.returncode == 0
 
     def stop(self):
@@ -338,7 +232,7 @@ class Service:
             self.process.kill()
             self.process.wait()
             deadline = time.monotonic() + 60
-            while left := processes_in(self.image.root):
+            while left := processes_in(self.container.root):
                 if time.monotonic() > deadline:
                     raise Failure(f"{self.name} has left processes behind: {left}")
                 time.sleep(0.1)
@@ -379,22 +273,17 @@ def wait_until(what, condition, services, seconds=300):
         time.sleep(0.2)
 
 
-def up(path, project, build, bases, work, without=()):
+def up(path, project, buildah, image_of, work):
     """Start the services of a compose file, and return them by name.
 
-    project: what the file has. build: makes the image of a "build" section, from the folder
-    of the file and the section. without: services that are left out. The caller stops them."""
+    project: what the file has. image_of: returns the name of an image, for the folder of the file
+    and a service. The caller stops them."""
     work.mkdir()
-    settings = {n: s for n, s in project["services"].items() if n not in without}
-    services = {n: Service(n, s, f"127.0.0.{i}") for i, (n, s) in enumerate(settings.items(), 2)}
+    services = {n: Service(n, s, f"127.0.0.{i}") for i, (n, s) in enumerate(project["services"].items(), 2)}
     hosts = {s.name: s.address for s in services.values()}
     volumes = project.get("volumes", {})
     for name, service in services.items():
-        if "build" in service.settings:
-            image = build(path.parent, service.settings["build"])
-        else:
-            image = bases[service.settings["image"].partition(":")[0]]
-        service.prepare(image.copy(work / name), path.parent, hosts, volumes)
+        service.prepare(buildah.container(image_of(path.parent, service.settings)), path.parent, hosts, volumes)
 
     waiting = list(services.values())
     try:
