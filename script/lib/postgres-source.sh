@@ -57,7 +57,7 @@ use_server_with_assertions() {
 	if [ "$(cat "$folder/options" 2>/dev/null)" != "${options[*]}" ]; then
 		heading "build $name $release with assertions"
 		get_postgres_source apt --skip-patches || return
-		cd "$WORK/source"
+		cd "$WORK/source" || return
 		export CCACHE_DIR=$CACHE/ccache
 		as_root install -d -o "$(id -u)" "$CCACHE_DIR"
 		compile=(make -s CC="ccache cc")
