@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The source of the project, as in a release. The caller has sourced lib.sh and created the
+# The source of the project, as in a release. The caller has sourced common.sh and created the
 # temporary directory.
 
 # Copy the files of the project to a new directory: all tracked files, with changes that are

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Temporary root file systems, and commands that run in them. The caller has sourced lib.sh
+# Temporary root file systems, and commands that run in them. The caller has sourced common.sh
 # and servers.sh.
 #
 # A root is a minimal installation of a release of a distribution. It is installed from a

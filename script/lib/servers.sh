@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Installs a given major version of PostgreSQL. The caller has sourced lib.sh.
+# Installs a given major version of PostgreSQL. The caller has sourced common.sh.
 #
 #     15, 17, 18  releases of Debian
 #     16          a release of Ubuntu
@@ -19,7 +19,8 @@ release_of() {
 }
 
 # Replace this process with script/test on a version. If the server cannot be installed, the
-# stages are not run, and this is not a failure. Arguments: the major version, then the stages.
+# stages are not run, and this is not a failure. Arguments: the major version, then what script/test
+# gets.
 run_on_version() {
 	local version=$1 release server inside=()
 	server=(env "PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config")

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Functions that the scripts share. The caller has set "set -euo pipefail".
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PROGRAM=script/$(basename "$0")
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+PROGRAM=$(realpath -m --relative-to="$ROOT" "$0")
 
 # A script prints its head when it is asked for help.
 case ${1-} in
@@ -39,10 +39,12 @@ use_newer_rust
 # The folders that hold the parts of the extension.
 read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
 
-# What script/test can do: by itself, and when it is asked to. See there.
-STAGES=(shell models fmt clippy build regress isolation tap cargo torture)
+# What script/test can do, in this order, and what it does by itself. See there.
 # shellcheck disable=SC2034 # for the scripts
-ALL_STAGES=("${STAGES[@]}" upstream examples clients page ha package containers)
+ALL_STAGES=(shell models fmt clippy build regress isolation quick-tap tap quick-cargo cargo torture
+	upstream examples clients page ha package containers)
+# shellcheck disable=SC2034 # for the scripts
+QUICK_STAGES=(shell fmt build regress isolation quick-tap quick-cargo)
 
 # ---- Messages ---------------------------------------------------------------
 
@@ -168,7 +170,7 @@ is_installed() {
 # ---- The server -------------------------------------------------------------
 
 # The releases of distributions with the versions of PostgreSQL that pg_pinpoint supports.
-# 19 is for tests.
+# Of 19 there is a release candidate, so any other version comes first.
 declare -A RELEASES=([15]=bookworm [16]=noble [17]=trixie [18]=forky [19]=experimental)
 NEWEST_FIRST=(18 17 16 15 19)
 

@@ -14,8 +14,8 @@
 # Some of these tests depend on timing, and fail at random on any server. Therefore tests with
 # different results are repeated once on both servers, and fail if they differ again.
 
-# shellcheck source-path=SCRIPTDIR source=postgres-source.sh
-. "$ROOT/script/postgres-source.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/postgres-source.sh
+. "$ROOT/script/lib/postgres-source.sh"
 
 # Where the libraries are seen, and may be: the steps of isolation/stats that ask
 # how much NOTIFY has written to PostgreSQL's own queue. pg_pinpoint writes nothing

@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# The source of PostgreSQL. The caller has sourced common.sh and created the temporary directory.
+
+# Put the source of the server of PG_CONFIG into $WORK/source. The argument is a directory with
+# the source, or "apt". With "apt", Debian's source package of the same release is downloaded;
+# if there is none, that of another minor release. More arguments are options of dpkg-source.
+get_postgres_source() {
+	local name own version
+	if [ "$1" != apt ]; then
+		cp -R "$(realpath -e "$1")" "$WORK/source"
+		return
+	fi
+	name=postgresql-$("$PG_CONFIG" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/')
+	own=$(dpkg-query -W -f '${source:Version}' "$name") || {
+		warn "name the folder with the source of $PG_CONFIG"
+		return 1
+	}
+
+	# apt with lists of its own: a machine's sources seldom name source packages.
+	mkdir -p "$WORK"/apt/{lists/partial,cache/archives/partial,download}
+	apt_update
+	# shellcheck disable=SC2016 # apt's placeholders
+	apt-get indextargets --format '$(LABEL) deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' \
+		'Created-By: Packages' | sed -nE 's/^(Debian|Ubuntu)[^ ]* //p' | sort -u >"$WORK/apt/sources.list"
+	source_apt apt-get update || return
+	cd "$WORK/apt/download" || return
+	for version in "$own" $(source_apt apt-cache showsrc "$name" |
+		sed -n 's/^Version: //p' | sort -rV -u); do
+		rm -f ./*
+		source_apt apt-get source --download-only "$name=$version" || continue
+		[ "$version" = "$own" ] ||
+			warn "the server is of $own, and its source of $version: apt has no other"
+		dpkg-source --no-check "${@:2}" -x ./*.dsc "$WORK/source" >/dev/null
+		return
+	done
+	return 1
+}
+
+source_apt() {
+	"$@" -q -o "Dir::Etc::SourceList=$WORK/apt/sources.list" -o Dir::Etc::SourceParts=- \
+		-o "Dir::State::Lists=$WORK/apt/lists" -o "Dir::Cache=$WORK/apt/cache" \
+		-o APT::Sandbox::User=root -o Acquire::Retries=3
+}
+
+# Set PG_CONFIG to a server of the same major version that is built with assertions, from
+# PostgreSQL's source without the patches of the distribution. It is kept in the cache, for this
+# release of the package and this list of options. The caller has sourced servers.sh. Fails if
+# there is no source.
+use_server_with_assertions() {
+	local name release folder log=$WORK/assertions.log compile
+	local options=(--enable-cassert --enable-tap-tests --without-icu --without-readline
+		--with-openssl --with-lz4 --with-zstd "CFLAGS=-O1")
+
+	name=postgresql-$(major_version "$PG_CONFIG")
+	release=$(dpkg-query -W -f '${source:Version}' "$name") || return
+	folder=$CACHE/$name-assertions/$release
+	if [ "$(cat "$folder/options" 2>/dev/null)" != "${options[*]}" ]; then
+		heading "build $name $release with assertions"
+		get_postgres_source apt --skip-patches || return
+		cd "$WORK/source" || return
+		export CCACHE_DIR=$CACHE/ccache
+		as_root install -d -o "$(id -u)" "$CCACHE_DIR"
+		compile=(make -s CC="ccache cc")
+		# The targets of world-bin and of its installation depend on each other in an incomplete way.
+		if ! run_quietly "$log" ./configure "--prefix=$folder" "${options[@]}" ||
+			! run_quietly "$log" "${compile[@]}" "-j$(nproc)" world-bin ||
+			! run_quietly "$log" "${compile[@]}" install-world-bin "DESTDIR=$WORK/assertions"; then
+			tail -n 40 "$log"
+			die "$name does not compile with assertions"
+		fi
+		unset CCACHE_DIR
+		echo "${options[*]}" >"$WORK/assertions$folder/options"
+		as_root mkdir -p "${folder%/*}"
+		as_root rm -rf "$folder"
+		as_root cp -R "$WORK/assertions$folder" "$folder"
+		cd /
+		rm -rf "$WORK/source" "$WORK/apt" "$WORK/assertions"
+	fi
+	PG_CONFIG=$folder/bin/pg_config
+}

@@ -1,0 +1,19 @@
+# shellcheck shell=bash
+# The stages "shell" and "models" of script/test.
+
+stage_shell() {
+	local scripts script
+	mapfile -t scripts < <(grep -rlIE --exclude-dir=.git --exclude-dir=target \
+		'^(#!/bin/(ba)?sh|# shellcheck shell=bash)$' "$ROOT")
+	check shellcheck -x "${scripts[@]}"
+	for script in layers metadata docs; do
+		check "$ROOT/script/checks/$script"
+	done
+}
+
+stage_models() {
+	local log=$WORK/models.log rc=0 good bad
+	run_logged "$log" "$ROOT/script/checks/models" || rc=$?
+	read -r good bad < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$log") || bad=1
+	count "${good:-0}" "$bad" "$rc" script/checks/models "$log" '^FAILED'
+}

@@ -1,0 +1,141 @@
+# shellcheck shell=bash
+# The stages of script/test that build the libraries, and test them with the makefiles of the parts.
+
+# A callback has the parameters that PostgreSQL gives it, needed or not.
+stage_build() {
+	build_extension COPT="-Wall -Wextra -Werror -Wno-unused-parameter"
+}
+
+# Copy the tests to where the servers' user may read and write, and the sources
+# with them, for some tests compile a file of their part; and what else they look at.
+prepare_tests() {
+	[ ! -d "$WORK/test" ] || return 0
+	mkdir "$WORK/test"
+	cp -R "${PARTS[@]/#/$ROOT/}" "$ROOT/VERSION" "$ROOT/contrib" "$ROOT/docs" "$ROOT/README.md" "$ROOT/script/lib/prove" "$WORK/test"
+	[ "$(id -u)" -ne 0 ] || chown -R postgres: "$WORK/test"
+}
+
+# Run "make installcheck" in the copy of a part. Arguments: the part, the file for its
+# output, variables of make.
+installcheck() {
+	run_logged "$2" as_server_user make -s -C "$WORK/test/$1" installcheck "PG_CONFIG=$PG_CONFIG" "${@:3}"
+}
+
+# Run the SQL tests (REGRESS) or the isolation specs (ISOLATION) with pg_regress, which
+# makes a server for them: with the engine, and on PostgreSQL's own path. What they print
+# may not differ. The tests of engine_schedule run with the engine only.
+# Arguments: which of the two, and the other.
+pg_regress() {
+	local kind=$1 other=$2 engine out log rc good bad failed
+	check_schedules
+	prepare_tests
+	for engine in on off; do
+		out=$WORK/test/$kind-$engine
+		log=$WORK/$kind-$engine.log
+		rc=0
+		as_server_user mkdir "$out"
+		{
+			cat "$ROOT/notify/test/pinpoint.conf"
+			# What is built without contrib lacks it; no test here depends on it.
+			[ -e "$PKGLIBDIR/pg_stat_statements.so" ] ||
+				echo "shared_preload_libraries = 'pg_pinpoint'"
+			# In the configuration file a test may still override it.
+			echo "pinpoint.enabled = $engine"
+		} >"$out/settings"
+		installcheck notify "$log" TAP_TESTS= "$other=" REGRESS_PREP= "ENGINE=$engine" \
+			"EXTRA_REGRESS_OPTS=--temp-instance=$out/instance --temp-config=$out/settings --outputdir=$out" || rc=$?
+
+		good=$(matches "$OK" "$log")
+		bad=$(matches "$NOT_OK" "$log")
+		[ "$((good + bad))" -gt 0 ] || bad=1
+		failed=$(grep -E "$NOT_OK" "$log" | sed -E 's/^(test|not ok [0-9]+)? +([-+] )?([^ ]+).*/\3/' | xargs) || true
+		count "$good" "$bad" "$rc" "$kind with the engine $engine: $failed" \
+			"$out/regression.diffs" '^diff '
+		if [ "$bad" -gt 0 ] || [ "$rc" -ne 0 ]; then
+			print_log "$out/regression.diffs"
+			print_log "$out/log/postmaster.log" 50
+		fi
+	done
+}
+
+# A test that no schedule names would never run, and nobody would know. Names are
+# unique: SQL tests and specs share the folder of the expected output.
+check_schedules() {
+	local odd
+	cd "$ROOT/notify/test" || return
+	odd=$(comm -3 <(basename -a -s .spec specs/*.spec | cat - <(basename -a -s .sql sql/*.sql) | sort) \
+		<(sed -n 's/^test: *//p' ./*_schedule | tr -s ' ' '\n' | sort) | xargs)
+	cd /
+	[ -z "$odd" ] ||
+		die "not exactly once both a file in notify/test and a line in a schedule: $odd"
+}
+
+stage_regress() {
+	pg_regress REGRESS ISOLATION
+}
+
+stage_isolation() {
+	pg_regress ISOLATION REGRESS
+}
+
+# A copy of a data directory takes a fifth of the time of initdb. PostgreSQL::Test of 17 and later
+# copies that of INITDB_TEMPLATE. For older versions, a program with the name of initdb does this,
+# if its arguments are those of PostgreSQL::Test. Its folder, TEMPLATE_PATH, must come first in PATH.
+make_initdb_template() {
+	[ -z "${TEMPLATE_PATH-}" ] || return 0
+	export INITDB_TEMPLATE=$WORK/initdb-template TEMPLATE_PATH=$WORK/initdb
+	run as_server_user "$BINDIR/initdb" -A trust --no-sync --no-instructions "$INITDB_TEMPLATE"
+	mkdir "$TEMPLATE_PATH"
+	cat >"$TEMPLATE_PATH/initdb" <<-EOF
+		#!/bin/sh
+		[ "\$# \$1 \$3 \$4 \$5" != "5 -D -A trust -N" ] || exec cp -RPp '$INITDB_TEMPLATE' "\$2"
+		exec '$BINDIR/initdb' "\$@"
+	EOF
+	chmod 755 "$TEMPLATE_PATH/initdb"
+}
+
+# The tests of a part that script/stages/slow-tests does not name. Argument: the part.
+quick_tests() {
+	local file
+	cd "$ROOT/$1" || return
+	for file in test/t/*.pl; do
+		grep -q "^$1/$(basename "$file" .pl | sed 's/^[0-9]*_//') " "$ROOT/script/stages/slow-tests" || echo "$file"
+	done
+}
+
+# A name in script/stages/slow-tests without a test would leave out nothing, and nobody would know.
+check_slow_tests() {
+	local part name
+	while IFS='/ ' read -r part name _; do
+		[[ $part == '#'* ]] || compgen -G "$ROOT/$part/test/t/[0-9]*_$name.pl" >/dev/null ||
+			die "script/stages/slow-tests: there is no $part/$name"
+	done <"$ROOT/script/stages/slow-tests"
+}
+
+stage_quick-tap() {
+	check_slow_tests
+	stage_tap quick
+}
+
+# All TAP tests, or with the argument "quick" those that take little time.
+stage_tap() {
+	local part rc tests
+	[ -e "$TESTTOOLS/perl/PostgreSQL/Test/Cluster.pm" ] || {
+		not_run tap "there is no PostgreSQL::Test: the server was built without --enable-tap-tests"
+		return
+	}
+	prepare_tests
+	export PG_TEST_PORT_DIR=$WORK/test/ports PINPOINT_RESULTS=$WORK/test/results
+	make_initdb_template
+	for part in "${PARTS[@]}"; do
+		rc=0
+		tests=()
+		[ "${1-}" != quick ] || tests=("PROVE_TESTS=$(quick_tests "$part" | xargs)")
+		as_server_user touch "$PINPOINT_RESULTS"
+		installcheck "$part" "$WORK/tap.log" REGRESS= ISOLATION= REGRESS_PREP= "${tests[@]}" \
+			enable_tap_tests=yes "PROVE=$WORK/test/prove" "PG_PROVE_FLAGS=-I $TESTTOOLS/perl" || rc=$?
+		grep -q '^failed' "$PINPOINT_RESULTS" || count 0 0 "$rc" "TAP tests of $part" "$WORK/tap.log" '^script/lib/prove'
+		cat "$PINPOINT_RESULTS" >>"$RESULTS"
+		rm "$PINPOINT_RESULTS"
+	done
+}
