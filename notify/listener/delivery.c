@@ -75,14 +75,14 @@
 #include "wakeup/wakeup.h"
 
 /*
- * A session that reads a long backlog advances its position each time it has
+ * A session that reads a long backlog releases batches each time it has
  * read this many bytes of the log.
  */
 #define ADVANCE_INTERVAL	(256 * 1024)
 
 /*
  * The same with pinpoint.fold.  All collected notifications are sent before
- * the position advances, so duplicates beyond this limit are not found.
+ * their batches are released, so duplicates beyond this limit are not found.
  */
 #define FOLD_ADVANCE_INTERVAL	(4 * 1024 * 1024)
 
@@ -410,7 +410,7 @@ deliver_range(const PinpointReading *reading)
 			(pinpoint_fold ? FOLD_ADVANCE_INTERVAL : ADVANCE_INTERVAL))
 		{
 			/*
-			 * Notifications before the new position are not reassigned if this
+			 * Notifications of released batches are not reassigned if this
 			 * session ends, so they must have been sent.
 			 */
 			send_collected();

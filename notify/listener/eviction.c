@@ -410,8 +410,8 @@ evict(int slotno, PinpointEviction reason)
 	/* A session that was reading when evicted may have finished since. */
 	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
 	{
-		trim_needed |= pinpoint_slot_set_position(&slot->unread, NULL);
-		trim_needed |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+		trim_needed |= pinpoint_slot_set_ref(&slot->unread, NULL);
+		trim_needed |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
 	}
 }
 

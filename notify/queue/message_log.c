@@ -12,7 +12,7 @@
  * Lifetime.  Publications are grouped into epochs: a new epoch begins when the
  * publications of the current one have as many bytes as a block.  A listener with
  * unread batches pins the epoch of the first one.  A listener without unread batches
- * has no position in the log.  An epoch is kept while it or an earlier one is pinned.
+ * refers to no batch of the log.  An epoch is kept while it or an earlier one is pinned.
  * If no epoch is pinned, no published batch is kept, and a new epoch begins.  A batch
  * without listeners is never added to the list.
  *
@@ -30,7 +30,7 @@
  * find a NULL link, or a batch whose contents are not there yet.
  *
  * The pages of old batches may be on disk only.  Therefore a session that holds
- * PinpointOrderLock reads no published batch except the last one.  A PinpointPosition
+ * PinpointOrderLock reads no published batch except the last one.  A PinpointBatchRef
  * contains everything else that needs to be known about a batch.
  *
  * See batch.c for the contents of a batch.
@@ -56,7 +56,7 @@
 #endif
 
 /*
- * pins: number of positions in slots that pin this epoch; a slot has up to
+ * pins: number of references in slots that pin this epoch; a slot has up to
  * two, see slots.h.  Changed under PinpointOrderLock, shared or exclusive.
  * Epochs are freed under the exclusive lock.
  *
@@ -443,15 +443,15 @@ pinpoint_message_log_after(PinpointBatch *batch)
 }
 
 /*
- * The position of a published batch.  Needs no lock if the batch is pinned.
+ * A reference to a published batch.  Needs no lock if the batch is pinned.
  * This reads the batch, and so possibly from disk: a reader calls it before it
  * acquires PinpointOrderLock.
  */
-PinpointPosition
-pinpoint_message_log_position(PinpointBatch *batch)
+PinpointBatchRef
+pinpoint_message_log_ref(PinpointBatch *batch)
 {
 	const PinpointBatchPublished *published = pinpoint_batch_published(batch);
-	PinpointPosition position = {
+	PinpointBatchRef ref = {
 		.batch = batch,
 		.sequence = published->sequence,
 		.epoch = published->epoch,
@@ -461,9 +461,9 @@ pinpoint_message_log_position(PinpointBatch *batch)
 
 	/* What was freed would not be below these. */
 	Assert(is_in_log(batch));
-	Assert(position.sequence <= pinpoint_message_log_sequence() &&
-		   position.epoch <= *(volatile uint64 *) &message_log->epoch);
-	return position;
+	Assert(ref.sequence <= pinpoint_message_log_sequence() &&
+		   ref.epoch <= *(volatile uint64 *) &message_log->epoch);
+	return ref;
 }
 
 /*
@@ -642,14 +642,14 @@ static void
 check_last(void)
 {
 	PinpointBatch *last = message_log->last;
-	PinpointPosition position;
+	PinpointBatchRef ref;
 
 	if (last == NULL)
 		return;
-	position = pinpoint_message_log_position(last);
-	Assert(position.epoch >= pinpoint_blocks_oldest_epoch());
-	Assert(position.epoch <= message_log->epoch);
-	Assert(position.bytes + last->size == message_log->bytes);
+	ref = pinpoint_message_log_ref(last);
+	Assert(ref.epoch >= pinpoint_blocks_oldest_epoch());
+	Assert(ref.epoch <= message_log->epoch);
+	Assert(ref.bytes + last->size == message_log->bytes);
 }
 
 static void

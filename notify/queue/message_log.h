@@ -25,14 +25,14 @@ typedef struct PinpointLogStats
  * A published batch, and a copy of those of its fields that other sessions
  * need under the lock.
  */
-typedef struct PinpointPosition
+typedef struct PinpointBatchRef
 {
-	PinpointBatch *batch;		/* NULL if there is no position */
+	PinpointBatch *batch;		/* NULL if it refers to none */
 	uint64		sequence;		/* number of its publication */
 	uint64		epoch;			/* the epoch of its publication */
 	uint64		bytes;			/* bytes published before it */
 	TimestampTz published_at;
-} PinpointPosition;
+} PinpointBatchRef;
 
 extern Size pinpoint_message_log_shmem_size(void);
 extern void pinpoint_message_log_shmem_init(void);
@@ -44,7 +44,7 @@ extern void pinpoint_message_log_append(PinpointBatch *batch);
 extern void pinpoint_message_log_withdraw(PinpointBatch *batch);
 extern PinpointBatch *pinpoint_message_log_last(void);
 extern PinpointBatch *pinpoint_message_log_after(PinpointBatch *batch);
-extern PinpointPosition pinpoint_message_log_position(PinpointBatch *batch);
+extern PinpointBatchRef pinpoint_message_log_ref(PinpointBatch *batch);
 extern void pinpoint_message_log_pin(uint64 epoch);
 extern bool pinpoint_message_log_unpin(uint64 epoch);
 extern void pinpoint_message_log_trim(void);

@@ -99,7 +99,7 @@
 typedef struct Reassignment
 {
 	PinpointPublication *publication;	/* the current one */
-	PinpointPosition position;	/* to the batch */
+	PinpointBatchRef ref;		/* to the batch */
 	uint32		index;			/* index of the assignment in the batch */
 	uint32		channel;		/* number of its channel in the batch */
 	int			slotno;			/* the session that does not receive it */
@@ -136,13 +136,13 @@ static void reassign_batch(PinpointBatch *batch, bool unread,
 						   PinpointStillShares still_shares);
 static const char *channel_name(PinpointBatch *batch, uint32 number);
 static void reassign_to(const PinpointListeners *listeners, void *arg);
-static uint64 first_batches(PinpointSlot *slot, PinpointPosition *first);
-static bool begin_portion(PinpointPosition *pinned);
+static uint64 first_batches(PinpointSlot *slot, PinpointBatchRef *first);
+static bool begin_portion(PinpointBatchRef *pinned);
 static bool still_stalled(void);
 static bool reassign_stalled_batch(PinpointBatch *batch);
 static bool try_reassign(PinpointBatch *batch, uint32 index, uint32 number);
 static void find_ready(const PinpointListeners *listeners, void *arg);
-static void end_portion(PinpointPosition *pinned);
+static void end_portion(PinpointBatchRef *pinned);
 
 /*
  * Reassign the notifications that were assigned to this session on channels
@@ -155,7 +155,7 @@ void
 pinpoint_reassign(PinpointStillShares still_shares)
 {
 	PinpointSlot *slot = &PinpointSharedSlots->slots[PINPOINT_MY_SLOT_NUMBER];
-	PinpointPosition first;
+	PinpointBatchRef first;
 	PinpointBatch *batch;
 	PinpointBatch *last;
 	uint64		first_unread;
@@ -240,7 +240,7 @@ absorb_barrier(void)
  * none.  The caller holds PinpointOrderLock.
  */
 static uint64
-first_batches(PinpointSlot *slot, PinpointPosition *first)
+first_batches(PinpointSlot *slot, PinpointBatchRef *first)
 {
 	uint64		first_unread;
 
@@ -285,7 +285,7 @@ reassign_batch(PinpointBatch *batch, bool unread,
 
 		if (!still_shares(name))
 		{
-			reassignment.position = pinpoint_message_log_position(batch);
+			reassignment.ref = pinpoint_message_log_ref(batch);
 			reassignment.any_listener = false;
 
 			pinpoint_publication_begin(&publication);
@@ -317,7 +317,7 @@ static void
 reassign_to(const PinpointListeners *listeners, void *arg)
 {
 	Reassignment *reassignment = arg;
-	PinpointBatch *batch = reassignment->position.batch;
+	PinpointBatch *batch = reassignment->ref.batch;
 	int			slotno = pinpoint_sharing_reassign(batch, reassignment->index,
 												   reassignment->slotno,
 												   reassignment->group,
@@ -332,7 +332,7 @@ reassign_to(const PinpointListeners *listeners, void *arg)
 		return;
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_REASSIGNED, 1);
 	if (pinpoint_slot_reassign(&PinpointSharedSlots->slots[slotno],
-							   &reassignment->position))
+							   &reassignment->ref))
 	{
 		pinpoint_publication_add_signal(reassignment->publication, slotno);
 		pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, 1);
@@ -348,7 +348,7 @@ bool
 pinpoint_reassign_stalled(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	PinpointPosition pinned = {0};
+	PinpointBatchRef pinned = {0};
 	bool		done = false;
 
 	AssertNoLockHeld();
@@ -393,9 +393,9 @@ pinpoint_reassign_stalled(void)
  * its batches.  Returns false at the end of the pass.
  */
 static bool
-begin_portion(PinpointPosition *pinned)
+begin_portion(PinpointBatchRef *pinned)
 {
-	PinpointPosition first = {0};
+	PinpointBatchRef first = {0};
 
 	Assert(pass.active && pinned->batch == NULL);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
@@ -428,7 +428,7 @@ begin_portion(PinpointPosition *pinned)
 		break;
 	}
 	if (pass.pid != 0)
-		(void) pinpoint_slot_set_position(pinned, &first);
+		(void) pinpoint_slot_set_ref(pinned, &first);
 	LWLockRelease(PinpointOrderLock);
 	return pass.pid != 0;
 }
@@ -447,7 +447,7 @@ static bool
 still_stalled(void)
 {
 	PinpointSlot *slot = &PinpointSharedSlots->slots[pass.slotno];
-	PinpointPosition first;
+	PinpointBatchRef first;
 
 	AssertHeld(PinpointOrderLock);
 	Assert(pass.pid != 0 && pass.slotno < MaxBackends);
@@ -495,7 +495,7 @@ try_reassign(PinpointBatch *batch, uint32 index, uint32 number)
 	PinpointPublication publication;
 	Reassignment reassignment = {
 		.publication = &publication,
-		.position = pinpoint_message_log_position(batch),
+		.ref = pinpoint_message_log_ref(batch),
 		.index = index,
 		.channel = number,
 		.slotno = pass.slotno,
@@ -527,7 +527,7 @@ find_ready(const PinpointListeners *listeners, void *arg)
 	Reassignment *reassignment = arg;
 
 	reassignment->any_ready =
-		pinpoint_sharing_any_ready(reassignment->position.batch,
+		pinpoint_sharing_any_ready(reassignment->ref.batch,
 								   reassignment->channel, listeners,
 								   reassignment->group);
 }
@@ -536,11 +536,11 @@ find_ready(const PinpointListeners *listeners, void *arg)
  * End a portion: remove the pin.
  */
 static void
-end_portion(PinpointPosition *pinned)
+end_portion(PinpointBatchRef *pinned)
 {
 	Assert(pinned->batch != NULL);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (pinpoint_slot_set_position(pinned, NULL))
+	if (pinpoint_slot_set_ref(pinned, NULL))
 		pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);
 }

@@ -86,7 +86,7 @@ static void stay_signalled(PinpointSlot *slot);
 static bool will_check(const PinpointSlot *slot);
 static PinpointWakeState my_state(void);
 static void trim(void);
-static bool has_position(const PinpointPosition *position);
+static bool has_ref(const PinpointBatchRef *ref);
 static bool is_listening(const PinpointSlot *slot);
 #ifdef USE_ASSERT_CHECKING
 static bool is_permitted(PinpointWakeState from, PinpointWakeState to);
@@ -205,8 +205,8 @@ pinpoint_slot_unregister(void)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	Assert(slot->pid == MyProcPid);
 	check_slot(slot);
-	trim_log = pinpoint_slot_set_position(&slot->unread, NULL);
-	trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+	trim_log = pinpoint_slot_set_ref(&slot->unread, NULL);
+	trim_log |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
 	slot->again.batch = NULL;
 	slot->reassigned_again = false;
 	slot->state = PINPOINT_IDLE;
@@ -358,7 +358,7 @@ pinpoint_slot_set_channels(uint32 nchannels)
 
 /*
  * Set the reference "unread" or "reassigned" of a slot, or remove it if
- * position is NULL or without a batch.  Pins the new epoch, and removes the pin
+ * ref is NULL or without a batch.  Pins the new epoch, and removes the pin
  * of the former one.
  *
  * field: the field of the slot; or a variable of this process, which pins a
@@ -371,21 +371,21 @@ pinpoint_slot_set_channels(uint32 nchannels)
  * epoch.  The caller must then call pinpoint_message_log_trim().
  */
 bool
-pinpoint_slot_set_position(PinpointPosition *field,
-						   const PinpointPosition *position)
+pinpoint_slot_set_ref(PinpointBatchRef *field,
+					  const PinpointBatchRef *ref)
 {
-	PinpointPosition former = *field;
+	PinpointBatchRef former = *field;
 
 	AssertHeld(PinpointOrderLock);
 	if (!in_my_slot(field))
 		AssertHeldExclusive(PinpointOrderLock);
 
-	if (position != NULL && position->batch != NULL)
+	if (ref != NULL && ref->batch != NULL)
 	{
-		Assert(position->sequence > 0 &&
-			   position->sequence <= pinpoint_message_log_sequence());
-		pinpoint_message_log_pin(position->epoch);
-		*field = *position;
+		Assert(ref->sequence > 0 &&
+			   ref->sequence <= pinpoint_message_log_sequence());
+		pinpoint_message_log_pin(ref->epoch);
+		*field = *ref;
 	}
 	else
 		field->batch = NULL;
@@ -503,7 +503,7 @@ will_check(const PinpointSlot *slot)
  * signal.  The caller holds PinpointOrderLock exclusively.
  */
 bool
-pinpoint_slot_publish(PinpointSlot *slot, const PinpointPosition *position)
+pinpoint_slot_publish(PinpointSlot *slot, const PinpointBatchRef *ref)
 {
 	bool		needs_signal = false;
 
@@ -515,19 +515,19 @@ pinpoint_slot_publish(PinpointSlot *slot, const PinpointPosition *position)
 	{
 		case PINPOINT_IDLE:
 		case PINPOINT_RESTING:
-			(void) pinpoint_slot_set_position(&slot->unread, position);
+			(void) pinpoint_slot_set_ref(&slot->unread, ref);
 			needs_signal = become_signalled(slot);
 			break;
 		case PINPOINT_SIGNALLED:
 			/* It may have been signalled for a reassigned notification. */
 			if (slot->unread.batch == NULL)
-				(void) pinpoint_slot_set_position(&slot->unread, position);
+				(void) pinpoint_slot_set_ref(&slot->unread, ref);
 			break;
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:
 			become_reading_again(slot);
 			if (slot->again.batch == NULL)
-				slot->again = *position;
+				slot->again = *ref;
 			break;
 	}
 	check_slot(slot);
@@ -539,7 +539,7 @@ pinpoint_slot_publish(PinpointSlot *slot, const PinpointPosition *position)
  * session needs a signal.  The caller holds PinpointOrderLock exclusively.
  */
 bool
-pinpoint_slot_reassign(PinpointSlot *slot, const PinpointPosition *position)
+pinpoint_slot_reassign(PinpointSlot *slot, const PinpointBatchRef *ref)
 {
 	bool		needs_signal = false;
 
@@ -550,15 +550,15 @@ pinpoint_slot_reassign(PinpointSlot *slot, const PinpointPosition *position)
 
 	if (slot->reassigned.batch == NULL)
 	{
-		(void) pinpoint_slot_set_position(&slot->reassigned, position);
+		(void) pinpoint_slot_set_ref(&slot->reassigned, ref);
 		/* The backlog of the session begins with this reassignment. */
 		slot->reassigned.bytes = pinpoint_message_log_bytes();
 	}
-	else if (position->sequence < slot->reassigned.sequence)
+	else if (ref->sequence < slot->reassigned.sequence)
 	{
 		uint64		bytes = slot->reassigned.bytes;
 
-		(void) pinpoint_slot_set_position(&slot->reassigned, position);
+		(void) pinpoint_slot_set_ref(&slot->reassigned, ref);
 		slot->reassigned.bytes = bytes;
 	}
 
@@ -728,7 +728,7 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 void
 pinpoint_slot_advance(PinpointBatch *next)
 {
-	PinpointPosition position = pinpoint_message_log_position(next);
+	PinpointBatchRef ref = pinpoint_message_log_ref(next);
 	bool		trim_log;
 
 	AssertNoLockHeld();
@@ -737,8 +737,8 @@ pinpoint_slot_advance(PinpointBatch *next)
 	Assert(my_slot()->state == PINPOINT_READING ||
 		   my_slot()->state == PINPOINT_READING_AGAIN);
 	Assert(my_slot()->unread.batch == NULL ||
-		   my_slot()->unread.sequence < position.sequence);
-	trim_log = pinpoint_slot_set_position(&my_slot()->unread, &position);
+		   my_slot()->unread.sequence < ref.sequence);
+	trim_log = pinpoint_slot_set_ref(&my_slot()->unread, &ref);
 	check_slot(my_slot());
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
@@ -767,10 +767,10 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	Assert(registered);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	slot->delivered += delivered;
-	trim_log = pinpoint_slot_set_position(&slot->unread, &slot->again);
+	trim_log = pinpoint_slot_set_ref(&slot->unread, &slot->again);
 	slot->again.batch = NULL;
 	if (!slot->reassigned_again)
-		trim_log |= pinpoint_slot_set_position(&slot->reassigned, NULL);
+		trim_log |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
 	slot->reassigned_again = false;
 	more = slot->unread.batch != NULL || slot->reassigned.batch != NULL;
 	if (more)
@@ -796,9 +796,9 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
  * the caller holds PinpointOrderLock only in shared mode.
  */
 static bool
-has_position(const PinpointPosition *position)
+has_ref(const PinpointBatchRef *ref)
 {
-	return *(PinpointBatch *const volatile *) &position->batch != NULL;
+	return *(PinpointBatch *const volatile *) &ref->batch != NULL;
 }
 
 /*
@@ -811,9 +811,9 @@ pinpoint_slot_first_sequence(const PinpointSlot *slot)
 	uint64		sequence = PG_UINT64_MAX;
 
 	AssertHeld(PinpointOrderLock);
-	if (has_position(&slot->unread))
+	if (has_ref(&slot->unread))
 		sequence = slot->unread.sequence;
-	if (has_position(&slot->reassigned))
+	if (has_ref(&slot->reassigned))
 		sequence = Min(sequence, slot->reassigned.sequence);
 	Assert(sequence == PG_UINT64_MAX ||
 		   sequence <= pinpoint_message_log_sequence());
@@ -832,9 +832,9 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 	uint64		from = bytes;
 
 	AssertHeld(PinpointOrderLock);
-	if (has_position(&slot->unread))
+	if (has_ref(&slot->unread))
 		from = slot->unread.bytes;
-	if (has_position(&slot->reassigned))
+	if (has_ref(&slot->reassigned))
 		from = Min(from, slot->reassigned.bytes);
 	Assert(from <= bytes);
 	return bytes - from;
@@ -947,7 +947,7 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 		stats->backlog_bytes = pinpoint_slot_lag(slot);
 		stats->backlog_batches = 0;
 		stats->oldest_unread = 0;
-		if (has_position(&slot->unread))
+		if (has_ref(&slot->unread))
 		{
 			stats->backlog_batches = pinpoint_message_log_sequence() -
 				slot->unread.sequence + 1;

@@ -83,14 +83,14 @@ typedef struct PinpointSlot
 								 * listen: it shares channels with sessions of
 								 * this role */
 	PinpointWakeState state;	/* changed only by change_state() of slots.c */
-	PinpointPosition unread;	/* first unread batch; its epoch is pinned;
+	PinpointBatchRef unread;	/* first unread batch; its epoch is pinned;
 								 * none if IDLE or RESTING, or if only
 								 * reassigned notifications are unread;
 								 * possibly none if evicted */
-	PinpointPosition again;		/* while READING_AGAIN: first batch published
+	PinpointBatchRef again;		/* while READING_AGAIN: first batch published
 								 * for it since it began; none if there are
 								 * only reassigned notifications */
-	PinpointPosition reassigned;	/* first batch with a notification that was
+	PinpointBatchRef reassigned;	/* first batch with a notification that was
 									 * reassigned to it; its epoch is pinned;
 									 * its bytes are those published before the
 									 * reassignment */
@@ -201,12 +201,12 @@ extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
 extern bool pinpoint_slot_set_heartbeats(bool heartbeats);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
-extern bool pinpoint_slot_set_position(PinpointPosition *field,
-									   const PinpointPosition *position);
+extern bool pinpoint_slot_set_ref(PinpointBatchRef *field,
+								  const PinpointBatchRef *ref);
 extern bool pinpoint_slot_publish(PinpointSlot *slot,
-								  const PinpointPosition *position);
+								  const PinpointBatchRef *ref);
 extern bool pinpoint_slot_reassign(PinpointSlot *slot,
-								   const PinpointPosition *position);
+								   const PinpointBatchRef *ref);
 extern bool pinpoint_slot_pending(void);
 extern bool pinpoint_slot_resting(void);
 extern bool pinpoint_slot_to_look(void);

@@ -434,7 +434,7 @@ void
 pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
 						int nfound)
 {
-	PinpointPosition position = pinpoint_message_log_position(batch);
+	PinpointBatchRef ref = pinpoint_message_log_ref(batch);
 	int			nsignals = 0;
 
 	AssertHeldExclusive(PinpointOrderLock);
@@ -445,8 +445,8 @@ pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
 	{
 		PinpointSlot *slot = &PinpointSharedSlots->slots[found_slots[i]];
 
-		Assert(slot->marked == position.sequence);
-		if (pinpoint_slot_publish(slot, &position))
+		Assert(slot->marked == ref.sequence);
+		if (pinpoint_slot_publish(slot, &ref))
 		{
 			pinpoint_publication_add_signal(publication, found_slots[i]);
 			nsignals++;
