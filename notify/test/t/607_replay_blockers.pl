@@ -1,6 +1,6 @@
 # A client that does not read its notifications holds up neither replay nor a promotion,
 # whatever replay waits for: all that PostgreSQL can ask a session for while it sends.  A
-# session for which nothing waits stays.  045 has the cases of DROP DATABASE.
+# session for which nothing waits stays.  606 has the cases of DROP DATABASE.
 
 use strict;
 use warnings;

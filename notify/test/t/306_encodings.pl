@@ -90,7 +90,7 @@ foreach my $sql (qq{NOTIFY a, '\xff'}, qq{NOTIFY "\xe9"}, qq{LISTEN "\xe9"}, qq{
 	is($result->error && $result->error->{C}, '22021', 'invalid bytes are refused: ' . $sql =~ s/[^ -~]/?/gr);
 }
 
-# What a client cannot represent ends its session: see 002.  The others go on.
+# What a client cannot represent ends its session: see 101.  The others go on.
 my ($cannot, $can) = map { connect_to($node, client_encoding => $_) } qw(LATIN1 UTF8);
 $_->run('LISTEN a') foreach $cannot, $can;
 $utf8->run(qq{NOTIFY a, '\xe8\xa1\xa8'});
