@@ -57,7 +57,7 @@
 #include "live/watch.h"
 #include "queue/message_log.h"
 #include "sql/pending.h"
-#include "sql/pg_notify_rewrite.h"
+#include "sql/replacement.h"
 #include "sql/planner_rewrite.h"
 #include "sql/statement.h"
 #include "standby/replay.h"

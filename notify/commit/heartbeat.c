@@ -29,7 +29,7 @@
  * heartbeat may arrive a moment before such a notification.
  *
  * No session can notify that channel through pg_pinpoint: see statement.c, and
- * message_reader.c for those of an older primary.  Sessions cannot share the channel.
+ * wal_message_parser.c for those of an older primary.  Sessions cannot share the channel.
  * For notifications through PostgreSQL's own queue, see position_text.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors

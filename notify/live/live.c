@@ -39,7 +39,7 @@
 #include "live/prepared.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
-#include "sql/pg_notify_rewrite.h"
+#include "sql/replacement.h"
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static ExecutorStart_hook_type prev_ExecutorStart = NULL;

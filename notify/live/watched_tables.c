@@ -58,7 +58,7 @@
 #include "utils/rel.h"
 
 #include "live/watched_tables.h"
-#include "sql/pg_notify_rewrite.h"
+#include "sql/replacement.h"
 
 typedef struct WatchedTable
 {

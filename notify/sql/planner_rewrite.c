@@ -5,7 +5,7 @@
  *
  * All queries are planned, including sub-queries, views, rules, and the queries of
  * functions.  planner_hook replaces calls of pg_notify() with calls of its
- * replacement; see pg_notify_rewrite.c.
+ * replacement; see replacement.c.
  *
  * PostgreSQL may inline an SQL function that contains such a call, and the call then
  * appears in an expression that planner_hook has not seen.  PostgreSQL calls
@@ -31,7 +31,7 @@
 #include "utils/syscache.h"
 
 #include "base/compat.h"
-#include "sql/pg_notify_rewrite.h"
+#include "sql/replacement.h"
 #include "sql/planner_rewrite.h"
 
 /*

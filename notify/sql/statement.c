@@ -12,7 +12,7 @@
  * does what PostgreSQL does on a primary.
  *
  * pg_notify() arrives as pinpoint.notify(), because its calls are replaced; see
- * pg_notify_rewrite.c.
+ * replacement.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -42,7 +42,7 @@
 #include "listener/delivery.h"
 #include "listener/listening.h"
 #include "sql/pending.h"
-#include "sql/pg_notify_rewrite.h"
+#include "sql/replacement.h"
 #include "sql/statement.h"
 #include "sql/utility_rewrite.h"
 #include "wakeup/sharing.h"

@@ -31,7 +31,7 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 
-#include "sql/pg_notify_rewrite.h"
+#include "sql/replacement.h"
 #include "sql/utility_rewrite.h"
 
 /* The calls in a raw expression. */

@@ -7,7 +7,7 @@
  * file for these records, after PostgreSQL has replayed them:
  *
  *	logical message		with our prefix: add it to the batch of its transaction;
- *						see message_reader.c and unfinished.c.
+ *						see wal_message_parser.c and unfinished.c.
  *	commit				of a transaction with a batch: publish the batch.  PostgreSQL
  *						has made the transaction visible and released its locks
  *						before, so a listener that is notified sees its rows.
@@ -61,7 +61,7 @@
 #include "commit/commit_order.h"
 #include "commit/positions.h"
 #include "listener/eviction.h"
-#include "standby/message_reader.h"
+#include "standby/wal_message_parser.h"
 #include "standby/primary_status.h"
 #include "standby/replay.h"
 #include "standby/replay_blockers.h"

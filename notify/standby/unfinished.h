@@ -10,7 +10,7 @@
 #ifndef PINPOINT_UNFINISHED_H
 #define PINPOINT_UNFINISHED_H
 
-#include "standby/message_reader.h"
+#include "standby/wal_message_parser.h"
 #include "wakeup/slots.h"
 
 typedef struct PinpointUnfinished

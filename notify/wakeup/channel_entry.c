@@ -3,7 +3,7 @@
  * channel_entry.c
  *		An entry of the channel map: a channel and its listeners.
  *
- * An entry is an item of channel_items.c, with space for two listeners.  Further
+ * An entry is an item of channel_memory.c, with space for two listeners.  Further
  * listeners are in the leaves of a tree of further items, ten in each; a node has 32
  * children.  So adding a listener takes at most a few items, and removing one takes
  * none.

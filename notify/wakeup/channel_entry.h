@@ -13,7 +13,7 @@
 #include "port/atomics.h"
 
 #include "base/locks.h"
-#include "wakeup/channel_items.h"
+#include "wakeup/channel_memory.h"
 
 /*
  * A partition of the map has a lock.  The highest bits of a hash value

@@ -9,14 +9,14 @@
  * sender of a notification reads the map to find the sessions to wake.
  *
  * The map is in one piece of main shared memory of fixed size
- * (pinpoint.channel_memory): an array of buckets, and items (channel_items.c).
+ * (pinpoint.channel_memory): an array of buckets, and items (channel_memory.c).
  *
  * Any user can fill the memory.  Therefore LISTEN does not fail if its channel does
  * not fit: all notifications of the database wake its session instead, see
  * pinpoint_slot_set_wakes_for_all().  A channel does not fit if
  *
  *	- there is no item left;
- *	- its role would have more memory than is then free, see channel_items.c;
+ *	- its role would have more memory than is then free, see channel_memory.c;
  *	- too many channels have similar hash values.  That does not happen by chance,
  *	  but this rule limits the time of a look-up for any names.
  *

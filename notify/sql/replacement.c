@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * pg_notify_rewrite.c
+ * replacement.c
  *		Replaces calls of pg_notify() and pg_notification_queue_usage().
  *
  * These two are built-in functions, which PostgreSQL finds by OID without reading a
@@ -40,7 +40,7 @@
 #include "utils/syscache.h"
 
 #include "base/compat.h"
-#include "sql/pg_notify_rewrite.h"
+#include "sql/replacement.h"
 
 #define EXTENSION_NAME		"pg_pinpoint"
 #define SCHEMA_NAME			"pinpoint"

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * pg_notify_rewrite.h
+ * replacement.h
  *		Replaces calls of pg_notify() and pg_notification_queue_usage().
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_PG_NOTIFY_REWRITE_H
-#define PINPOINT_PG_NOTIFY_REWRITE_H
+#ifndef PINPOINT_REPLACEMENT_H
+#define PINPOINT_REPLACEMENT_H
 
 #include "access/htup.h"
 #include "nodes/nodes.h"
@@ -26,4 +26,4 @@ extern bool pinpoint_calls_replaced(Node *node);
 extern void pinpoint_replace_calls(Node *node);
 extern bool pinpoint_body_calls_replaced(HeapTuple proc);
 
-#endif							/* PINPOINT_PG_NOTIFY_REWRITE_H */
+#endif							/* PINPOINT_REPLACEMENT_H */

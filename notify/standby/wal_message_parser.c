@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * message_reader.c
- *		Reads the messages that wal_messages.c writes to the WAL.
+ * wal_message_parser.c
+ *		Parses the messages that wal_messages.c writes to the WAL.
  *
  * wal_messages.c describes the format.  The startup process reads a message after
  * PostgreSQL has replayed its record.  Other programs on the primary can write WAL,
@@ -18,7 +18,7 @@
 
 #include "base/check.h"
 #include "base/request.h"
-#include "standby/message_reader.h"
+#include "standby/wal_message_parser.h"
 #include "standby/wal_messages.h"
 
 /* The numbers in the first line of a message. */

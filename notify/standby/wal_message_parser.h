@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * message_reader.h
- *		Reads the messages that wal_messages.c writes to the WAL.
+ * wal_message_parser.h
+ *		Parses the messages that wal_messages.c writes to the WAL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_MESSAGE_READER_H
-#define PINPOINT_MESSAGE_READER_H
+#ifndef PINPOINT_WAL_MESSAGE_PARSER_H
+#define PINPOINT_WAL_MESSAGE_PARSER_H
 
 #include "queue/batch.h"
 
@@ -44,4 +44,4 @@ extern void pinpoint_message_read(const char *contents, Size size,
 extern void pinpoint_message_add_lines(const PinpointMessage *message,
 									   PinpointBatchWriter *writer);
 
-#endif							/* PINPOINT_MESSAGE_READER_H */
+#endif							/* PINPOINT_WAL_MESSAGE_PARSER_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * channel_items.c
+ * channel_memory.c
  *		The memory of the channel map, in items of a fixed size.
  *
  * An item contains an entry of the map, or a part of the tree of its listeners; see
@@ -32,7 +32,7 @@
 #include "storage/spin.h"
 
 #include "base/check.h"
-#include "wakeup/channel_items.h"
+#include "wakeup/channel_memory.h"
 
 /* In a build with assertions, a free item is filled with this byte. */
 #define FREED_BYTE		0x7F

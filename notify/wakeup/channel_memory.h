@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * channel_items.h
+ * channel_memory.h
  *		The memory of the channel map, in items of a fixed size.
  *
  * Only the files of the channel map include this header.
@@ -9,8 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_CHANNEL_ITEMS_H
-#define PINPOINT_CHANNEL_ITEMS_H
+#ifndef PINPOINT_CHANNEL_MEMORY_H
+#define PINPOINT_CHANNEL_MEMORY_H
 
 /* Size of an item in bytes. */
 #define PINPOINT_ITEM_SIZE		128
@@ -64,4 +64,4 @@ pinpoint_item(ItemNumber number)
 	return &PinpointChannelItems[number - 1];
 }
 
-#endif							/* PINPOINT_CHANNEL_ITEMS_H */
+#endif							/* PINPOINT_CHANNEL_MEMORY_H */
