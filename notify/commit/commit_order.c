@@ -92,7 +92,7 @@
  * senders to the waker is.
  *
  * The order of publication does not depend on the process: each batch is the first of
- * the heap when it is published, and may_publish() was true for it under the same hold
+ * the heap when it is published, and can_publish() was true for it under the same hold
  * of the lock.
  *
  * Why a listener sees the rows.  A batch becomes ready only after its transaction is
@@ -846,7 +846,10 @@ pinpoint_commit_order_check(void)
 	Assert(commit_order->round_counter <= pinpoint_positions_counter());
 	Assert(commit_order->published <= pinpoint_positions_counter());
 
-	/* A fault of another session may have broken the order of the heap. */
+	/*
+	 * The fault may have broken the order of the heap.  So in a build with
+	 * assertions, all sessions must have it.
+	 */
 	if (pinpoint_fault != PINPOINT_FAULT_NONE)
 		return;
 

@@ -217,7 +217,7 @@ pinpoint_eviction_wait(const instr_time *began)
 
 	/* Only the startup process waits. */
 	AssertNoLockHeld();
-	Assert(AmStartupProcess());
+	AssertStartupProcess();
 
 	INSTR_TIME_SET_CURRENT(waited);
 	INSTR_TIME_SUBTRACT(waited, *began);
@@ -423,7 +423,7 @@ static int
 end_pass(void)
 {
 	AssertHeldExclusive(PinpointOrderLock);
-	pinpoint_slots_check();
+	pinpoint_slots_check(false);
 	if (trim_needed)
 		pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);

@@ -174,7 +174,8 @@ warn(Size limit)
 	LWLockRelease(PinpointOrderLock);
 
 	/* It may have caught up, or keep more bytes than it is behind. */
-	if (pid == 0 || (kept < size / 2 && lag <= limit))
+	if (pid == 0 || !OidIsValid(dboid) ||
+		(kept < size / 2 && lag <= limit))
 		return;
 
 	/* The waker is not connected to a database. */

@@ -364,7 +364,6 @@ static void
 queue_notification(const char *channel, const char *payload)
 {
 	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
-	Assert(pinpoint_replacement_exists());
 
 	if (IsParallelWorker())
 		elog(ERROR, "cannot send notifications from a parallel worker");

@@ -53,7 +53,7 @@ pinpoint_check_structures(PG_FUNCTION_ARGS)
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	pinpoint_message_log_check();
-	pinpoint_slots_check();
+	pinpoint_slots_check(true);
 	pinpoint_commit_order_check();
 	LWLockRelease(PinpointOrderLock);
 

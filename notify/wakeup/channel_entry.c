@@ -40,7 +40,7 @@
 #define ENTRY_CHARGE		PINPOINT_ITEM_SIZE
 #define LISTENER_CHARGE		32
 
-StaticAssertDecl(NAMEDATALEN != 64 || sizeof(ChannelEntry) <= PINPOINT_ITEM_SIZE,
+StaticAssertDecl(sizeof(ChannelEntry) <= PINPOINT_ITEM_SIZE,
 				 "an entry of the channel map fits into an item");
 StaticAssertDecl(LISTENERS_PER_LEAF * sizeof(PinpointListener) <= PINPOINT_ITEM_SIZE,
 				 "a leaf of listeners fits into an item");

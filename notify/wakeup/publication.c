@@ -112,7 +112,7 @@ pinpoint_publication_end(PinpointPublication *publication)
 	AssertHeldExclusive(PinpointOrderLock);
 
 	share_out(publication);
-	pinpoint_slots_check();
+	pinpoint_slots_check(false);
 #ifdef USE_ASSERT_CHECKING
 	current = NULL;
 #endif

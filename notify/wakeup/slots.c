@@ -262,7 +262,7 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 						&slot->wakes_for_all_link);
 	else
 		dlist_delete(&slot->wakes_for_all_link);
-	pinpoint_slots_check();
+	pinpoint_slots_check(false);
 	LWLockRelease(PinpointOrderLock);
 }
 
@@ -907,7 +907,13 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (is_listening(slot) && slot->heartbeats)
-			dboids[n++] = slot->dboid;
+		{
+			/* The owner may be replacing it: it writes under the shared lock. */
+			Oid			dboid = *(volatile Oid *) &slot->dboid;
+
+			if (OidIsValid(dboid))
+				dboids[n++] = dboid;
+		}
 	}
 	LWLockRelease(PinpointOrderLock);
 
@@ -1034,9 +1040,11 @@ check_slot(const PinpointSlot *slot)
 /*
  * The invariants of all slots, of the list of the waker, and of the list of
  * slots that wake for all.  The caller holds PinpointOrderLock exclusively.
+ *
+ * always: false after a change; then only some calls check anything.
  */
 void
-pinpoint_slots_check(void)
+pinpoint_slots_check(bool always)
 {
 	static uint32 calls = 0;
 	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
@@ -1046,7 +1054,7 @@ pinpoint_slots_check(void)
 	dlist_iter	iter;
 
 	AssertHeldExclusive(PinpointOrderLock);
-	if (calls++ % CHECK_INTERVAL != 0)
+	if (calls++ % CHECK_INTERVAL != 0 && !always)
 		return;
 
 	for (int i = 0; i < MaxBackends; i++)

@@ -225,9 +225,9 @@ extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #ifdef USE_ASSERT_CHECKING
-extern void pinpoint_slots_check(void);
+extern void pinpoint_slots_check(bool always);
 #else
-#define pinpoint_slots_check()	((void) 0)
+#define pinpoint_slots_check(always)	((void) 0)
 #endif
 
 #endif							/* PINPOINT_SLOTS_H */
