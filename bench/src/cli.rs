@@ -99,7 +99,7 @@ impl Command {
                 };
                 job.run(context).await
             }
-            Self::Report(args) => args.run().map(met),
+            Self::Report(args) => args.run().map(|()| End::Complete),
             Self::All(args) => all::run(&args, &command_line(), interrupts).await,
             Self::Documents(args) => args.run().map(|()| End::Complete),
             Self::Torture(args) => tokio::select! {

@@ -1,14 +1,13 @@
 //! What was measured, and everything that shows it.
 //!
 //! ```text
-//! results_folder ──► conditions, page ──► chart, sentences ──► verdict ──► results
-//! output ──► table, export ─────────────────┘                               ▲
-//! results_folder ──► markdown ──► chart, verdict                            │
-//!                                       warnings, stats ────────────────────┘
+//! results_folder ──► page ──► chart, sentences ──► verdict ──► results
+//! output ──► table, export ─────┘                               ▲
+//! results_folder ──► markdown ──► chart, verdict                │
+//!                           warnings, stats ────────────────────┘
 //! ```
 
 pub mod chart;
-pub mod conditions;
 pub mod export;
 pub mod markdown;
 pub mod number_format;

@@ -169,7 +169,7 @@ pub async fn run(
     drop(progress);
 
     // What is there is shown, however this ends.
-    let page = results_folder::run(&args.output, &[]);
+    let page = results_folder::run(&args.output);
     if let Some(interrupt) = interrupt {
         return Ok(End::Interrupted(interrupt));
     }
@@ -179,7 +179,7 @@ pub async fn run(
             failed.join(", ")
         );
     }
-    page.map(|_| End::Complete)
+    page.map(|()| End::Complete)
 }
 
 #[cfg(test)]

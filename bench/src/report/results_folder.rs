@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::chart;
-use super::conditions::Condition;
 use super::markdown::{self, Records};
 use super::page::{self, Entry};
 use super::results::{Report, SCHEMA_VERSION};
@@ -20,22 +19,12 @@ use super::sentences;
 /// self-contained page, and each chart as SVG and PNG. Prints a summary of each
 /// benchmark.
 ///
-/// Example: pinpoint-bench report results --assert 'pingpong.ratio@1000>=100'
+/// Example: pinpoint-bench report results
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// Directory with the results; the page is written to it
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-
-    /// Exit with 1 if this condition is false, such as 'pingpong.ratio@1000>=100' (repeatable)
-    ///
-    /// A condition is BENCHMARK[/WORKLOAD].WHAT[:TARGET]@X, one of >=, <=, > and <,
-    /// and a number. WHAT is FIGURE.STATISTIC, STATISTIC (of the main figure) or
-    /// FIGURE (its median). STATISTIC is ratio (the median of the ratios to the
-    /// first target), median, min or max. TARGET defaults to the second target. X is
-    /// the position on the axis, such as a number of idle listeners.
-    #[arg(long = "assert", value_name = "CONDITION")]
-    pub conditions: Vec<Condition>,
 
     /// Update the figures, tables and charts in this Markdown file, instead of writing the page
     /// (repeatable)
@@ -54,18 +43,16 @@ pub struct ReportArgs {
     /// "<!-- chart pingpong: stock pinpoint -->" is an image. Its SVG file is written.
     ///
     /// A figure or table from fewer than six runs is an error.
-    #[arg(long, value_name = "FILE", conflicts_with = "conditions")]
+    #[arg(long, value_name = "FILE")]
     pub markdown: Vec<PathBuf>,
 }
 
 impl ReportArgs {
-    /// Returns whether all conditions are met.
-    pub fn run(&self) -> anyhow::Result<bool> {
+    pub fn run(&self) -> anyhow::Result<()> {
         if self.markdown.is_empty() {
-            return run(&self.folder, &self.conditions);
+            return run(&self.folder);
         }
-        markdown::update(&records(&self.folder)?, &self.markdown)?;
-        Ok(true)
+        markdown::update(&records(&self.folder)?, &self.markdown)
     }
 }
 
@@ -90,17 +77,11 @@ pub fn records(folder: &Path) -> anyhow::Result<Records> {
     Ok(records)
 }
 
-/// Writes the page and the charts of all reports in a folder, prints which
-/// conditions these meet, and returns whether they meet all.
-pub fn run(folder: &Path, conditions: &[Condition]) -> anyhow::Result<bool> {
+/// Writes the page and the charts of all reports in a folder, and prints a summary.
+pub fn run(folder: &Path) -> anyhow::Result<()> {
     let contents = Contents::read(folder)?;
     for warning in &contents.warnings {
         eprintln!("warning: {warning}");
-    }
-    // What no report can meet is found out before anything is written.
-    let mut verdicts = Vec::new();
-    for condition in conditions {
-        verdicts.extend(contents.judge(condition)?);
     }
     let page = contents.write(folder)?;
     for Entry { report, .. } in &contents.entries {
@@ -109,10 +90,7 @@ pub fn run(folder: &Path, conditions: &[Condition]) -> anyhow::Result<bool> {
         }
     }
     println!("{}", page.display());
-    for (line, _) in &verdicts {
-        eprintln!("{line}");
-    }
-    Ok(verdicts.iter().all(|(_, passed)| *passed))
+    Ok(())
 }
 
 /// What a folder holds.
@@ -162,34 +140,6 @@ impl Contents {
             key(a).cmp(&key(b))
         });
         Ok(Self { entries, warnings })
-    }
-
-    /// Whether each report that a condition is about, of which there must be one,
-    /// meets it: a line for people, and the answer.
-    fn judge(&self, condition: &Condition) -> anyhow::Result<Vec<(String, bool)>> {
-        let name = condition.benchmark();
-        let entries = self.entries.iter();
-        let concerned: Vec<&Entry> = entries.filter(|e| e.report.benchmark == name).collect();
-        if concerned.is_empty() {
-            let names = self.entries.iter().map(|e| e.report.benchmark.as_str());
-            let names: Vec<&str> = names.collect();
-            bail!(
-                "--assert '{condition}': the benchmark is not \"{name}\" here, but {}",
-                names.join(", ")
-            );
-        }
-        let verdicts = concerned.iter().map(|Entry { name, report }| {
-            let verdict = condition
-                .judge(report)
-                .with_context(|| format!("in {name}.json"))?;
-            let line = if concerned.len() > 1 {
-                format!("{verdict} in {name}.json")
-            } else {
-                verdict.to_string()
-            };
-            Ok((line, verdict.passed))
-        });
-        verdicts.collect()
     }
 
     /// Writes `index.html`, and an SVG and a PNG file for each chart. Returns the page's path.
@@ -279,10 +229,6 @@ mod tests {
         folder
     }
 
-    fn condition(text: &str) -> Condition {
-        text.parse().unwrap()
-    }
-
     #[test]
     fn what_is_no_report_is_told() {
         let mut newer = sample_reports::pingpong();
@@ -305,10 +251,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("other.json"), "{}").unwrap();
 
-        let met = ["pingpong.ratio@1000>100", "drift/listen_unique.ratio@8<2"].map(condition);
-        assert!(run(folder.path(), &met).unwrap());
-        let unmet = ["pingpong.ratio@1000<100", "drift/listen_unique.ratio@8<2"].map(condition);
-        assert!(!run(folder.path(), &unmet).unwrap());
+        run(folder.path()).unwrap();
 
         let mut names: Vec<String> = fs::read_dir(folder.path())
             .unwrap()
@@ -352,43 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_for_all_reports_of_its_benchmark() {
-        let mut slow = sample_reports::pingpong();
-        for point in &mut slow.points {
-            for ratio in point.series[1].ratio.values_mut() {
-                ratio.median = 1.0;
-            }
-        }
-        let folder = folder_with(&[("a.json", &sample_reports::pingpong()), ("b.json", &slow)]);
-        let contents = Contents::read(folder.path()).unwrap();
-        let passed = |text| -> Vec<bool> {
-            let verdicts = contents.judge(&condition(text)).unwrap();
-            verdicts.into_iter().map(|(_, passed)| passed).collect()
-        };
-        assert_eq!(passed("pingpong.ratio@1000>100"), [true, false]);
-        assert_eq!(passed("pingpong.ratio@1000>=1"), [true, true]);
-
-        let error = |text| format!("{:#}", contents.judge(&condition(text)).unwrap_err());
-        assert_eq!(
-            error("commit.ratio@1>1"),
-            "--assert 'commit.ratio@1>1': the benchmark is not \"commit\" here, but pingpong, \
-             pingpong"
-        );
-        assert_eq!(
-            error("pingpong.ratio@7>1"),
-            "in a.json: --assert 'pingpong.ratio@7>1': 7 is not measured: name one of 0, 10, 100, \
-             1000"
-        );
-    }
-
-    #[test]
     fn a_folder_without_reports_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("x.json"), "1").unwrap();
-        let error = run(folder.path(), &[]).unwrap_err().to_string();
+        let error = run(folder.path()).unwrap_err().to_string();
         assert!(error.starts_with("there is no report in \""), "{error}");
         assert!(error.ends_with("it is JSON, but no report of pinpoint-bench"));
-        let error = run(Path::new("/nowhere"), &[]).unwrap_err().to_string();
+        let error = run(Path::new("/nowhere")).unwrap_err().to_string();
         assert!(error.starts_with("could not read the folder \"/nowhere\": name one"));
     }
 

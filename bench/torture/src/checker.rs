@@ -4,7 +4,7 @@ pub mod copies;
 pub mod difference;
 pub mod finding;
 pub mod history;
-pub mod observer;
+pub mod listener_check;
 pub mod record;
 pub mod record_file;
 pub mod shared_channels;
@@ -16,11 +16,11 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::checker::copies::Copies;
-use crate::checker::difference::{Difference, What};
+use crate::checker::difference::{Difference, Mismatch};
 use crate::checker::history::{History, Rowless};
-use crate::checker::observer::{Counts, Observer};
+use crate::checker::listener_check::{Counts, ListenerCheck};
 use crate::checker::record::{Decoded, Fate, Moment, Outcome, Record, WriterSession};
-use crate::checker::shared_channels::Giving;
+use crate::checker::shared_channels::SharedDeliveries;
 use crate::workload::Plans;
 use crate::workload::identity::TransactionId;
 use crate::workload::unit_of_work::Notification;
@@ -28,13 +28,13 @@ use crate::workload::unit_of_work::Notification;
 pub struct Checker<P> {
     plans: P,
     history: History,
-    observers: Vec<Observer>,
+    listener_checks: Vec<ListenerCheck>,
     /// Transactions with rows that got no answer, and are not decoded yet.
     unanswered: HashSet<TransactionId>,
     /// Transactions with rows that were acknowledged since the last `check`.
     acknowledged: Vec<TransactionId>,
     counts: Counts,
-    giving: Giving,
+    giving: SharedDeliveries,
     copies: Copies,
     /// For how long what may still be needed is kept.
     memory: Duration,
@@ -45,11 +45,11 @@ impl<P: Plans> Checker<P> {
         Self {
             plans,
             history: History::default(),
-            observers: (0..listeners).map(Observer::new).collect(),
+            listener_checks: (0..listeners).map(ListenerCheck::new).collect(),
             unanswered: HashSet::new(),
             acknowledged: Vec::new(),
             counts: Counts::default(),
-            giving: Giving::default(),
+            giving: SharedDeliveries::default(),
             copies: Copies::default(),
             memory,
         }
@@ -63,8 +63,8 @@ impl<P: Plans> Checker<P> {
     pub fn apply(&mut self, record: Record) -> Result<(), Box<Difference>> {
         match record {
             Record::Event(listener, event) => {
-                if let Some(observer) = self.observers.get_mut(listener as usize) {
-                    observer.add(event);
+                if let Some(listener_check) = self.listener_checks.get_mut(listener as usize) {
+                    listener_check.add(event);
                 }
             }
             Record::Position(client, event) => self.copies.add(client, event),
@@ -147,7 +147,7 @@ impl<P: Plans> Checker<P> {
                 length: entry.length,
             });
             if !planned.commits || !planned.has_rows || !rows.eq(planned.notifications) {
-                return Err(self.difference(What::OtherRows(id)));
+                return Err(self.difference(Mismatch::OtherRows(id)));
             }
         }
         if self.unanswered.remove(&id) {
@@ -160,18 +160,24 @@ impl<P: Plans> Checker<P> {
     /// Compares what was observed so far. Whatever committed before the last
     /// event and outcome must have been added by now.
     fn check(&mut self, now: Moment) -> Result<(), Box<Difference>> {
-        for observer in &mut self.observers {
-            observer.check(&self.history, &self.plans, &mut self.counts)?;
+        for listener_check in &mut self.listener_checks {
+            listener_check.check(&self.history, &self.plans, &mut self.counts)?;
         }
-        let observers = &mut self.observers;
+        let listener_checks = &mut self.listener_checks;
         self.giving
-            .check(&self.history, observers, &mut self.counts, now, self.memory)
+            .check(
+                &self.history,
+                listener_checks,
+                &mut self.counts,
+                now,
+                self.memory,
+            )
             .map_err(|what| self.difference(what))?;
         let told = self.copies.check(&mut self.counts);
         told.map_err(|what| self.difference(what))?;
         let acknowledged = std::mem::take(&mut self.acknowledged);
         match acknowledged.into_iter().find(|&id| !self.history.has(id)) {
-            Some(id) => Err(self.difference(What::NotDecoded(id))),
+            Some(id) => Err(self.difference(Mismatch::NotDecoded(id))),
             None => Ok(()),
         }
     }
@@ -179,18 +185,24 @@ impl<P: Plans> Checker<P> {
     /// Forgets what is not needed any more, or at least all of it that is old.
     fn forget(&mut self, now: Moment) {
         let age = self.memory;
-        let positions = self.observers.iter().filter_map(Observer::oldest_position);
+        let positions = self
+            .listener_checks
+            .iter()
+            .filter_map(ListenerCheck::oldest_position);
         let position = positions.min().unwrap_or(self.history.end());
         self.history.forget(position, age, now);
 
         if let Some(limit) = now.before(age) {
             self.copies.forget(limit);
-            let times = self.observers.iter().filter_map(Observer::oldest_time);
+            let times = self
+                .listener_checks
+                .iter()
+                .filter_map(ListenerCheck::oldest_time);
             self.history.forget_rowless(times.fold(limit, Moment::min));
         }
     }
 
-    fn difference(&self, what: What) -> Box<Difference> {
+    fn difference(&self, what: Mismatch) -> Box<Difference> {
         let plans = what
             .transactions()
             .into_iter()

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::checker::observer::Counts;
+use crate::checker::listener_check::Counts;
 use crate::sessions::run_state::Tally;
 
 /// What went through the queue of the engine.

@@ -14,8 +14,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use crate::checker::difference::What;
-use crate::checker::observer::Counts;
+use crate::checker::difference::Mismatch;
+use crate::checker::listener_check::Counts;
 use crate::checker::record::{Decoded, Last, Moment, Outcome, PositionEvent, Since};
 use crate::workload::identity::{Channel, Lsn, TransactionId};
 
@@ -25,13 +25,13 @@ type Line = (Channel, u32);
 #[derive(Debug, Default)]
 pub struct Copies {
     pending: VecDeque<(u32, PositionEvent)>,
-    clients: BTreeMap<u32, Copy>,
+    clients: BTreeMap<u32, TableCopy>,
     acknowledged: Ledger<Moment>,
     replayed: Ledger<Lsn>,
 }
 
 /// What a client knows.
-type Copy = BTreeMap<Line, Known>;
+type TableCopy = BTreeMap<Line, Known>;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -99,7 +99,7 @@ impl<W: Ord> Ledger<W> {
     fn missing(
         &self,
         channel: Channel,
-        copy: &Copy,
+        copy: &TableCopy,
         is_due: impl Fn(&W) -> bool,
     ) -> Option<TransactionId> {
         let mut lines = self.0.range((channel, 0)..=(channel, u32::MAX));
@@ -154,7 +154,7 @@ impl Copies {
 
     /// Goes through all events so far. What was acknowledged or replayed before them
     /// must have been added.
-    pub fn check(&mut self, counts: &mut Counts) -> Result<(), What> {
+    pub fn check(&mut self, counts: &mut Counts) -> Result<(), Mismatch> {
         while let Some((client, event)) = self.pending.pop_front() {
             let copy = self.clients.entry(client).or_default();
             match event {
@@ -171,7 +171,7 @@ impl Copies {
                             Some(lsn) => self.replayed.missing(channel, copy, |&from| from <= lsn),
                         };
                         if let Some(transaction) = missing {
-                            return Err(What::Unreported {
+                            return Err(Mismatch::Unreported {
                                 client,
                                 transaction,
                                 channel,
@@ -219,7 +219,7 @@ impl Copies {
 }
 
 /// At the end, the copy must be the table.
-fn compare(client: u32, copy: &Copy, table: &[Last]) -> Result<(), What> {
+fn compare(client: u32, copy: &TableCopy, table: &[Last]) -> Result<(), Mismatch> {
     let table: BTreeMap<Line, u32> = table
         .iter()
         .map(|&Last(channel, writer, number)| ((channel, writer), number))
@@ -230,7 +230,7 @@ fn compare(client: u32, copy: &Copy, table: &[Last]) -> Result<(), What> {
         let in_copy = copy.get(&(channel, writer)).and_then(Known::last).map(id);
         let in_table = table.get(&(channel, writer)).copied().map(id);
         if in_copy != in_table {
-            return Err(What::OtherCopy {
+            return Err(Mismatch::OtherCopy {
                 client,
                 channel,
                 in_copy,

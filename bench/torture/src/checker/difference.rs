@@ -8,7 +8,7 @@ use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
 
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum What {
+pub enum Mismatch {
     #[error("{key} did not arrive, though {received} did, which committed later")]
     Missing { key: Key, received: Key },
     #[error(
@@ -88,7 +88,7 @@ fn or_none(id: Option<TransactionId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| id.to_string())
 }
 
-impl What {
+impl Mismatch {
     /// What is not there, as far as is known.
     pub fn missing(&self) -> Option<Key> {
         match self {
@@ -175,7 +175,7 @@ pub struct Witness {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    pub what: What,
+    pub what: Mismatch,
     pub witness: Option<Witness>,
     /// What the transactions in question were to do.
     pub plans: Vec<(TransactionId, String)>,

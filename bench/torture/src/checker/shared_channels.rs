@@ -11,38 +11,38 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use crate::checker::difference::What;
+use crate::checker::difference::Mismatch;
 use crate::checker::history::History;
-use crate::checker::observer::{Counts, Observer};
+use crate::checker::listener_check::{Counts, ListenerCheck};
 use crate::checker::record::Moment;
 use crate::workload::identity::Key;
 
 #[derive(Debug, Default)]
-pub struct Giving {
+pub struct SharedDeliveries {
     /// Up to which position entries have been looked at.
     seen: u64,
     /// What nobody has received yet, by position; since when it is known.
     open: BTreeMap<u64, (Key, Moment)>,
 }
 
-impl Giving {
+impl SharedDeliveries {
     /// To be asked when all listeners have been compared. What is open for longer than
     /// `patience` is lost.
     pub fn check(
         &mut self,
         history: &History,
-        observers: &mut [Observer],
+        listener_checks: &mut [ListenerCheck],
         counts: &mut Counts,
         now: Moment,
         patience: Duration,
-    ) -> Result<(), What> {
-        let given: HashSet<u64> = observers
+    ) -> Result<(), Mismatch> {
+        let given: HashSet<u64> = listener_checks
             .iter_mut()
-            .flat_map(Observer::take_given)
+            .flat_map(ListenerCheck::take_given)
             .collect();
         for position in self.seen.max(history.base())..history.end() {
             if let Some(entry) = history.get(position)
-                && observers.iter().any(|o| o.stays_for(position, entry))
+                && listener_checks.iter().any(|o| o.stays_for(position, entry))
             {
                 counts.to_give += 1;
                 self.open.insert(position, (entry.key, now));
@@ -52,12 +52,15 @@ impl Giving {
         for position in given {
             self.open.remove(&position);
         }
-        let end = observers.iter().filter_map(Observer::stayed_until).max();
+        let end = listener_checks
+            .iter()
+            .filter_map(ListenerCheck::stayed_until)
+            .max();
         let lost = self.open.iter().find(|&(&position, &(_, since))| {
             end.is_some_and(|end| position < end) || now.since(since) > patience
         });
         match lost {
-            Some((_, &(key, _))) => Err(What::GivenToNobody(key)),
+            Some((_, &(key, _))) => Err(Mismatch::GivenToNobody(key)),
             None => Ok(()),
         }
     }

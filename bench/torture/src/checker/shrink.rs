@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::mem::discriminant;
 
 use crate::checker::Checker;
-use crate::checker::difference::{Difference, What};
-use crate::checker::observer::Counts;
+use crate::checker::difference::{Difference, Mismatch};
+use crate::checker::listener_check::Counts;
 use crate::checker::record::{Event, Header, PositionEvent, Record};
 use crate::workload::identity::TransactionId;
 
@@ -72,9 +72,9 @@ pub fn shrink(header: &Header, records: Vec<Record>, difference: &Difference) ->
 
 /// What a position client does not know depends on all that it has read, so there the
 /// transaction must be the same one.
-fn is_same_kind(found: &What, difference: &What) -> bool {
+fn is_same_kind(found: &Mismatch, difference: &Mismatch) -> bool {
     match found {
-        What::Unreported { .. } | What::OtherCopy { .. } => found == difference,
+        Mismatch::Unreported { .. } | Mismatch::OtherCopy { .. } => found == difference,
         _ => discriminant(found) == discriminant(difference),
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::checker::difference::What;
+    use crate::checker::difference::Mismatch;
     use crate::checker::record::{Decoded, Entry, Moment, Received, Returned};
     use crate::workload::Workload;
     use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
@@ -231,7 +231,7 @@ mod tests {
         let records = records(&arrivals);
         let (_, difference) = check(&header(), &records);
         let difference = difference.unwrap();
-        let lost = What::Missing {
+        let lost = Mismatch::Missing {
             key: key(50),
             received: key(51),
         };
@@ -242,7 +242,7 @@ mod tests {
         // was committed, too; and the round that compares.
         assert_eq!(least.len(), 6, "{least:#?}");
         let (_, again) = check(&header(), &least);
-        assert!(matches!(again.unwrap().what, What::Missing { .. }));
+        assert!(matches!(again.unwrap().what, Mismatch::Missing { .. }));
     }
 
     /// Between two that are swapped are many that can only go with their commits.
@@ -254,7 +254,7 @@ mod tests {
         let records = records(&arrivals);
         let (_, difference) = check(&header(), &records);
         let difference = difference.unwrap();
-        assert!(matches!(difference.what, What::Swapped { .. }));
+        assert!(matches!(difference.what, Mismatch::Swapped { .. }));
         let least = shrink(&header(), records, &difference);
         // Two are committed and received.
         assert_eq!(least.len(), 7, "{least:#?}");
@@ -273,10 +273,10 @@ mod tests {
         };
         records.push(Record::Event(0, Event::Received(late)));
         let (_, difference) = check(&header(), &records);
-        assert!(matches!(difference.unwrap().what, What::Missing { .. }));
+        assert!(matches!(difference.unwrap().what, Mismatch::Missing { .. }));
         // The same at the listener that has missed it.
         records.push(Record::Event(1, Event::Received(late)));
         let (_, difference) = check(&header(), &records);
-        assert!(matches!(difference.unwrap().what, What::Swapped { .. }));
+        assert!(matches!(difference.unwrap().what, Mismatch::Swapped { .. }));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use self::run_builder::*;
 use crate::checker::Checker;
-use crate::checker::difference::What;
+use crate::checker::difference::Mismatch;
 use crate::checker::record::{Decoded, Entry, Event, Fate, Moment, Received, Record};
 use crate::workload::Planned;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn};
@@ -56,7 +56,7 @@ fn a_repeated_notification() {
     for position in [2, 4] {
         arrivals.insert(position, arrivals[1]);
         let what = listener_on_1(&plan, &arrivals).fails();
-        assert_eq!(what, What::Repeated(key(2, 1)));
+        assert_eq!(what, Mismatch::Repeated(key(2, 1)));
         arrivals.remove(position);
     }
 }
@@ -69,7 +69,7 @@ fn swapped_notifications() {
     let what = listener_on_1(&plan, &arrivals).fails();
     assert_eq!(
         what,
-        What::Swapped {
+        Mismatch::Swapped {
             received: key(1, 2),
             expected: key(2, 1),
         }
@@ -89,7 +89,7 @@ fn swapped_channels() {
         .fails();
     assert_eq!(
         what,
-        What::Swapped {
+        Mismatch::Swapped {
             received: key(3, 2),
             expected: key(1, 2),
         }
@@ -102,7 +102,7 @@ fn a_notification_of_a_rollback() {
     let mut arrivals = on_channel(1);
     arrivals.insert(3, (key(5, 1), 1));
     let what = listener_on_1(&plan, &arrivals).fails();
-    assert_eq!(what, What::NotCommitted(key(5, 1)));
+    assert_eq!(what, Mismatch::NotCommitted(key(5, 1)));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_notification_of_a_savepoint_that_was_rolled_back() {
     let mut arrivals = on_channel(1);
     arrivals.insert(2, (undone, 1));
     let what = listener_on_1(&plan, &arrivals).fails();
-    assert_eq!(what, What::NotCommitted(undone));
+    assert_eq!(what, Mismatch::NotCommitted(undone));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_wrong_pid() {
         .fails();
     assert_eq!(
         what,
-        What::WrongPid {
+        Mismatch::WrongPid {
             key: key(2, 1),
             sent: pid_of(2),
             received: 1,
@@ -149,7 +149,7 @@ fn a_wrong_channel_and_a_wrong_payload() {
         .fails();
     assert_eq!(
         what,
-        What::WrongChannel {
+        Mismatch::WrongChannel {
             key: key(1, 1),
             sent: Channel(1),
             received: Channel(2),
@@ -165,7 +165,7 @@ fn a_wrong_channel_and_a_wrong_payload() {
         .fails();
     assert_eq!(
         what,
-        What::WrongLength {
+        Mismatch::WrongLength {
             key: key(1, 1),
             sent: LENGTH,
             received: LENGTH - 1,
@@ -179,12 +179,12 @@ fn what_the_listener_sees_for_itself() {
     let early = listener_on_1(&plan, &on_channel(1)[..1])
         .event(Event::Early(key(1, 1)))
         .fails();
-    assert_eq!(early, What::Early(key(1, 1)));
+    assert_eq!(early, Mismatch::Early(key(1, 1)));
 
     let inside = listener_on_1(&plan, &on_channel(1)[..1])
         .event(Event::InTransaction(key(1, 1)))
         .fails();
-    assert_eq!(inside, What::InTransaction(key(1, 1)));
+    assert_eq!(inside, Mismatch::InTransaction(key(1, 1)));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_channel_that_it_does_not_listen_on() {
     let what = listener_on_1(&plan, &committed()).fails();
     assert_eq!(
         what,
-        What::NotListening {
+        Mismatch::NotListening {
             key: key(3, 1),
             channel: Channel(2),
         }
@@ -265,7 +265,7 @@ fn whoever_has_seen_a_listener_reaches_it_without_rows_too() {
     };
     for seen in [&[INTRODUCTION][..], &[other, number(8)]] {
         story(seen, &[(rowless(1, 5), 1)]).passes();
-        let lost = What::MissingBeforeFence(rowless(1, 5));
+        let lost = Mismatch::MissingBeforeFence(rowless(1, 5));
         assert_eq!(story(seen, &[]).fails(), lost);
     }
     // Somebody else, or only what there was before.
@@ -288,13 +288,13 @@ fn from_the_beginning_on_nothing_may_be_missing() {
             .fails()
     };
     let (first, missing, next) = (arrivals[0].0, on_channel(1)[1].0, arrivals[1].0);
-    let lost = What::Missing {
+    let lost = Mismatch::Missing {
         key: missing,
         received: next,
     };
     assert_eq!(what(0), lost);
     // What was sent before LISTEN returned may be missing, but not what lies in between.
-    let torn = What::TwoBeginnings {
+    let torn = Mismatch::TwoBeginnings {
         key: missing,
         received: next,
         first,
@@ -364,7 +364,7 @@ fn a_session_begins_without_the_channels_of_the_one_before() {
         .fails();
     assert_eq!(
         what,
-        What::NotListening {
+        Mismatch::NotListening {
             key: key(2, 2),
             channel: Channel(1),
         }
@@ -400,7 +400,7 @@ fn a_channel_ends_somewhere_while_unlisten_is_under_way() {
         .fails();
     assert_eq!(
         what,
-        What::NotListening {
+        Mismatch::NotListening {
             key: key(2, 2),
             channel: Channel(1),
         }
@@ -416,7 +416,7 @@ fn a_late_notification_from_before_the_beginning() {
         .listen(&[1], 20, 0)
         .receive(&[(key(2, 1), 1), (key(1, 1), 1)])
         .fails();
-    assert_eq!(what, What::Late(key(1, 1)));
+    assert_eq!(what, Mismatch::Late(key(1, 1)));
 }
 
 #[test]
@@ -430,11 +430,11 @@ fn without_rows_order_holds_within_the_session() {
     };
     let (five, six) = ((rowless(1, 5), 1), (rowless(1, 6), 1));
     story(&[five, six]).passes();
-    assert_eq!(story(&[six, five]).fails(), What::LateInSession(five.0));
-    assert_eq!(story(&[five, five]).fails(), What::Repeated(five.0));
+    assert_eq!(story(&[six, five]).fails(), Mismatch::LateInSession(five.0));
+    assert_eq!(story(&[five, five]).fails(), Mismatch::Repeated(five.0));
     // One with a row that the same session committed before.
     let what = story(&[five, (key(1, 1), 1)]).fails();
-    assert_eq!(what, What::LateInSession(key(1, 1)));
+    assert_eq!(what, Mismatch::LateInSession(key(1, 1)));
 }
 
 #[test]
@@ -451,7 +451,7 @@ fn without_rows_nothing_is_lost_between_listen_and_fence() {
             .receive(arrivals)
             .receive(&[(fence, 3)])
     };
-    let lost = What::MissingBeforeFence(rowless(1, 5));
+    let lost = Mismatch::MissingBeforeFence(rowless(1, 5));
     let here = [(rowless(1, 5), 1)];
     story(11, 12, Fate::Committed, &here).passes();
     assert_eq!(story(11, 12, Fate::Committed, &[]).fails(), lost);
@@ -463,7 +463,7 @@ fn without_rows_nothing_is_lost_between_listen_and_fence() {
     // The writer was told of an error.
     story(11, 12, Fate::RolledBack, &[]).passes();
     let what = story(11, 12, Fate::RolledBack, &here).fails();
-    assert_eq!(what, What::NotCommitted(rowless(1, 5)));
+    assert_eq!(what, Mismatch::NotCommitted(rowless(1, 5)));
 }
 
 #[test]
@@ -477,17 +477,17 @@ fn without_rows_what_is_rolled_back_or_made_up() {
     let rolled_back = received(rowless(1, 5), 1);
     assert_eq!(
         story(rolled_back).fails(),
-        What::NotCommitted(rowless(1, 5))
+        Mismatch::NotCommitted(rowless(1, 5))
     );
     let made_up = received(rowless(1, 7), 1);
-    assert_eq!(story(made_up).fails(), What::NotSent(rowless(1, 7)));
+    assert_eq!(story(made_up).fails(), Mismatch::NotSent(rowless(1, 7)));
     let wrong_pid = Received {
         pid: 1,
         ..received(rowless(1, 6), 1)
     };
     assert_eq!(
         story(wrong_pid).fails(),
-        What::WrongPid {
+        Mismatch::WrongPid {
             key: rowless(1, 6),
             sent: pid_of(1),
             received: 1,
@@ -504,7 +504,7 @@ fn the_oracle_is_compared_with_the_writers() {
             .commit(&committed())
     };
     let what = story(Fate::Committed).fails();
-    assert_eq!(what, What::NotDecoded(id(8, 1)));
+    assert_eq!(what, Mismatch::NotDecoded(id(8, 1)));
     story(Fate::RolledBack).passes();
     assert_eq!(story(Fate::Unknown).passes().unanswered_committed, 0);
 
@@ -541,8 +541,8 @@ fn the_oracle_is_compared_with_the_plan() {
             .map_err(|difference| difference.what)
     };
     assert_eq!(commits(true, 1), Ok(()));
-    assert_eq!(commits(true, 2), Err(What::OtherRows(id(1, 1))));
-    assert_eq!(commits(false, 1), Err(What::OtherRows(id(1, 1))));
+    assert_eq!(commits(true, 2), Err(Mismatch::OtherRows(id(1, 1))));
+    assert_eq!(commits(false, 1), Err(Mismatch::OtherRows(id(1, 1))));
 }
 
 #[test]
@@ -555,7 +555,7 @@ fn what_is_not_needed_any_more_is_forgotten() {
 
     let mut story = story.receive(&[(key(1, 2), 1)]);
     let what = story.check().unwrap_err().what;
-    assert_eq!(what, What::NotCommitted(key(1, 2)));
+    assert_eq!(what, Mismatch::NotCommitted(key(1, 2)));
 }
 
 #[test]
@@ -590,17 +590,17 @@ fn a_difference_shows_both_sequences() {
 #[test]
 fn what_has_come_after_all_is_out_of_order_and_not_lost() {
     let (late, early) = (key(1, 1), key(1, 2));
-    let missing = What::Missing {
+    let missing = Mismatch::Missing {
         key: late,
         received: early,
     };
-    let swapped = What::Swapped {
+    let swapped = Mismatch::Swapped {
         received: early,
         expected: late,
     };
     assert_eq!(missing.missing(), Some(late));
     assert_eq!(missing.after_arrival(), swapped);
-    let torn = What::TwoBeginnings {
+    let torn = Mismatch::TwoBeginnings {
         key: late,
         received: early,
         first: key(2, 1),
@@ -608,8 +608,8 @@ fn what_has_come_after_all_is_out_of_order_and_not_lost() {
     assert_eq!(torn.missing(), Some(late));
     assert_eq!(torn.after_arrival(), swapped);
     assert_eq!(
-        What::MissingBeforeFence(late).after_arrival(),
-        What::AfterFence(late)
+        Mismatch::MissingBeforeFence(late).after_arrival(),
+        Mismatch::AfterFence(late)
     );
     assert_eq!(swapped.missing(), None);
 }
@@ -636,14 +636,14 @@ fn what_is_shared_may_be_left_out_but_not_by_all() {
     assert_eq!((counts.to_give, counts.given, counts.given_late), (5, 4, 0));
 
     let what = story().event(Event::Closed { is_complete: true }).fails();
-    assert_eq!(what, What::GivenToNobody(key(2, 1)));
+    assert_eq!(what, Mismatch::GivenToNobody(key(2, 1)));
     let what = {
         let mut story = story();
         story.check().unwrap();
         story.start = story.at(61);
         story.fails()
     };
-    assert_eq!(what, What::GivenToNobody(key(2, 1)));
+    assert_eq!(what, Mismatch::GivenToNobody(key(2, 1)));
     // What is given to another is not lost, unless that is on the standby.
     let with_another = |on_standby| {
         story()
@@ -661,7 +661,10 @@ fn what_is_shared_may_be_left_out_but_not_by_all() {
             .event(Event::Closed { is_complete: true })
     };
     with_another(false).passes();
-    assert_eq!(with_another(true).fails(), What::GivenToNobody(key(2, 1)));
+    assert_eq!(
+        with_another(true).fails(),
+        Mismatch::GivenToNobody(key(2, 1))
+    );
 }
 
 #[test]
@@ -686,11 +689,11 @@ fn what_is_shared_may_come_late_but_not_twice() {
     let counts = story().event(Event::Closed { is_complete: true }).passes();
     assert_eq!((counts.given, counts.given_late), (5, 1));
     let what = story().receive(&[late]).fails();
-    assert_eq!(what, What::Repeated(key(2, 1)));
+    assert_eq!(what, Mismatch::Repeated(key(2, 1)));
     // On the others it may not.
     let what = stays(&plan, &[2])
         .listen(&[1, 2], 0, 0)
         .receive(&arrivals)
         .fails();
-    assert!(matches!(what, What::Swapped { .. }), "{what}");
+    assert!(matches!(what, Mismatch::Swapped { .. }), "{what}");
 }

@@ -1,7 +1,7 @@
 //! What position clients are told, with differences planted one by one.
 
 use super::run_builder::*;
-use crate::checker::difference::What;
+use crate::checker::difference::Mismatch;
 use crate::checker::record::{Fate, Last, PositionEvent, Since};
 use crate::workload::identity::{Channel, Lsn};
 
@@ -41,8 +41,8 @@ impl Story<'_> {
     }
 }
 
-fn unreported(number: u32, is_replayed: bool) -> What {
-    What::Unreported {
+fn unreported(number: u32, is_replayed: bool) -> Mismatch {
+    Mismatch::Unreported {
         client: 3,
         transaction: id(1, number),
         channel: Channel(1),
@@ -104,7 +104,7 @@ fn at_the_end_the_copy_is_the_table() {
     let seen = story(&plan).position(read(1)).position(received(2));
     seen.position(table()).passes();
     let what = story(&plan).position(read(1)).position(table()).fails();
-    let other = What::OtherCopy {
+    let other = Mismatch::OtherCopy {
         client: 3,
         channel: Channel(1),
         in_copy: Some(id(1, 1)),

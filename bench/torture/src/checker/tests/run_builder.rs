@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::checker::Checker;
-use crate::checker::difference::{Difference, What};
-use crate::checker::observer::Counts;
+use crate::checker::difference::{Difference, Mismatch};
+use crate::checker::listener_check::Counts;
 use crate::checker::record::{
     Decoded, Entry, Event, Fate, Moment, Outcome, PositionEvent, Received, Record, Returned,
     WriterSession,
@@ -230,7 +230,7 @@ impl<'a> Story<'a> {
             .unwrap_or_else(|difference| panic!("{difference}"))
     }
 
-    pub fn fails(mut self) -> What {
+    pub fn fails(mut self) -> Mismatch {
         match self.check() {
             Err(difference) => difference.what,
             Ok(_) => panic!("no difference was found"),

@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use crate::checker::difference::{Difference, Line, What, Witness};
+use crate::checker::difference::{Difference, Line, Mismatch, Witness};
 use crate::checker::history::{History, Rowless};
 use crate::checker::record::{Entry, Event, Fate, Moment, Received, Returned};
 use crate::workload::Plans;
@@ -118,12 +118,12 @@ struct Session {
 
 /// Something wrong, at a position of the decoded stream if it has to do with that.
 struct Problem {
-    what: What,
+    what: Mismatch,
     position: Option<u64>,
 }
 
-impl From<What> for Problem {
-    fn from(what: What) -> Self {
+impl From<Mismatch> for Problem {
+    fn from(what: Mismatch) -> Self {
         Self {
             what,
             position: None,
@@ -140,7 +140,7 @@ struct Arrival {
 }
 
 #[derive(Debug)]
-pub struct Observer {
+pub struct ListenerCheck {
     listener: u32,
     pending: VecDeque<Event>,
     session: Option<Session>,
@@ -151,7 +151,7 @@ pub struct Observer {
     stayed: Option<Session>,
 }
 
-impl Observer {
+impl ListenerCheck {
     pub fn new(listener: u32) -> Self {
         Self {
             listener,
@@ -289,10 +289,10 @@ impl Observer {
                 }
             }
             Event::Garbled { channel, payload } => {
-                return Err(What::Garbled { channel, payload }.into());
+                return Err(Mismatch::Garbled { channel, payload }.into());
             }
-            Event::Early(key) => return Err(What::Early(key).into()),
-            Event::InTransaction(key) => return Err(What::InTransaction(key).into()),
+            Event::Early(key) => return Err(Mismatch::Early(key).into()),
+            Event::InTransaction(key) => return Err(Mismatch::InTransaction(key).into()),
             Event::Closed { is_complete } => {
                 let running = session.periods.values().filter(|p| !p.is_ending).count() as u64;
                 if is_complete {
@@ -370,18 +370,18 @@ fn ensure_as_sent(received: Received, position: u64, history: &History) -> Resul
         pid,
     } = received;
     let what = match history.get(position) {
-        None => What::NotCommitted(key),
-        Some(entry) if entry.channel != channel => What::WrongChannel {
+        None => Mismatch::NotCommitted(key),
+        Some(entry) if entry.channel != channel => Mismatch::WrongChannel {
             key,
             sent: entry.channel,
             received: channel,
         },
-        Some(entry) if entry.length != length => What::WrongLength {
+        Some(entry) if entry.length != length => Mismatch::WrongLength {
             key,
             sent: entry.length,
             received: length,
         },
-        Some(entry) if entry.pid != pid => What::WrongPid {
+        Some(entry) if entry.pid != pid => Mismatch::WrongPid {
             key,
             sent: entry.pid,
             received: pid,
@@ -480,7 +480,7 @@ impl Session {
     ) -> Result<Arrival, Problem> {
         let Received { key, channel, .. } = received;
         let Some(period) = self.periods.get_mut(&channel) else {
-            return Err(What::NotListening { key, channel }.into());
+            return Err(Mismatch::NotListening { key, channel }.into());
         };
         let is_shared = period.is_shared;
         let mut arrival = Arrival::default();
@@ -490,7 +490,7 @@ impl Session {
             if let Some(position) = arrival.given
                 && !period.given.insert(position)
             {
-                return Err(What::Repeated(key).into());
+                return Err(Mismatch::Repeated(key).into());
             }
             if let Some(position) = arrival.given
                 && arrival.is_late
@@ -509,8 +509,8 @@ impl Session {
         match last {
             // Handed on.
             Some(last) if last >= sent && is_shared => {}
-            Some(last) if last == sent => return Err(What::Repeated(key).into()),
-            Some(last) if last > sent => return Err(What::LateInSession(key).into()),
+            Some(last) if last == sent => return Err(Mismatch::Repeated(key).into()),
+            Some(last) if last > sent => return Err(Mismatch::LateInSession(key).into()),
             _ => {
                 self.last_sent.insert(sender, sent);
             }
@@ -583,7 +583,7 @@ impl Session {
     ) -> Problem {
         let true_position = history.position_of(key);
         let what = match true_position {
-            None => What::NotCommitted(key),
+            None => Mismatch::NotCommitted(key),
             Some(position) if position < self.cursor => {
                 let was_received = history.get(position).is_some_and(|entry| {
                     self.start_on(entry.channel)
@@ -591,9 +591,9 @@ impl Session {
                         .is_some_and(|first| first <= position)
                 });
                 if was_received {
-                    What::Repeated(key)
+                    Mismatch::Repeated(key)
                 } else {
-                    What::Late(key)
+                    Mismatch::Late(key)
                 }
             }
             Some(_) => {
@@ -603,18 +603,18 @@ impl Session {
                     |event| matches!(event, Event::Received(received) if received.key == expected),
                 );
                 if comes_later {
-                    What::Swapped {
+                    Mismatch::Swapped {
                         received: key,
                         expected,
                     }
                 } else if let Some(first) = due.and_then(|due| self.first_before(due, history)) {
-                    What::TwoBeginnings {
+                    Mismatch::TwoBeginnings {
                         key: expected,
                         received: key,
                         first,
                     }
                 } else {
-                    What::Missing {
+                    Mismatch::Missing {
                         key: expected,
                         received: key,
                     }
@@ -624,7 +624,7 @@ impl Session {
         Problem {
             position: match what {
                 // What is wrong is that it did not come then.
-                What::Late(_) | What::Repeated(_) => true_position,
+                Mismatch::Late(_) | Mismatch::Repeated(_) => true_position,
                 _ => due,
             },
             what,
@@ -644,7 +644,7 @@ impl Session {
         received: Received,
         history: &History,
         plans: &impl Plans,
-    ) -> Result<(), What> {
+    ) -> Result<(), Mismatch> {
         let Received {
             key,
             channel,
@@ -654,33 +654,33 @@ impl Session {
         let planned = plans
             .planned(key.transaction)
             .filter(|planned| !planned.has_rows)
-            .ok_or(What::NotSent(key))?;
+            .ok_or(Mismatch::NotSent(key))?;
         let notification = planned
             .notifications
             .iter()
             .find(|notification| notification.index == key.index)
-            .ok_or(What::NotSent(key))?;
+            .ok_or(Mismatch::NotSent(key))?;
         if !planned.commits {
-            return Err(What::NotCommitted(key));
+            return Err(Mismatch::NotCommitted(key));
         }
         if notification.channel != channel {
-            return Err(What::WrongChannel {
+            return Err(Mismatch::WrongChannel {
                 key,
                 sent: notification.channel,
                 received: channel,
             });
         }
         if notification.length != length {
-            return Err(What::WrongLength {
+            return Err(Mismatch::WrongLength {
                 key,
                 sent: notification.length,
                 received: length,
             });
         }
         match history.pid_of(key.transaction) {
-            None => return Err(What::NotSent(key)),
+            None => return Err(Mismatch::NotSent(key)),
             Some(sent) if sent != pid => {
-                return Err(What::WrongPid {
+                return Err(Mismatch::WrongPid {
                     key,
                     sent,
                     received: pid,
@@ -693,7 +693,7 @@ impl Session {
     }
 
     /// A fence has arrived that was sent at `sent`.
-    fn account_for_rowless(&mut self, sent: Moment, history: &History) -> Result<(), What> {
+    fn account_for_rowless(&mut self, sent: Moment, history: &History) -> Result<(), Mismatch> {
         for transaction in history.rowless_finished(self.fenced, sent) {
             for notification in &transaction.notifications {
                 let key = Key {
@@ -712,10 +712,10 @@ impl Session {
                         .start_on(notification.channel)
                         .is_some_and(|start| start.covers_rowless(transaction));
                 if must_be_here && !is_here {
-                    return Err(What::MissingBeforeFence(key));
+                    return Err(Mismatch::MissingBeforeFence(key));
                 }
                 if is_here && transaction.fate == Fate::RolledBack {
-                    return Err(What::NotCommitted(key));
+                    return Err(Mismatch::NotCommitted(key));
                 }
             }
         }
