@@ -16,6 +16,7 @@ import contextlib
 import os
 import random
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import time
 
 SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schema.sql")
 DEADLINE = 120  # seconds; a machine may be slow
+TOTAL_DEADLINE = 900  # seconds, for everything
 HEARTBEAT = 0.5
 
 parser = argparse.ArgumentParser()
@@ -131,16 +133,27 @@ def psql(port, database, text):
 
 @contextlib.contextmanager
 def locked(server, table):
-    """Lock a table meanwhile."""
+    """Lock a table meanwhile.
+
+    A session whose connection was cut silently in the middle of a query keeps its lock, as the
+    server learns of the cut much later. It is terminated.
+    """
     with subprocess.Popen(
         [os.path.join(OPTIONS.bindir, "psql"), "-Xq", "-h", "127.0.0.1", "-p", str(server.port),
          "-U", "postgres"], stdin=subprocess.PIPE, text=True,
     ) as session:
-        print(f"BEGIN; LOCK TABLE {table};", file=session.stdin, flush=True)
-        wait_until(lambda: server.sql(
-            f"SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass"
-            " AND mode = 'AccessExclusiveLock' AND granted") == ["1"], "a lock")
-        yield
+        try:
+            print(f"BEGIN; LOCK TABLE {table};", file=session.stdin, flush=True)
+            wait_until(lambda: server.sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks"
+                f" WHERE relation = '{table}'::regclass AND granted"
+                " AND mode <> 'AccessExclusiveLock'") == [] and server.sql(
+                f"SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass"
+                " AND mode = 'AccessExclusiveLock' AND granted") == ["1"], "a lock")
+            yield
+        except BaseException:
+            session.kill()  # it may wait for the lock
+            raise
 
 
 def waiting(server, table):
@@ -387,7 +400,13 @@ class Test:
             client.wait_until(lambda: client.process.poll() == 0, "the end")
 
 
+def give_up(*_):
+    raise Failed(f"not within {TOTAL_DEADLINE} seconds: the whole test")
+
+
 def main():
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(TOTAL_DEADLINE)
     test = Test()
     try:
         test.run()
