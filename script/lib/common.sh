@@ -143,19 +143,23 @@ supervise() {
 
 APT_UPDATED=
 
+# Run apt-get as root. Several runs of script/test may need it, and wait for each other.
+apt_get() {
+	as_root env DEBIAN_FRONTEND=noninteractive flock /var/lib/apt/lists apt-get "$@"
+}
+
 # Arguments: what is missing, for the message.
 apt_update() {
 	[ -z "$APT_UPDATED" ] || return 0
 	command -v apt-get >/dev/null ||
 		die "these are missing, and there is no apt-get to install them: $*"
-	as_root apt-get update -q -o Acquire::Retries=3 ||
+	apt_get update -q -o Acquire::Retries=3 ||
 		warn "apt-get update failed; going on with the package lists there are"
 	APT_UPDATED=yes
 }
 
 apt_install() {
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y \
-		--no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
+	apt_get install -q -y --no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
 }
 
 # Print the version of a package that apt would install; fail if there is none.

@@ -73,9 +73,13 @@ own_sources() {
 make_folder() {
 	local folder=$CACHE/$1
 
-	[ ! -e "$folder/etc/debian_version" ] || return 0
-	as_root mkdir -p "$CACHE" && as_root rm -rf "$folder.new" || return
-	install_release "$1" "$folder.new" && as_root mv "$folder.new" "$folder"
+	as_root mkdir -p "$folder.lock" || return
+	{
+		flock 8 # another run may be installing it
+		[ ! -e "$folder/etc/debian_version" ] || return 0
+		as_root rm -rf "$folder.new" && install_release "$1" "$folder.new" &&
+			as_root mv "$folder.new" "$folder"
+	} 8<"$folder.lock"
 }
 
 # Install a release. Arguments: its name, a folder or the name of an archive (.tar), options of
