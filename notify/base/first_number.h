@@ -5,7 +5,7 @@
  *
  * In a build with assertions they begin just below 2^32.  So a variable that is too
  * small for one of them fails in every test, and not on a server that has published
- * four billion transactions.  docs/internals.md lists these numbers.
+ * four billion transactions.  docs/numbers.md lists these numbers.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

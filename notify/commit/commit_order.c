@@ -220,6 +220,7 @@ pinpoint_commit_order_shmem_init(void)
 		memset(commit_order, 0, sizeof(CommitOrder));
 		dlist_init(&commit_order->in_flight);
 		commit_order->turn = PINPOINT_FIRST_NUMBER;
+		commit_order->round_turn = commit_order->turn;
 	}
 }
 
@@ -843,6 +844,13 @@ pinpoint_commit_order_check(void)
 	Assert(commit_order->nready <= commit_order->turn);
 	Assert(commit_order->nround <= commit_order->nready);
 	Assert(commit_order->round_turn <= commit_order->turn);
+
+	/*
+	 * A round without batches began when the heap was empty.  Since then,
+	 * none has left the heap: that would have begun the next round.
+	 */
+	Assert(commit_order->nround > 0 ||
+		   commit_order->nready == commit_order->turn - commit_order->round_turn);
 	Assert(commit_order->round_counter <= pinpoint_positions_counter());
 	Assert(commit_order->published <= pinpoint_positions_counter());
 
