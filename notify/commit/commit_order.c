@@ -57,7 +57,7 @@
  *	5. A batch can be published from the moment at which it is in the heap and no
  *	   commit in flight can come before it.  Only three steps cause this: a batch is
  *	   inserted into the heap; a commit leaves the in-flight list; the first batch is
- *	   removed from the heap.  All are done under the lock, in publish_ready(),
+ *	   removed from the heap.  All are done under the lock, in publish_ready_and_end(),
  *	   publish_rest() and pinpoint_commit_order_continue(), or directly before these.
  *	6. These functions release the lock in one of four cases: no batch can be
  *	   published; or another process is the publisher; or there is a waker, and its
@@ -196,7 +196,7 @@ static void publish(PinpointPublication *publication, PinpointBatch *batch);
 static void append_or_discard(PinpointPublication *publication,
 							  PinpointBatch *batch, uint64 sequence,
 							  int nfound);
-static bool publish_ready(PinpointPublication *publication);
+static void publish_ready_and_end(PinpointPublication *publication);
 static bool publish_some(PinpointPublication *publication);
 static void publish_rest(void);
 static void count_held_back(PinpointBatch *batch, TimestampTz since);
@@ -337,7 +337,6 @@ pinpoint_commit_order_publish(void)
 {
 	PinpointBatch *batch = PinpointMyTransaction.batch;
 	PinpointPublication publication;
-	bool		rest;
 
 	Assert(PinpointMyTransaction.phase == PINPOINT_COMMITTED);
 	AssertInterruptsHeld();
@@ -350,11 +349,7 @@ pinpoint_commit_order_publish(void)
 	pinpoint_publication_begin(&publication);
 	leave_in_flight(batch);
 	enter_ready(batch, PinpointMyTransaction.stamp);	/* step 3 */
-	rest = publish_ready(&publication);
-	pinpoint_commit_order_check();
-	pinpoint_publication_end(&publication);
-	if (rest)
-		publish_rest();
+	publish_ready_and_end(&publication);
 	pinpoint_positions_wake();
 	PINPOINT_END_CANNOT_FAIL();
 }
@@ -431,7 +426,6 @@ pinpoint_commit_order_withdraw(void)
 {
 	PinpointBatch *batch = PinpointMyTransaction.batch;
 	PinpointPublication publication;
-	bool		rest;
 
 	AssertInterruptsHeld();
 	AssertNoLockHeld();
@@ -446,11 +440,7 @@ pinpoint_commit_order_withdraw(void)
 	else
 		Assert(batch->state == PINPOINT_BATCH_RESERVED);
 	pinpoint_message_log_withdraw(batch);
-	rest = publish_ready(&publication);
-	pinpoint_commit_order_check();
-	pinpoint_publication_end(&publication);
-	if (rest)
-		publish_rest();
+	publish_ready_and_end(&publication);
 	PINPOINT_END_CANNOT_FAIL();
 }
 
@@ -635,21 +625,25 @@ append_or_discard(PinpointPublication *publication, PinpointBatch *batch,
 }
 
 /*
- * Publish ready batches, up to the limit of work of one hold of the lock.  If
- * more batches can be published, leave them to another process.  If there is
- * none, this process becomes the publisher and returns true: the caller then
- * calls publish_rest() after the publication.
+ * Publish ready batches, up to the limit of work of one hold of the lock, and
+ * end the publication.  If more batches can be published, leave them to another
+ * process; if there is none, this process becomes the publisher, and publishes
+ * them.
  */
-static bool
-publish_ready(PinpointPublication *publication)
+static void
+publish_ready_and_end(PinpointPublication *publication)
 {
-	/* steps 5 and 6 */
-	if (!publish_some(publication) || commit_order->publisher != 0 ||
-		pinpoint_publication_leave_to_waker(publication))
-		return false;
+	bool		rest;
 
-	commit_order->publisher = MyProcPid;	/* step 8 */
-	return true;
+	/* steps 5 and 6 */
+	rest = publish_some(publication) && commit_order->publisher == 0 &&
+		!pinpoint_publication_leave_to_waker(publication);
+	if (rest)
+		commit_order->publisher = MyProcPid;	/* step 8 */
+	pinpoint_commit_order_check();
+	pinpoint_publication_end(publication);
+	if (rest)
+		publish_rest();
 }
 
 /*
