@@ -53,7 +53,7 @@
 #include "commit/position_text.h"
 #include "commit/positions.h"
 #include "queue/message_log.h"
-#include "wakeup/slots.h"
+#include "wakeup/slots_read.h"
 
 /* A position, a space, and "primary" or "standby", which have the same length. */
 #define PAYLOAD_LENGTH	(PINPOINT_POSITION_LENGTH + 8)

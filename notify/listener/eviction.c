@@ -44,6 +44,7 @@
 #include "base/counters.h"
 #include "listener/eviction.h"
 #include "queue/message_log.h"
+#include "wakeup/slots_read.h"
 
 /* Milliseconds between two checks of whether evicted sessions keep a batch. */
 #define WAIT_INTERVAL			2

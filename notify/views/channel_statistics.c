@@ -21,7 +21,7 @@
 #include "base/check.h"
 #include "base/preload.h"
 #include "wakeup/channel_map.h"
-#include "wakeup/slots.h"
+#include "wakeup/slots_read.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_channels);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_listening);

@@ -22,7 +22,7 @@
 #include "utils/tuplestore.h"
 
 #include "base/preload.h"
-#include "wakeup/slots.h"
+#include "wakeup/slots_read.h"
 #include "wakeup/waiters.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);

@@ -48,11 +48,9 @@
  */
 #include "postgres.h"
 
-#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "base/check.h"
@@ -86,8 +84,6 @@ static void stay_signalled(PinpointSlot *slot);
 static bool will_check(const PinpointSlot *slot);
 static PinpointWakeState my_state(void);
 static void trim(void);
-static bool has_ref(const PinpointBatchRef *ref);
-static bool is_listening(const PinpointSlot *slot);
 #ifdef USE_ASSERT_CHECKING
 static bool is_permitted(PinpointWakeState from, PinpointWakeState to);
 static void check_slot(const PinpointSlot *slot);
@@ -174,8 +170,8 @@ pinpoint_slot_register(void)
 	pg_atomic_write_u64(&slot->sending_since, 0);
 
 	/*
-	 * Partner: is_listening(), and pinpoint_slots_copy().  Without this, they
-	 * could see pid, and the fields of the former owner.
+	 * Partner: is_listening() and pinpoint_slots_copy() of slots_read.c.
+	 * Without this, they could see pid, and the fields of the former owner.
 	 */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
@@ -789,179 +785,6 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 		trim();
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
 	return more;
-}
-
-/*
- * Does a slot have this reference?  The owner can change it concurrently, if
- * the caller holds PinpointOrderLock only in shared mode.
- */
-static bool
-has_ref(const PinpointBatchRef *ref)
-{
-	return *(PinpointBatch *const volatile *) &ref->batch != NULL;
-}
-
-/*
- * Number of the first publication that a slot pins; 0 if there is none.  The
- * caller holds PinpointOrderLock, shared or exclusive.
- */
-uint64
-pinpoint_slot_first_sequence(const PinpointSlot *slot)
-{
-	uint64		sequence = PG_UINT64_MAX;
-
-	AssertHeld(PinpointOrderLock);
-	if (has_ref(&slot->unread))
-		sequence = slot->unread.sequence;
-	if (has_ref(&slot->reassigned))
-		sequence = Min(sequence, slot->reassigned.sequence);
-	Assert(sequence == PG_UINT64_MAX ||
-		   sequence <= pinpoint_message_log_sequence());
-	return sequence != PG_UINT64_MAX ? sequence : 0;
-}
-
-/*
- * The backlog of a session: bytes published since its first unread batch, or,
- * if this is more, since the first reassignment to it.  It is 0 if it has
- * nothing to read.  The caller holds PinpointOrderLock, shared or exclusive.
- */
-uint64
-pinpoint_slot_lag(const PinpointSlot *slot)
-{
-	uint64		bytes = pinpoint_message_log_bytes();
-	uint64		from = bytes;
-
-	AssertHeld(PinpointOrderLock);
-	if (has_ref(&slot->unread))
-		from = slot->unread.bytes;
-	if (has_ref(&slot->reassigned))
-		from = Min(from, slot->reassigned.bytes);
-	Assert(from <= bytes);
-	return bytes - from;
-}
-
-/*
- * Does a session listen with this slot?
- *
- * For readers that do not hold PinpointOrderLock exclusively.  If the result
- * is true, they can read the fields that the owner has set before pid.
- */
-static bool
-is_listening(const PinpointSlot *slot)
-{
-	if (*(volatile int *) &slot->pid == 0)
-		return false;
-
-	/*
-	 * Partner: pinpoint_slot_register().  Without this, the caller could see
-	 * pid, and the fields of the former owner.
-	 */
-	pg_read_barrier();
-	return true;
-}
-
-/*
- * Set listens[] for each slot whose owner listens in a database.  Returns the
- * number of these slots.
- *
- * listens: an array of MaxBackends elements, all false.
- *
- * Takes no lock.  If the caller has read PinpointSlots.joined before, this
- * finds all sessions whose number is not above that value: a session sets pid
- * before it takes a number; see wakeup.c.
- */
-int
-pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
-{
-	int			n = 0;
-
-	AssertNoLockHeld();
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
-
-		Assert(!listens[i]);
-		if (is_listening(slot) && *(volatile Oid *) &slot->dboid == dboid)
-		{
-			listens[i] = true;
-			n++;
-		}
-	}
-	return n;
-}
-
-/*
- * Find the databases in which a session listens on the channel of heartbeats.
- * Returns their number.
- *
- * dboids: an array of MaxBackends elements.
- */
-int
-pinpoint_slots_heartbeat_databases(Oid *dboids)
-{
-	int			n = 0;
-
-	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
-
-		if (is_listening(slot) && slot->heartbeats)
-		{
-			/* The owner may be replacing it: it writes under the shared lock. */
-			Oid			dboid = *(volatile Oid *) &slot->dboid;
-
-			if (OidIsValid(dboid))
-				dboids[n++] = dboid;
-		}
-	}
-	LWLockRelease(PinpointOrderLock);
-
-	qsort(dboids, n, sizeof(Oid), oid_cmp);
-	return (int) qunique(dboids, n, sizeof(Oid), oid_cmp);
-}
-
-/*
- * Copy the data of all listeners to copy[], an array of MaxBackends elements.
- * Returns their number.
- */
-int
-pinpoint_slots_copy(PinpointListenerStats *copy)
-{
-	int			n = 0;
-
-	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
-		PinpointListenerStats *stats = &copy[n];
-		int			pid = *(volatile int *) &slot->pid;
-
-		if (pid == 0)
-			continue;
-
-		/*
-		 * The owner can begin or end to listen concurrently.  Partner:
-		 * pinpoint_slot_register(); see is_listening().
-		 */
-		pg_read_barrier();
-		n++;
-		stats->slotno = i;
-		stats->slot = *slot;
-		stats->slot.pid = pid;
-		stats->roleid = slot->proc->roleId;
-		stats->backlog_bytes = pinpoint_slot_lag(slot);
-		stats->backlog_batches = 0;
-		stats->oldest_unread = 0;
-		if (has_ref(&slot->unread))
-		{
-			stats->backlog_batches = pinpoint_message_log_sequence() -
-				slot->unread.sequence + 1;
-			stats->oldest_unread = slot->unread.published_at;
-		}
-	}
-	LWLockRelease(PinpointOrderLock);
-	return n;
 }
 
 #ifdef USE_ASSERT_CHECKING

@@ -151,20 +151,6 @@ typedef struct PinpointReading
 									 * has begun to read */
 } PinpointReading;
 
-/* A session as in the view pinpoint.stat_listeners. */
-typedef struct PinpointListenerStats
-{
-	int			slotno;
-	PinpointSlot slot;
-	Oid			roleid;			/* role that has connected */
-	uint64		backlog_bytes;	/* bytes published from the first unread batch
-								 * on */
-	uint64		backlog_batches;	/* number of publications from that batch
-									 * on */
-	TimestampTz oldest_unread;	/* time of publication of the first unread
-								 * batch; 0 if there is none */
-} PinpointListenerStats;
-
 /* The waker, and its list of slots to signal; see publication.c. */
 typedef struct PinpointWakerQueue
 {
@@ -218,11 +204,6 @@ extern bool pinpoint_slot_begin_reading(PinpointReading *reading);
 extern void pinpoint_slot_advance(PinpointBatch *next);
 extern bool pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 									  TimestampTz rests_until);
-extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
-extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
-extern int	pinpoint_slots_mark_listeners(Oid dboid, bool *listens);
-extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
-extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
 
 #ifdef USE_ASSERT_CHECKING
 extern void pinpoint_slots_check(bool always);

@@ -70,6 +70,7 @@
 #include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
+#include "wakeup/slots_read.h"
 #include "wakeup/wakeup.h"
 
 /*

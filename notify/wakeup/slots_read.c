@@ -1,0 +1,200 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots_read.c
+ *		What a process reads of the slots of all sessions.
+ *
+ * Nothing here changes a slot.  A session changes its own slot while it holds
+ * PinpointOrderLock in shared mode.  So a reader that does not hold the lock exclusively
+ * can see two fields that do not belong together.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/qunique.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
+
+#include "base/check.h"
+#include "queue/message_log.h"
+#include "wakeup/slots.h"
+#include "wakeup/slots_read.h"
+
+static bool has_ref(const PinpointBatchRef *ref);
+static bool is_listening(const PinpointSlot *slot);
+
+/*
+ * Does a slot have this reference?  The owner can change it concurrently, if
+ * the caller holds PinpointOrderLock only in shared mode.
+ */
+static bool
+has_ref(const PinpointBatchRef *ref)
+{
+	return *(PinpointBatch *const volatile *) &ref->batch != NULL;
+}
+
+/*
+ * Number of the first publication that a slot pins; 0 if there is none.  The
+ * caller holds PinpointOrderLock, shared or exclusive.
+ */
+uint64
+pinpoint_slot_first_sequence(const PinpointSlot *slot)
+{
+	uint64		sequence = PG_UINT64_MAX;
+
+	AssertHeld(PinpointOrderLock);
+	if (has_ref(&slot->unread))
+		sequence = slot->unread.sequence;
+	if (has_ref(&slot->reassigned))
+		sequence = Min(sequence, slot->reassigned.sequence);
+	Assert(sequence == PG_UINT64_MAX ||
+		   sequence <= pinpoint_message_log_sequence());
+	return sequence != PG_UINT64_MAX ? sequence : 0;
+}
+
+/*
+ * The backlog of a session: bytes published since its first unread batch, or,
+ * if this is more, since the first reassignment to it.  It is 0 if it has
+ * nothing to read.  The caller holds PinpointOrderLock, shared or exclusive.
+ */
+uint64
+pinpoint_slot_lag(const PinpointSlot *slot)
+{
+	uint64		bytes = pinpoint_message_log_bytes();
+	uint64		from = bytes;
+
+	AssertHeld(PinpointOrderLock);
+	if (has_ref(&slot->unread))
+		from = slot->unread.bytes;
+	if (has_ref(&slot->reassigned))
+		from = Min(from, slot->reassigned.bytes);
+	Assert(from <= bytes);
+	return bytes - from;
+}
+
+/*
+ * Does a session listen with this slot?
+ *
+ * For readers that do not hold PinpointOrderLock exclusively.  If the result
+ * is true, they can read the fields that the owner has set before pid.
+ */
+static bool
+is_listening(const PinpointSlot *slot)
+{
+	if (*(volatile int *) &slot->pid == 0)
+		return false;
+
+	/*
+	 * Partner: pinpoint_slot_register().  Without this, the caller could see
+	 * pid, and the fields of the former owner.
+	 */
+	pg_read_barrier();
+	return true;
+}
+
+/*
+ * Set listens[] for each slot whose owner listens in a database.  Returns the
+ * number of these slots.
+ *
+ * listens: an array of MaxBackends elements, all false.
+ *
+ * Takes no lock.  If the caller has read PinpointSlots.joined before, this
+ * finds all sessions whose number is not above that value: a session sets pid
+ * before it takes a number; see wakeup.c.
+ */
+int
+pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
+{
+	int			n = 0;
+
+	AssertNoLockHeld();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+
+		Assert(!listens[i]);
+		if (is_listening(slot) && *(volatile Oid *) &slot->dboid == dboid)
+		{
+			listens[i] = true;
+			n++;
+		}
+	}
+	return n;
+}
+
+/*
+ * Find the databases in which a session listens on the channel of heartbeats.
+ * Returns their number.
+ *
+ * dboids: an array of MaxBackends elements.
+ */
+int
+pinpoint_slots_heartbeat_databases(Oid *dboids)
+{
+	int			n = 0;
+
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+
+		if (is_listening(slot) && slot->heartbeats)
+		{
+			/* The owner may be replacing it: it writes under the shared lock. */
+			Oid			dboid = *(volatile Oid *) &slot->dboid;
+
+			if (OidIsValid(dboid))
+				dboids[n++] = dboid;
+		}
+	}
+	LWLockRelease(PinpointOrderLock);
+
+	qsort(dboids, n, sizeof(Oid), oid_cmp);
+	return (int) qunique(dboids, n, sizeof(Oid), oid_cmp);
+}
+
+/*
+ * Copy the data of all listeners to copy[], an array of MaxBackends elements.
+ * Returns their number.
+ */
+int
+pinpoint_slots_copy(PinpointListenerStats *copy)
+{
+	int			n = 0;
+
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointListenerStats *stats = &copy[n];
+		int			pid = *(volatile int *) &slot->pid;
+
+		if (pid == 0)
+			continue;
+
+		/*
+		 * The owner can begin or end to listen concurrently.  Partner:
+		 * pinpoint_slot_register(); see is_listening().
+		 */
+		pg_read_barrier();
+		n++;
+		stats->slotno = i;
+		stats->slot = *slot;
+		stats->slot.pid = pid;
+		stats->roleid = slot->proc->roleId;
+		stats->backlog_bytes = pinpoint_slot_lag(slot);
+		stats->backlog_batches = 0;
+		stats->oldest_unread = 0;
+		if (has_ref(&slot->unread))
+		{
+			stats->backlog_batches = pinpoint_message_log_sequence() -
+				slot->unread.sequence + 1;
+			stats->oldest_unread = slot->unread.published_at;
+		}
+	}
+	LWLockRelease(PinpointOrderLock);
+	return n;
+}
