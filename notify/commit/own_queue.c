@@ -15,7 +15,6 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
-#include "utils/memutils.h"
 
 #include "base/check.h"
 #include "base/compat.h"

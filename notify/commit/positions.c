@@ -99,7 +99,6 @@
 #include "base/first_number.h"
 #include "base/settings.h"
 #include "commit/positions.h"
-#include "wakeup/channel_map.h"
 #include "wakeup/waiters.h"
 
 #define NPLACES			PINPOINT_NPLACES

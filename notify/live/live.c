@@ -25,7 +25,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
-#include "commands/extension.h"
 #include "executor/executor.h"
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"

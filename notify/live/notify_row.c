@@ -28,7 +28,6 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "base/compat.h"
 #include "sql/statement.h"
 
 /* A literal text, followed by the value of a column. */

@@ -25,8 +25,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "storage/shmem.h"
-#include "utils/memutils.h"
 
 #include "base/channel_hash.h"
 #include "base/check.h"

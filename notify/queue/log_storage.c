@@ -30,7 +30,6 @@
 #include "miscadmin.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
-#include "storage/shmem.h"
 #include "utils/wait_event.h"
 
 #include "base/check.h"

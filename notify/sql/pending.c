@@ -30,7 +30,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/async.h"
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 

@@ -21,14 +21,11 @@
 
 #include "access/table.h"
 #include "commands/prepare.h"
-#include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_relation.h"
 #include "parser/parser.h"
-#include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/rel.h"
 
 #include "sql/replacement.h"

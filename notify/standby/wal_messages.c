@@ -45,7 +45,6 @@
 #include "replication/message.h"
 
 #include "base/check.h"
-#include "base/compat.h"
 #include "base/transaction.h"
 #include "standby/wal_messages.h"
 

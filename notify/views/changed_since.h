@@ -10,7 +10,6 @@
 #ifndef PINPOINT_CHANGED_SINCE_H
 #define PINPOINT_CHANGED_SINCE_H
 
-#include "fmgr.h"
 
 /* The arguments of a query, and its result. */
 typedef struct PinpointQuery

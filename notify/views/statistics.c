@@ -10,10 +10,8 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "commands/async.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"

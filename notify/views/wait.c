@@ -24,7 +24,6 @@
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"

@@ -39,7 +39,6 @@
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/settings.h"
-#include "queue/batch.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/channel_table.h"
 

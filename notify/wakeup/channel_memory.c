@@ -28,7 +28,6 @@
 
 #include "miscadmin.h"
 #include "port/atomics.h"
-#include "storage/shmem.h"
 #include "storage/spin.h"
 
 #include "base/check.h"

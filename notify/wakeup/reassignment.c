@@ -73,10 +73,10 @@
 #include "base/counters.h"
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
+#include "wakeup/publication.h"
 #include "wakeup/reassignment.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
-#include "wakeup/wakeup.h"
 
 /*
  * Milliseconds after which a session that ends looks again whether another one

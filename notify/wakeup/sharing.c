@@ -42,6 +42,7 @@
 
 #include "base/check.h"
 #include "base/compat.h"
+#include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
 

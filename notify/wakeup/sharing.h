@@ -11,7 +11,7 @@
 #define PINPOINT_SHARING_H
 
 #include "queue/batch.h"
-#include "wakeup/channel_map.h"
+#include "wakeup/channel_entry.h"
 #include "wakeup/slots.h"
 
 /*
