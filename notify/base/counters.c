@@ -77,25 +77,25 @@ pinpoint_counters_shmem_init(void)
 void
 pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
 {
-	Assert(counter < PINPOINT_NCOUNTERS &&
-		   counter != PINPOINT_MAX_HELD_BACK);
+	Assert(counter < PINPOINT_NCOUNTERS && counter != PINPOINT_MAX_HELD_BACK);
 	if (n > 0)
 		pg_atomic_fetch_add_u64(&element_of(dboid)->counts[counter], (int64) n);
 }
 
 /*
- * Set a counter of a database to n, unless it is higher.  Does not fail.
+ * Set PINPOINT_MAX_HELD_BACK of a database to this time, in microseconds,
+ * unless it is higher.  Does not fail.
  */
 void
-pinpoint_count_max(Oid dboid, PinpointCounter counter, uint64 n)
+pinpoint_count_max_held_back(Oid dboid, uint64 time)
 {
-	pg_atomic_uint64 *count = &element_of(dboid)->counts[counter];
-	uint64		most = pg_atomic_read_u64(count);
+	pg_atomic_uint64 *count =
+		&element_of(dboid)->counts[PINPOINT_MAX_HELD_BACK];
+	uint64		longest = pg_atomic_read_u64(count);
 
-	Assert(counter == PINPOINT_MAX_HELD_BACK);
-
-	/* If another process changes it, this sets "most" to the new value. */
-	while (most < n && !pg_atomic_compare_exchange_u64(count, &most, n))
+	/* If another process changes it, this sets "longest" to the new value. */
+	while (longest < time &&
+		   !pg_atomic_compare_exchange_u64(count, &longest, time))
 		continue;
 }
 

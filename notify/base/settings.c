@@ -22,6 +22,16 @@
 /* In kB. */
 #define MIN_CHANNEL_MEMORY	1024
 
+/* Maximum of pinpoint.share_limit. */
+#define MAX_SHARE_LIMIT		64
+
+/*
+ * Maximum of pinpoint.max_payload_size, in bytes.  A payload must fit into one
+ * WAL record, and into one message to the client, with up to four times the
+ * length after conversion to the encoding of the client.
+ */
+#define LARGEST_PAYLOAD		(16 * 1024 * 1024)
+
 bool		pinpoint_enabled = true;
 int			pinpoint_queue_size = DEFAULT_QUEUE_SIZE;
 int			pinpoint_queue_memory = 16 * 1024;
@@ -31,15 +41,16 @@ int			pinpoint_on_lag = PINPOINT_ON_LAG_WARN;
 int			pinpoint_latency_target = 0;
 bool		pinpoint_waker = true;
 int			pinpoint_max_payload_size = PINPOINT_OWN_MAX_PAYLOAD;
-char	   *pinpoint_shared_channels = NULL;
 int			pinpoint_share_limit = 2;
 bool		pinpoint_fold = false;
-char	   *pinpoint_notify_on_listen = NULL;
 char	   *pinpoint_notify_on_listen_payload = NULL;
 bool		pinpoint_replicate_notifications = false;
 int			pinpoint_heartbeat_interval = 10 * 1000;
 int			pinpoint_max_waiting = -1;
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
+
+static char *shared_channels = NULL;
+static char *notify_on_listen = NULL;
 
 /* Set when all settings have their values, and can be compared. */
 static bool all_settings_known = false;
@@ -168,7 +179,7 @@ pinpoint_settings_define(void)
 	DefineCustomStringVariable("pinpoint.shared_channels",
 							   "Lists the channels that this session shares with other sessions of its role when it listens on them.",
 							   "Each notification goes to pinpoint.share_limit of the sessions of a role that share the channel. Write names as in LISTEN, and the whole list in single quotes ('\"Jobs\", other'). An asterisk at the end of a name matches any characters.",
-							   &pinpoint_shared_channels,
+							   &shared_channels,
 							   "",
 							   PGC_USERSET,
 							   GUC_LIST_INPUT,
@@ -180,7 +191,7 @@ pinpoint_settings_define(void)
 							&pinpoint_share_limit,
 							2,
 							1,
-							PINPOINT_MAX_SHARE_LIMIT,
+							MAX_SHARE_LIMIT,
 							PGC_USERSET,
 							0,
 							NULL, NULL, NULL);
@@ -188,7 +199,7 @@ pinpoint_settings_define(void)
 	DefineCustomStringVariable("pinpoint.notify_on_listen",
 							   "Lists the channels on which this session receives a notification when it begins to listen.",
 							   "Only this session receives it. Write names as in pinpoint.shared_channels.",
-							   &pinpoint_notify_on_listen,
+							   &notify_on_listen,
 							   "",
 							   PGC_USERSET,
 							   GUC_LIST_INPUT,
@@ -209,7 +220,7 @@ pinpoint_settings_define(void)
 							&pinpoint_max_payload_size,
 							PINPOINT_OWN_MAX_PAYLOAD,
 							PINPOINT_OWN_MAX_PAYLOAD,
-							PINPOINT_LARGEST_PAYLOAD,
+							LARGEST_PAYLOAD,
 							PGC_SUSET,
 							GUC_UNIT_BYTE,
 							NULL, NULL, NULL);
@@ -358,7 +369,7 @@ check_payload(char **newval, void **extra, GucSource source)
 bool
 pinpoint_shares_channel(const char *channel)
 {
-	return is_in_list(pinpoint_shared_channels, channel);
+	return is_in_list(shared_channels, channel);
 }
 
 /*
@@ -370,7 +381,7 @@ pinpoint_shares_channel(const char *channel)
 bool
 pinpoint_notifies_on_listen(const char *channel)
 {
-	return is_in_list(pinpoint_notify_on_listen, channel);
+	return is_in_list(notify_on_listen, channel);
 }
 
 /*

@@ -27,21 +27,11 @@ typedef enum PinpointFault
 #define PINPOINT_FAULT(NAME) \
 	unlikely(pinpoint_fault == PINPOINT_FAULT_##NAME)
 
-/* Maximum of pinpoint.share_limit. */
-#define PINPOINT_MAX_SHARE_LIMIT	64
-
 /*
  * Maximum length of a payload in PostgreSQL, in bytes.  The definition in
  * async.c is private.
  */
 #define PINPOINT_OWN_MAX_PAYLOAD	(BLCKSZ - NAMEDATALEN - 128 - 1)
-
-/*
- * Maximum of pinpoint.max_payload_size, in bytes.  A payload must fit into one
- * WAL record, and into one message to the client, with up to four times the
- * length after conversion to the encoding of the client.
- */
-#define PINPOINT_LARGEST_PAYLOAD	(16 * 1024 * 1024)
 
 /* The action for a slow listener; see slow_listener.c. */
 typedef enum PinpointOnLag
@@ -60,10 +50,8 @@ extern int	pinpoint_on_lag;	/* a PinpointOnLag */
 extern int	pinpoint_latency_target;	/* ms */
 extern bool pinpoint_waker;
 extern int	pinpoint_max_payload_size;	/* bytes */
-extern char *pinpoint_shared_channels;
 extern int	pinpoint_share_limit;
 extern bool pinpoint_fold;
-extern char *pinpoint_notify_on_listen;
 extern char *pinpoint_notify_on_listen_payload;
 extern bool pinpoint_replicate_notifications;
 extern int	pinpoint_heartbeat_interval;	/* ms; 0 for none */

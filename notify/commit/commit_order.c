@@ -786,8 +786,7 @@ count_held_back(PinpointBatch *batch, TimestampTz since)
 
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
 	if (now > since)
-		pinpoint_count_max(batch->dboid, PINPOINT_MAX_HELD_BACK,
-						   (uint64) (now - since));
+		pinpoint_count_max_held_back(batch->dboid, (uint64) (now - since));
 }
 
 /*

@@ -150,10 +150,9 @@ kept_by(int slotno)
 }
 
 /*
- * Evict all listeners that are more than limit bytes behind.  Returns the
- * number of sessions, without those that were evicted before.
+ * Evict all listeners that are more than limit bytes behind.
  */
-int
+void
 pinpoint_evict_lagging(Size limit)
 {
 	begin_pass();
@@ -164,7 +163,7 @@ pinpoint_evict_lagging(Size limit)
 		if (slot->pid != 0 && pinpoint_slot_lag(slot) > limit)
 			evict(i, PINPOINT_EVICTED_LAGGING);
 	}
-	return end_pass();
+	(void) end_pass();
 }
 
 /*
@@ -273,8 +272,7 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason,
  * with_lock: a function to call in the same hold of PinpointOrderLock.
  */
 int
-pinpoint_evict_heartbeat_listeners(Oid dboid, PinpointEviction reason,
-								   void (*with_lock) (void))
+pinpoint_evict_heartbeat_listeners(Oid dboid, void (*with_lock) (void))
 {
 	begin_pass();
 	with_lock();
@@ -285,7 +283,7 @@ pinpoint_evict_heartbeat_listeners(Oid dboid, PinpointEviction reason,
 		if (slot->pid == 0 || (OidIsValid(dboid) && slot->dboid != dboid))
 			continue;
 		if (slot->heartbeats)
-			evict(i, reason);
+			evict(i, PINPOINT_EVICTED_UNREPLICATED);
 		else
 			slot->missed = true;
 	}

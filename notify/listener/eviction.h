@@ -24,13 +24,12 @@ typedef bool (*PinpointBlocksReplay) (PGPROC *proc, TimestampTz since);
 
 extern void pinpoint_eviction_init(void);
 extern int	pinpoint_furthest_behind(Oid *dboid, uint64 *lag);
-extern int	pinpoint_evict_lagging(Size limit);
+extern void pinpoint_evict_lagging(Size limit);
 extern int	pinpoint_evict_oldest(int divisor);
 extern bool pinpoint_eviction_wait(const instr_time *began);
 extern int	pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 									void (*with_lock) (void));
 extern int	pinpoint_evict_heartbeat_listeners(Oid dboid,
-											   PinpointEviction reason,
 											   void (*with_lock) (void));
 extern int	pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any);
 

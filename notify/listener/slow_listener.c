@@ -126,7 +126,7 @@ pinpoint_slow_listener_check(void)
 	LWLockRelease(PinpointOrderLock);
 
 	if (want_disconnect)
-		(void) pinpoint_evict_lagging((Size) pinpoint_max_listener_lag * 1024);
+		pinpoint_evict_lagging((Size) pinpoint_max_listener_lag * 1024);
 	if (want_warning)
 		warn(limit);
 }

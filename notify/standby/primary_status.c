@@ -296,9 +296,7 @@ disconnect_heartbeat_listeners(Oid dboid, void (*with_lock) (void))
 
 	AssertNoLockHeld();
 
-	n = pinpoint_evict_heartbeat_listeners(dboid,
-										   PINPOINT_EVICTED_UNREPLICATED,
-										   with_lock);
+	n = pinpoint_evict_heartbeat_listeners(dboid, with_lock);
 	Assert(pinpoint_positions_counter() > counter);
 	pinpoint_positions_wake();
 	if (n > 0)

@@ -291,6 +291,7 @@ pinpoint_waker_set(struct Latch *waker)
 	PinpointSharedSlots->waker_queue.waker = waker;
 }
 
+#ifdef USE_ASSERT_CHECKING
 /*
  * Is there a waker?  The caller holds PinpointOrderLock.
  */
@@ -301,6 +302,7 @@ pinpoint_waker_exists(void)
 
 	return PinpointSharedSlots->waker_queue.waker != NULL;
 }
+#endif
 
 /*
  * Signal sessions.  The caller does not hold PinpointOrderLock.

@@ -53,8 +53,10 @@ extern void pinpoint_publication_add_signal(PinpointPublication *publication,
 extern bool pinpoint_publication_worked_enough(const PinpointPublication *publication);
 extern bool pinpoint_publication_leave_to_waker(PinpointPublication *publication);
 extern void pinpoint_waker_set(struct Latch *waker);
-extern bool pinpoint_waker_exists(void);
 extern int	pinpoint_waker_take(PinpointWakeup *wakeups, int max);
 extern void pinpoint_signal(const PinpointWakeup *wakeups, int n);
+#ifdef USE_ASSERT_CHECKING
+extern bool pinpoint_waker_exists(void);
+#endif
 
 #endif							/* PINPOINT_PUBLICATION_H */
