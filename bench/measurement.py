@@ -1,10 +1,12 @@
 """What the measurements in Python share: the user of the servers, signals, and the report."""
 
 import contextlib
+import datetime
 import json
 import os
 import platform
 import pwd
+import shutil
 import signal
 import statistics
 import subprocess
@@ -71,6 +73,38 @@ def exit_on_signals(handler=None):
         signal.signal(each, handler or on_signal)
 
 
+class Measurement:
+    """What surrounds a measurement, as a context: a folder, and the servers that were added. Both are
+    removed at the end. A failure or a signal ends the context; the exit code says so then."""
+
+    def __enter__(self):
+        exit_on_signals()
+        self.started, self.folder = datetime.datetime.now(datetime.timezone.utc), new_folder()
+        self.servers, self.code = [], 0
+        return self
+
+    def __exit__(self, kind, error, _):
+        is_failure = isinstance(error, (Failure, OSError, ValueError, subprocess.SubprocessError))
+        if is_failure:
+            self.fail(error)
+        elif isinstance(error, SystemExit):
+            self.code = error.code
+        for server in reversed(self.servers):
+            try:
+                server.stop("immediate")
+            except Failure as failure:
+                self.fail(failure)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return is_failure or isinstance(error, SystemExit)
+
+    def fail(self, failure):
+        say(f"failed: {failure}")
+        self.code = 2
+
+    def say_run(self, number, runs):
+        say(f"run {number} of {runs}, {datetime.datetime.now(datetime.timezone.utc) - self.started}")
+
+
 # ---- The report, which docs/results.md describes --------------------------------
 
 
@@ -91,17 +125,17 @@ def series(target, runs, baseline=()):
     return one
 
 
-def report(program, started, complete, *, benchmark, question, method, **fields):
+def report(program, measured, *, benchmark, question, method, **fields):
     """A report of this program, with the fields that describe the measurement."""
     with open(os.path.join(ROOT, "VERSION")) as file:
         version = file.read().strip()
     return {
         "schema_version": 2, "benchmark": benchmark, "question": question, "method": method,
         "program_version": version, "command_line": [program, *sys.argv[1:]],
-        "date": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": measured.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "machine": {"cpu_model": cpu_model(), "cpu_count": os.cpu_count(), "os": system_name(),
                     "kernel": platform.release()},
-        **fields, "complete": complete, "warnings": [],
+        **fields, "complete": measured.code == 0, "warnings": [],
     }
 
 

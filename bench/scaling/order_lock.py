@@ -14,7 +14,6 @@ number of the signal when one ended it.
 """
 
 import argparse
-import datetime
 import glob
 import os
 import resource
@@ -26,8 +25,8 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from measurement import DEADLINE, ROOT, Failure, call, environment, exit_on_signals, new_folder, report, say, series, write
-from servers import Receivers, Server, wait_for_end, wait_until
+from measurement import DEADLINE, ROOT, Failure, Measurement, call, environment, report, series, write
+from server import Receivers, Server, wait_for_end, wait_until
 
 POINTS = {0: (1, 16, 64), 1: (1, 16, 64), 200: (1, 16, 64), 1000: (1, 16, 64), 5000: (16,)}  # listeners: writers
 CHANNEL = "c"
@@ -122,22 +121,21 @@ def measure_once(server, receivers, writers, seconds):
 
 def main():
     options = parse_arguments()
-    started, runs, code, server, target = datetime.datetime.now(datetime.timezone.utc), {}, 0, None, {}
-    exit_on_signals()
-    folder = new_folder()
-    try:
+    runs = {}
+    with Measurement() as measured:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(POINTS) + 200, max(hard, max(POINTS) + 200)))
         pg_config = os.path.abspath(shutil.which(options.pg_config) or options.pg_config)
-        library = build(pg_config, folder)
-        server = Server(call(pg_config, "--bindir").strip(), f"{folder}/p", SETTINGS)
+        library = build(pg_config, measured.folder)
+        server = Server(call(pg_config, "--bindir").strip(), f"{measured.folder}/p", SETTINGS)
+        measured.servers.append(server)
         server.start()
         server.control.query("CREATE EXTENSION pg_pinpoint; CREATE TABLE changes (text text)")
         # CREATE EXTENSION loads the installed library, and fails if another one is preloaded.
         server.control.query(f"ALTER SYSTEM SET shared_preload_libraries = '{library}'")
         server.stop()
         server.start()
-        target = {"name": "pinpoint", **server.description(options.pg_config, SETTINGS)}
+        target = {"name": "pinpoint", **server.description(options.pg_config)}
         for number in range(1, options.runs + 1):
             for listeners in options.listeners:
                 receivers = Receivers([server], [CHANNEL] * listeners)
@@ -145,24 +143,11 @@ def main():
                     result = measure_once(server, receivers, writers, options.seconds)
                     runs.setdefault((f"writers_{writers}", listeners), []).append(result)
                 receivers.close()
-            say(f"run {number} of {options.runs}, {datetime.datetime.now(datetime.timezone.utc) - started}")
-    except (Failure, OSError, ValueError, subprocess.SubprocessError) as failure:
-        say(f"failed: {failure}")
-        code = 2
-    except SystemExit as stopped:
-        code = stopped.code
-    finally:
-        try:
-            if server:
-                server.stop("immediate")
-        except Failure as failure:
-            say(f"failed: {failure}")
-            code = 2
-        shutil.rmtree(folder, ignore_errors=True)
+            measured.say_run(number, options.runs)
     if not runs:
-        return code or 2
+        return measured.code or 2
     write(options.json, report(
-        "bench/scaling/order_lock.py", started, code == 0, benchmark="order-lock",
+        "bench/scaling/order_lock.py", measured, benchmark="order-lock",
         question="For how long does a transaction that notifies hold the lock PinpointOrder?", method=METHOD,
         parameters={"runs": options.runs, "seconds": options.seconds, "listeners": options.listeners}, targets=[target],
         axis={"name": "listeners", "label": "listeners", "scale": "logarithmic"},
@@ -170,7 +155,7 @@ def main():
                  for name, label, kind in FIGURES],
         points=[{"workload": workload, "x": x, "series": [series("pinpoint", found)]}
                 for (workload, x), found in sorted(runs.items(), key=lambda item: int(item[0][0].partition("_")[2]))]))
-    return code
+    return measured.code
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ def wait_until(condition, what):
 class Session:
     """A connection. A listener is read as bytes, so that the program costs little."""
 
-    def __init__(self, server):
+    def __init__(self, server, database="postgres"):
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(DEADLINE)
         self.socket.connect(f"{server.folder}/.s.PGSQL.5432")
         self.buffer = b""
-        start = b"user\0postgres\0database\0postgres\0\0"
+        start = b"user\0postgres\0database\0%s\0\0" % database.encode()
         self.socket.sendall(struct.pack("!ii", len(start) + 8, 196608) + start)
         self.pid = next(struct.unpack("!i", body[:4])[0] for kind, body in self.answer() if kind == b"K")
 
@@ -109,7 +109,7 @@ class Server:
     """A primary, or a standby of another server."""
 
     def __init__(self, bindir, folder, settings, upstream=None):
-        self.bindir, self.folder, self.upstream = bindir, folder, upstream
+        self.bindir, self.folder, self.settings, self.upstream = bindir, folder, settings, upstream
         self.data = f"{folder}/data"
         as_server_user("mkdir", folder)
         if upstream:
@@ -124,13 +124,14 @@ class Server:
                 conf.write(f"{name} = '{value}'\n")
         self.control = None
 
-    def description(self, pg_config, settings):
+    def description(self, pg_config):
         """The server as a target of a report, without its name."""
-        query = self.control.query
-        return {"pg_config": os.path.basename(pg_config), "url": None, "preload": ["pg_pinpoint"],
-                "server_version": query("SELECT version()"),
-                "extensions": {"pg_pinpoint": query("SELECT extversion FROM pg_extension WHERE extname = 'pg_pinpoint'")},
-                "settings": {**settings, **{name: query(f"SHOW {name}") for name in SHOWN}}}
+        query, extensions = self.control.query, {}
+        if "shared_preload_libraries" in self.settings:
+            extensions["pg_pinpoint"] = query("SELECT default_version FROM pg_available_extensions WHERE name = 'pg_pinpoint'")
+        return {"pg_config": os.path.basename(pg_config), "url": None, "preload": list(extensions),
+                "server_version": query("SELECT version()"), "extensions": extensions,
+                "settings": {**self.settings, **{name: query(f"SHOW {name}") for name in SHOWN}}}
 
     def start(self):
         try:
