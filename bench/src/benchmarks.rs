@@ -129,8 +129,6 @@ pub enum BenchmarkCommand {
     /// Example: pinpoint-bench listen --workload listen_notify_unique --connections 8,64
     #[command(
         mut_arg("workload", |arg| arg.value_parser(script_parser(&LISTEN))),
-        mut_arg("protocol", |arg| arg.hide(true)),
-        mut_arg("scale", |arg| arg.hide(true)),
     )]
     Listen(Measure<ListenArgs>),
 
@@ -139,7 +137,7 @@ pub enum BenchmarkCommand {
     /// Each transaction selects one row by its key, like pgbench -S. The sessions have
     /// executed LISTEN once or never.
     ///
-    /// Example: pinpoint-bench overhead --protocol prepared --scale 100 --duration 30s
+    /// Example: pinpoint-bench overhead --connections 8 --duration 30s
     #[command(
         mut_arg("workload", |arg| {
             arg.value_parser(script_parser(&OVERHEAD))

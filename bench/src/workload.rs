@@ -122,8 +122,8 @@ impl Benchmark {
 pub struct Setup {
     /// Statements to execute.
     pub statements: Vec<String>,
-    /// The scale of pgbench's own tables, if they are needed.
-    pub pgbench_scale: Option<u32>,
+    /// Are pgbench's own tables needed?
+    pub pgbench_tables: bool,
     pub standby: bool,
 }
 
@@ -193,8 +193,8 @@ impl Measurement {
     ) -> anyhow::Result<Self> {
         let setup = &benchmark.setup;
         load::execute(server, &setup.statements, timeout).await?;
-        if let Some(scale) = setup.pgbench_scale {
-            pgbench::initialise(server, scale, timeout).await?;
+        if setup.pgbench_tables {
+            pgbench::initialise(server, timeout).await?;
         }
         let mut standby = None;
         if setup.standby {

@@ -321,7 +321,8 @@ fn start_server(
     Process::start(command, folder, account, Signal::SIGQUIT)
 }
 
-fn cannot_write(folder: &Path) -> String {
+/// Why something could not be written to a folder of a server, and what to do.
+pub fn cannot_write(folder: &Path) -> String {
     format!(
         "could not write to {}: make room there or name another place with --temp-dir",
         folder.display()

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use clap::ArgAction;
-use pinpoint_servers::options::{Numbers, number, numbers};
+use pinpoint_servers::options::{Numbers, numbers};
 use serde::Serialize;
 
 use super::options::{ProbeArgs, TimeArgs, latency_figures, named_if_several, points, unnamed};
-use super::transaction::{CHANNEL, Form, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
-use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
+use super::transaction::{self, CHANNEL, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
+use crate::clients::pgbench::{self, MAX_CLIENTS};
 use crate::report::results::{BACKLOG_USEC, Figure, Kind};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
@@ -19,9 +19,6 @@ use crate::workload::{Activity, Benchmark, Workload};
 
 /// A backlog of more than this fraction of a load is worth a warning.
 const BACKLOG: f64 = 0.05;
-
-/// PostgreSQL's own limit, in microseconds.
-const MAX_COMMIT_DELAY: u32 = 100_000;
 
 /// Options of all three.
 #[derive(Debug, clap::Args, Serialize)]
@@ -34,16 +31,6 @@ struct LoadArgs {
         value_parser = numbers(1..=MAX_CLIENTS),
     )]
     listeners: Numbers,
-
-    /// Set commit_delay on all servers, to simulate a slow disk
-    ///
-    /// Each flush of the WAL takes this much longer (commit_siblings is set to 0).
-    #[arg(long, value_name = "MICROSECONDS", value_parser = number(0..=MAX_COMMIT_DELAY))]
-    commit_delay: Option<u32>,
-
-    /// Query protocol of pgbench
-    #[arg(long, value_enum, default_value_t = Protocol::Simple)]
-    protocol: Protocol,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -64,10 +51,6 @@ pub struct CommitArgs {
         value_parser = numbers(1..=MAX_CLIENTS),
     )]
     writers: Numbers,
-
-    /// How the transactions notify
-    #[arg(long, value_enum, default_value_t = Form::Statement)]
-    form: Form,
 
     /// Workloads to measure
     ///
@@ -131,22 +114,19 @@ impl CommitArgs {
             .drawn(),
         ];
         figures.extend(delivery_figures());
-        let load = format!(
-            "pgbench inserts rows. Each transaction inserts one row and notifies ({}). It is \
-             compared with a transaction that contains a statement of the same length that does \
-             nothing, instead of the notification. Each run measures both, one after the other, \
-             and every second run in reverse order.",
-            self.form
-        );
-        let transactions = [self.form.plain(), self.form.notifying("{channel}")];
+        let load = "pgbench inserts rows. Each transaction inserts one row and notifies, with the \
+                    statement NOTIFY. It is compared with a transaction that contains a statement \
+                    of the same length that does nothing, instead of the notification. Each run \
+                    measures both, one after the other, and every second run in reverse order.";
+        let transactions = [transaction::plain(), transaction::notifying("{channel}")];
         let workloads = named_if_several(&self.workload);
         let writers = ("writers", &self.writers);
         let mut benchmark = self
             .load
             .describe(about, writers, &workloads, &transactions)?;
-        benchmark.method.insert(0, load);
+        benchmark.method.insert(0, load.to_owned());
         benchmark.figures = figures;
-        benchmark.setup.statements = self.form.set_up();
+        benchmark.setup.statements = vec![transaction::TABLE.to_owned()];
         Ok(benchmark)
     }
 }
@@ -177,24 +157,11 @@ impl LoadArgs {
         workloads: &[(String, Delivery)],
         transactions: &[Transaction],
     ) -> anyhow::Result<Benchmark> {
-        let mut settings = Vec::new();
-        if let Some(delay) = self.commit_delay {
-            settings.push(format!("commit_delay={delay}").parse()?);
-            // Whether or not other transactions are active.
-            settings.push("commit_siblings=0".parse()?);
-        }
         let TimeArgs { warmup, duration } = self.time;
         let workload = |delivery, [clients, listeners]: [u32; 2]| {
             Workload::from(Activity::Load(Load {
                 channel: CHANNEL,
-                pgbench: Pgbench {
-                    clients,
-                    jobs: None,
-                    protocol: self.protocol,
-                    variables: &[],
-                    warmup,
-                    duration,
-                },
+                pgbench: self.time.pgbench(clients),
                 transactions: transactions.to_vec(),
                 listeners: vec![Listeners {
                     figures: "from_due",
@@ -228,10 +195,6 @@ impl LoadArgs {
             ],
             points: points(&about.axis, options, workloads, workload)?,
             programs: vec![pgbench::PROGRAM],
-            settings,
-            needs_own_cluster: self
-                .commit_delay
-                .map(|_| "--commit-delay is a setting of the whole server"),
             backlog_limit: Some(Duration::from_secs_f64(duration.as_secs_f64() * BACKLOG)),
             ..about
         })

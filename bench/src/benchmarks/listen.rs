@@ -12,14 +12,10 @@ use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, number, numbers};
 use serde::Serialize;
 
 use super::options::{TimeArgs, named, points};
-use crate::clients::pgbench::{self, Pgbench, Protocol};
+use crate::clients::pgbench::{self, ACCOUNTS, Pgbench};
 use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::load::Load;
-use crate::workload::transaction::{Statement, Transaction};
 use crate::workload::{Activity, Benchmark, Workload};
-
-/// Rows of pgbench_accounts for each unit of the scale.
-const ACCOUNTS: u32 = 100_000;
 
 const TPS: &str = "transactions_per_sec";
 
@@ -63,14 +59,6 @@ pub struct ListenArgs {
     #[arg(long, value_name = "N", value_parser = number(1..=MAX_CONNECTIONS))]
     jobs: Option<u32>,
 
-    /// Query protocol of pgbench
-    #[arg(long, value_enum, default_value_t = Protocol::Simple)]
-    protocol: Protocol,
-
-    /// Size of the table, in units of 100,000 rows
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number(1..=10_000))]
-    scale: u32,
-
     #[command(flatten)]
     #[serde(flatten)]
     time: TimeArgs,
@@ -108,10 +96,9 @@ pub fn script_parser(scripts: &[Script]) -> impl TypedValueParser<Value = Script
 
 impl Script {
     /// The variable `listening` is 0 at the beginning, in each session.
-    fn text(self, scale: u32) -> String {
-        let rows = u64::from(ACCOUNTS) * u64::from(scale);
+    fn text(self) -> String {
         let select = format!(
-            "\\set aid random(1, {rows})\n\
+            "\\set aid random(1, {ACCOUNTS})\n\
              SELECT abalance FROM pgbench_accounts WHERE aid = :aid;"
         );
         let (unique, common) = ("{channel}{client}", "{channel}common");
@@ -151,14 +138,13 @@ impl ListenArgs {
     pub fn describe_overhead(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let workloads = format!(
             "Each transaction of pgbench selects one row by its key, like its built-in script \
-             select-only (pgbench -S), from a table of {} rows. select_only: the sessions do not \
+             select-only (pgbench -S), from a table of {ACCOUNTS} rows. select_only: the sessions do not \
              listen. select_only_listening: each session has executed LISTEN once. There are no \
-             notifications, so the ratio should be 1.",
-            u64::from(ACCOUNTS) * u64::from(self.scale)
+             notifications, so the ratio should be 1."
         );
         let mut benchmark = self.describe(about, workloads)?;
         benchmark.figures[0].scale = Scale::Linear;
-        benchmark.setup.pgbench_scale = Some(self.scale);
+        benchmark.setup.pgbench_tables = true;
         Ok(benchmark)
     }
 
@@ -184,27 +170,13 @@ impl ListenArgs {
     }
 
     fn workload(&self, script: Script, clients: u32) -> Workload {
-        Workload::from(Activity::Load(Load {
-            channel: "listen_",
-            pgbench: Pgbench {
-                clients,
-                jobs: self.jobs,
-                protocol: self.protocol,
-                variables: &[("listening", "0")],
-                warmup: self.time.warmup,
-                duration: self.time.duration,
-            },
-            transactions: vec![Transaction {
-                name: "pgbench",
-                rate: TPS,
-                prepare: Vec::new(),
-                script: vec![Statement::Plain(script.text(self.scale))],
-                probe: Vec::new(),
-                notifies: false,
-            }],
-            listeners: Vec::new(),
-            probe_period: None,
-        }))
+        let pgbench = Pgbench {
+            jobs: self.jobs,
+            variables: &[("listening", "0")],
+            ..self.time.pgbench(clients)
+        };
+        let load = Load::of_script("listen_", pgbench, TPS, Vec::new(), script.text());
+        Workload::from(Activity::Load(load))
     }
 }
 
@@ -212,12 +184,12 @@ impl ListenArgs {
 mod tests {
     use super::super::options::name;
     use super::*;
-    use crate::workload::transaction::render;
+    use crate::workload::transaction::{Statement, render};
 
     #[test]
     fn scripts() {
         let text = |script: &Script| {
-            let statement = Statement::Plain(script.text(3));
+            let statement = Statement::Plain(script.text());
             let rendered = render(&[statement], "c_", ":client_id", "");
             format!("{}:\n{}\n", name(script), rendered[0])
         };
@@ -240,14 +212,14 @@ mod tests {
         LISTEN c_common;
         NOTIFY c_common;
         select_only:
-        \set aid random(1, 300000)
+        \set aid random(1, 100000)
         SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
         select_only_listening:
         \if :listening = 0
         LISTEN c_common;
         \set listening 1
         \endif
-        \set aid random(1, 300000)
+        \set aid random(1, 100000)
         SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
         ");
     }

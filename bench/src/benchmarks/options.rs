@@ -8,6 +8,7 @@ use pinpoint_servers::options::{Numbers, as_seconds, duration, number, positive_
 use serde::Serialize;
 
 use crate::clients::latency::STATISTICS;
+use crate::clients::pgbench::Pgbench;
 use crate::report::results::{Axis, Figure, Kind};
 use crate::workload::{PointId, Workload};
 
@@ -37,6 +38,19 @@ pub struct ProbeArgs {
     /// Notifications per second whose latency is measured
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = number(1..=MAX_PROBES))]
     pub probes: u32,
+}
+
+impl TimeArgs {
+    /// A load of pgbench that takes this time.
+    pub fn pgbench(&self, clients: u32) -> Pgbench {
+        Pgbench {
+            clients,
+            jobs: None,
+            variables: &[],
+            warmup: self.warmup,
+            duration: self.duration,
+        }
+    }
 }
 
 impl ProbeArgs {

@@ -9,17 +9,14 @@ use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
 use super::options::{ProbeArgs, TimeArgs, latency_figures, points, unnamed};
-use super::transaction::{CHANNEL, Form};
-use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
+use super::transaction::{self, CHANNEL};
+use crate::clients::pgbench::{self, MAX_CLIENTS};
 use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::standby::REPLICATE;
 use crate::workload::transaction::Transaction;
 use crate::workload::{Activity, Benchmark, Setup, Workload};
-
-/// The transaction of the writers and of the probe.
-const FORM: Form = Form::Statement;
 
 const PROBE_CHANNEL: &str = "{channel}_probe";
 const LISTEN_TO_PROBE: &str = "LISTEN {channel}_probe";
@@ -81,7 +78,7 @@ impl StandbyArgs {
             figures: figures(),
             points: points(&about.axis, options, &unnamed(()), workload)?,
             setup: Setup {
-                statements: FORM.set_up(),
+                statements: vec![transaction::TABLE.to_owned()],
                 standby: true,
                 ..Setup::default()
             },
@@ -109,17 +106,10 @@ impl StandbyArgs {
         };
         Workload::from(Activity::Load(Load {
             channel: CHANNEL,
-            pgbench: Pgbench {
-                clients: writers,
-                jobs: None,
-                protocol: Protocol::Simple,
-                variables: &[],
-                warmup: self.time.warmup,
-                duration: self.time.duration,
-            },
+            pgbench: self.time.pgbench(writers),
             transactions: vec![Transaction {
                 rate: TPS,
-                ..FORM.notifying(PROBE_CHANNEL)
+                ..transaction::notifying(PROBE_CHANNEL)
             }],
             listeners: vec![
                 Listeners {

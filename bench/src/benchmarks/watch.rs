@@ -8,10 +8,9 @@ use serde::Serialize;
 
 use super::options::{TimeArgs, named, points};
 use super::transaction::CHANNEL;
-use crate::clients::pgbench::{self, MAX_CLIENTS, Pgbench, Protocol};
+use crate::clients::pgbench::{self, MAX_CLIENTS};
 use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::load::Load;
-use crate::workload::transaction::{Statement, Transaction};
 use crate::workload::{Activity, Benchmark, Workload};
 
 const TPS: &str = "transactions_per_sec";
@@ -177,26 +176,9 @@ impl WatchArgs {
     }
 
     fn workload(&self, case: Case, writers: u32) -> Workload {
-        Workload::from(Activity::Load(Load {
-            channel: CHANNEL,
-            pgbench: Pgbench {
-                clients: case.clients(writers),
-                jobs: None,
-                protocol: Protocol::Simple,
-                variables: &[],
-                warmup: self.time.warmup,
-                duration: self.time.duration,
-            },
-            transactions: vec![Transaction {
-                name: "pgbench",
-                rate: TPS,
-                prepare: case.prepare(),
-                script: vec![Statement::Plain(case.script().to_owned())],
-                probe: Vec::new(),
-                notifies: false,
-            }],
-            listeners: Vec::new(),
-            probe_period: None,
-        }))
+        let pgbench = self.time.pgbench(case.clients(writers));
+        let script = case.script().to_owned();
+        let load = Load::of_script(CHANNEL, pgbench, TPS, case.prepare(), script);
+        Workload::from(Activity::Load(load))
     }
 }

@@ -9,10 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use clap::ValueEnum;
+use pinpoint_servers::cluster::cannot_write;
 use pinpoint_servers::process::first_lines;
 use pinpoint_servers::server::Server;
-use serde::Serialize;
 
 pub const PROGRAM: &str = "pgbench";
 
@@ -24,18 +23,8 @@ pub const MAX_CLIENTS: u32 = 10_000;
 /// What it takes to connect a session, where that is not known better.
 const CONNECTION_TIME: Duration = Duration::from_millis(3);
 
-/// What it takes to fill the tables, for each 100,000 rows, where nothing is fast.
+/// What it takes to fill the tables, where nothing is fast.
 const TIME_TO_FILL: Duration = Duration::from_secs(2);
-
-/// How statements are sent, by pgbench's name for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Protocol {
-    /// Simple query protocol
-    Simple,
-    /// Extended query protocol with prepared statements
-    Prepared,
-}
 
 /// What pgbench reports of one load.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,7 +42,6 @@ pub struct Pgbench {
     pub clients: u32,
     /// Threads, at most. By default as many as can run at a time.
     pub jobs: Option<u32>,
-    pub protocol: Protocol,
     /// Variables of the script, and their values at the beginning of each session.
     pub variables: &'static [(&'static str, &'static str)],
     /// Not measured, at the beginning.
@@ -73,12 +61,7 @@ impl Pgbench {
         on_warm: impl Fn(),
     ) -> anyhow::Result<Load> {
         let folder = &server.folder;
-        fs::write(folder.join(SCRIPT), script).with_context(|| {
-            format!(
-                "could not write to {}: make room there or name another place with --temp-dir",
-                folder.display()
-            )
-        })?;
+        fs::write(folder.join(SCRIPT), script).with_context(|| cannot_write(folder))?;
         let mut connecting = CONNECTION_TIME * self.clients;
         let mut transactions = 0;
         loop {
@@ -115,15 +98,10 @@ impl Pgbench {
         timeout: Duration,
         on_warm: impl Fn(),
     ) -> anyhow::Result<Output> {
-        let protocol = match self.protocol {
-            Protocol::Simple => "simple",
-            Protocol::Prepared => "prepared",
-        };
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let mut arguments = vec![
             "--no-vacuum".to_owned(),
             format!("--file={SCRIPT}"),
-            format!("--protocol={protocol}"),
             format!("--client={}", self.clients),
             format!("--jobs={}", self.jobs.unwrap_or(cores).min(self.clients)),
             format!("--time={seconds}"),
@@ -175,11 +153,13 @@ struct Output {
     connecting: Duration,
 }
 
-/// Makes the tables of pgbench's own scripts, with 100,000 rows times `scale` in
-/// pgbench_accounts.
-pub async fn initialise(server: &Server, scale: u32, timeout: Duration) -> anyhow::Result<()> {
-    let arguments = ["--initialize", "--quiet", &format!("--scale={scale}")];
-    let limit = TIME_TO_FILL * scale + timeout;
+/// Rows of pgbench_accounts.
+pub const ACCOUNTS: u32 = 100_000;
+
+/// Makes the tables of pgbench's own scripts.
+pub async fn initialise(server: &Server, timeout: Duration) -> anyhow::Result<()> {
+    let arguments = ["--initialize", "--quiet"];
+    let limit = TIME_TO_FILL + timeout;
     server
         .run_program(PROGRAM, &arguments, limit, |_| false)
         .await?;

@@ -7,11 +7,9 @@ mod palette;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-
 use anyhow::{Context, anyhow};
 use maud::{PreEscaped, html};
-use plotters::prelude::{BitMapBackend, IntoDrawingArea, SVGBackend};
+use plotters::prelude::{IntoDrawingArea, SVGBackend};
 
 use super::results::{Figure, Kind, Report, Scale, Summary};
 
@@ -21,9 +19,6 @@ const SIZE: (u32, u32) = (420, 300);
 
 /// What is drawn at whole units is as exact as this on the page.
 const SVG_UNITS: u32 = 10;
-
-/// Sharp on any screen.
-const PNG_PIXELS: u32 = 3;
 
 /// What there is to draw.
 #[derive(Debug, Clone, PartialEq)]
@@ -122,7 +117,7 @@ impl<'a> Chart<'a> {
         let size = (width * SVG_UNITS, height * SVG_UNITS);
         let mut image = String::new();
         let area = SVGBackend::with_string(&mut image, size).into_drawing_area();
-        draw::draw(self, &area, SVG_UNITS).map_err(|error| anyhow!("{error}"))?;
+        draw::draw(self, &area).map_err(|error| anyhow!("{error}"))?;
         drop(area);
 
         let content = image
@@ -140,16 +135,6 @@ impl<'a> Chart<'a> {
             }
         };
         Ok(svg.into_string())
-    }
-
-    /// Writes an image for light pages.
-    pub fn write_png(&self, path: &Path) -> anyhow::Result<()> {
-        let (width, height) = SIZE;
-        let size = (width * PNG_PIXELS, height * PNG_PIXELS);
-        let area = BitMapBackend::new(path, size).into_drawing_area();
-        draw::draw(self, &area, PNG_PIXELS)
-            .and_then(|()| area.present())
-            .map_err(|error| anyhow!("{error}"))
     }
 
     /// For those who do not see it.

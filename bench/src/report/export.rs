@@ -2,56 +2,7 @@
 
 use std::io::Write;
 
-use super::results::{Ratio, Report, ServerRecord, Summary};
-
-/// Tab-separated: the medians, their ranges and the ratios, a line for each point.
-pub fn write_tsv(report: &Report, out: impl Write) -> csv::Result<()> {
-    let mut writer = csv::WriterBuilder::new().delimiter(b'\t').from_writer(out);
-    let has_workloads = report.points.iter().any(|point| !point.workload.is_empty());
-
-    let mut header = Vec::new();
-    if has_workloads {
-        header.push("workload".to_owned());
-    }
-    header.push(report.axis.name.clone());
-    for (position, target) in report.targets.iter().enumerate() {
-        for figure in &report.figures {
-            let name = format!("{}_{}", target.name, figure.name);
-            header.extend([name.clone(), format!("{name}_min"), format!("{name}_max")]);
-            if position > 0 {
-                header.extend(["", "_min", "_max"].map(|end| format!("{name}_ratio{end}")));
-            }
-        }
-    }
-    writer.write_record(header)?;
-
-    for point in &report.points {
-        let mut row = Vec::new();
-        if has_workloads {
-            row.push(point.workload.clone());
-        }
-        row.push(point.x.to_string());
-        for (position, series) in point.series.iter().enumerate() {
-            for figure in &report.figures {
-                row.extend(match series.summary.get(&figure.name) {
-                    Some(Summary { median, min, max }) => [median, min, max].map(f64::to_string),
-                    None => Default::default(),
-                });
-                if position > 0 {
-                    row.extend(match series.ratio.get(&figure.name) {
-                        Some(Ratio {
-                            median, min, max, ..
-                        }) => [median, min, max].map(f64::to_string),
-                        None => Default::default(),
-                    });
-                }
-            }
-        }
-        writer.write_record(row)?;
-    }
-    writer.flush()?;
-    Ok(())
-}
+use super::results::{Report, ServerRecord};
 
 /// Comma-separated: a line for every single run, with everything that is needed
 /// to read it without the other lines, so that files can be put together.
@@ -147,11 +98,6 @@ mod tests {
             series.runs.truncate(1);
         }
         report
-    }
-
-    #[test]
-    fn tsv() {
-        insta::assert_snapshot!(written(|out| write_tsv(&report(), out)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use console::Term;
 
 use super::export;
@@ -17,10 +17,6 @@ use super::table::table;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// Format of the results on standard output
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub format: Format,
-
     /// Also print the figures that have no chart (files always contain them)
     #[arg(long)]
     pub details: bool,
@@ -34,18 +30,9 @@ pub struct OutputArgs {
     pub json: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Aligned table
-    Table,
-    /// Tab-separated values
-    Tsv,
-}
-
 /// Where results go. The files are opened before the measurement.
 #[derive(Debug)]
 pub struct Outputs {
-    format: Format,
     details: bool,
     csv: Option<OutputFile>,
     json: Option<OutputFile>,
@@ -63,7 +50,6 @@ impl Outputs {
             );
         }
         Ok(Self {
-            format: args.format,
             details: args.details,
             csv,
             json,
@@ -73,8 +59,7 @@ impl Outputs {
     /// What cannot be written to one place may still be to the others. The first
     /// error is returned.
     pub fn publish(self, report: &Report) -> anyhow::Result<()> {
-        let printed =
-            print(report, self.format, self.details).context("could not write to standard output");
+        let printed = print(report, self.details).context("could not write to standard output");
         let csv = self
             .csv
             .map(|file| file.write(|out| export::write_csv(report, out)));
@@ -91,15 +76,10 @@ impl Outputs {
     }
 }
 
-fn print(report: &Report, format: Format, details: bool) -> io::Result<()> {
+fn print(report: &Report, details: bool) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match format {
-        Format::Table => {
-            let width = Term::stdout().size_checked().map(|(_, columns)| columns);
-            stdout.write_all(table(report, width, details).as_bytes())?;
-        }
-        Format::Tsv => export::write_tsv(report, &mut stdout)?,
-    }
+    let width = Term::stdout().size_checked().map(|(_, columns)| columns);
+    stdout.write_all(table(report, width, details).as_bytes())?;
     stdout.flush()
 }
 
@@ -222,7 +202,6 @@ mod tests {
         let path = |name: &str| Some(folder.path().join(name));
         let open = |csv, json| {
             Outputs::open(&OutputArgs {
-                format: Format::Table,
                 details: false,
                 csv,
                 json,

@@ -148,8 +148,6 @@ impl Contents {
             for chart in chart::of_report(report) {
                 let file = chart_name(name, chart.workload, &chart.figure.name);
                 write_file(&folder.join(format!("{file}.svg")), &chart.svg()?)?;
-                let png = folder.join(format!("{file}.png"));
-                chart.write_png(&png).with_context(|| cannot_write(&png))?;
             }
         }
         let page = folder.join("index.html");
@@ -256,7 +254,6 @@ mod tests {
         let mut names: Vec<String> = fs::read_dir(folder.path())
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .filter(|name| !name.ends_with(".png"))
             .collect();
         names.sort();
         assert_eq!(
@@ -271,7 +268,6 @@ mod tests {
                 "other.json",
             ]
         );
-        assert!(path("later-round_trips_per_sec.png").is_file());
         let page = fs::read_to_string(path("index.html")).unwrap();
         let place = |heading: &str| page.find(heading).unwrap();
         assert!(place("<h2 id=\"now\">drift (now)") < place("<h2 id=\"later\">pingpong (later)"));

@@ -23,7 +23,7 @@ use super::load_figures::{Outcome, values};
 use super::probe::Probe;
 use super::row_visibility::RowPoller;
 use super::standby::Standby;
-use super::transaction::{Transaction, render, with_channel};
+use super::transaction::{Statement, Transaction, render, with_channel};
 use crate::clients::load_listeners::{LoadListeners, exchange};
 use crate::clients::pgbench::{self, Pgbench};
 use crate::clients::processor_time;
@@ -83,6 +83,31 @@ pub async fn execute(
 }
 
 impl Load {
+    /// A load of pgbench that nobody listens to. `rate` is the figure with its transactions
+    /// per second.
+    pub fn of_script(
+        channel: &'static str,
+        pgbench: Pgbench,
+        rate: &'static str,
+        prepare: Vec<String>,
+        script: String,
+    ) -> Self {
+        Self {
+            channel,
+            pgbench,
+            transactions: vec![Transaction {
+                name: "pgbench",
+                rate,
+                prepare,
+                script: vec![Statement::Plain(script)],
+                probe: Vec::new(),
+                notifies: false,
+            }],
+            listeners: Vec::new(),
+            probe_period: None,
+        }
+    }
+
     pub fn sessions(&self) -> u32 {
         let has_standby = self.listeners.iter().any(|listeners| listeners.on_standby);
         let own = [

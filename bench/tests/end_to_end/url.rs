@@ -77,7 +77,7 @@ fn a_running_server_is_measured_and_left_as_it_was() {
     }
     let bench = Bench::new();
     let output = bench.run(&format!(
-        "commit --url {} --writers=2 --form=trigger --duration=1 --warmup=0 --runs=1 \
+        "commit --url {} --writers=2 --duration=1 --warmup=0 --runs=1 \
          --json @json",
         server.url_for("ordinary")
     ));
@@ -203,17 +203,6 @@ fn a_url_where_nothing_answers() {
         &output,
         "could not connect to server=postgresql://me@%2Fnowhere:5432/db: start that server, or \
          correct --url: error connecting to server: No such file or directory",
-    );
-}
-
-#[test]
-fn what_needs_settings_of_its_own_is_refused() {
-    let bench = Bench::new();
-    let output = bench.run("commit --url postgresql://me@%2Fnowhere/db --commit-delay=5");
-    bench.assert_failed(
-        &output,
-        "commit cannot measure a running server, as --commit-delay is a setting of the whole \
-         server: leave out --url",
     );
 }
 

@@ -170,7 +170,7 @@ fn listen_measures_each_workload_with_each_number_of_connections() {
 fn overhead_measures_sessions_that_listen_and_that_do_not() {
     let report = report(
         "overhead",
-        "--connections 2 --duration 1 --warmup 1 --runs 1 --protocol prepared",
+        "--connections 2 --duration 1 --warmup 1 --runs 1",
     );
     assert_eq!(
         points(&report),

@@ -1,7 +1,7 @@
 //! Drawing a chart: its heading, the names of its curves, and the curves or bars.
 
-use std::error::Error;
 use std::f64::consts::TAU;
+use std::io;
 use std::ops::Add;
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use plotters::style::{RGBColor, register_font};
 
 use super::direction::{self, Direction};
 use super::palette::{AXIS, BACKGROUND, CURVES, FAINT_TEXT, GRID, TEXT};
-use super::{Chart, Curve, SIZE};
+use super::{Chart, Curve, SIZE, SVG_UNITS};
 use crate::report::results::Summary;
 
 // All lengths are of a chart that is SIZE large.
@@ -38,22 +38,17 @@ const KEY_LENGTH: i32 = 26;
 /// The font that a reader of an SVG has may be wider than that which is measured here.
 const TEXT_ALLOWANCE: f64 = 1.15;
 
-type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<io::Error>>;
 
 /// A form at a place of a chart.
-type Marker<C, DB> = <EmptyElement<C, DB> as Add<Polygon<(i32, i32)>>>::Output;
+type Marker<'a, C> = <EmptyElement<C, SVGBackend<'a>> as Add<Polygon<(i32, i32)>>>::Output;
 
-/// Draws on an area that is `unit` times SIZE large.
-pub fn draw<DB: DrawingBackend>(
-    chart: &Chart,
-    area: &DrawingArea<DB, Shift>,
-    unit: u32,
-) -> Drawn<DB>
-where
-    DB::ErrorType: Error + Send + Sync + 'static,
-{
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Draws on an area that is SVG_UNITS times SIZE large.
+pub fn draw(chart: &Chart, area: &Area) -> Drawn {
     LazyLock::force(&FONTS);
-    let page = Page { area, unit };
+    let page = Page { area };
     area.fill(&BACKGROUND.light)?;
     let bottom = page.heading(chart)?;
     let bottom = page.legend(chart, bottom)?;
@@ -75,14 +70,13 @@ static FONTS: LazyLock<()> = LazyLock::new(|| {
 });
 
 /// Where a chart is drawn. Lengths and places are given for SIZE.
-struct Page<'a, DB: DrawingBackend> {
-    area: &'a DrawingArea<DB, Shift>,
-    unit: u32,
+struct Page<'a, 'b> {
+    area: &'a Area<'b>,
 }
 
-impl<DB: DrawingBackend> Page<'_, DB> {
+impl<'a> Page<'_, 'a> {
     fn units(&self, length: f64) -> i32 {
-        (length * f64::from(self.unit)).round() as i32
+        (length * f64::from(SVG_UNITS)).round() as i32
     }
 
     fn at(&self, (x, y): (i32, i32)) -> (i32, i32) {
@@ -90,7 +84,7 @@ impl<DB: DrawingBackend> Page<'_, DB> {
     }
 
     fn font(&self, size: f64, style: FontStyle, colour: RGBColor) -> TextStyle<'static> {
-        let size = size * f64::from(self.unit);
+        let size = size * f64::from(SVG_UNITS);
         FontDesc::new(FontFamily::SansSerif, size, style).color(&colour)
     }
 
@@ -103,17 +97,13 @@ impl<DB: DrawingBackend> Page<'_, DB> {
     }
 
     /// How long a text is.
-    fn width(
-        &self,
-        text: &str,
-        style: &TextStyle,
-    ) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
+    fn width(&self, text: &str, style: &TextStyle) -> Drawn<i32> {
         let (width, _) = self.area.estimate_text_size(text, style)?;
-        Ok((f64::from(width) / f64::from(self.unit) * TEXT_ALLOWANCE).ceil() as i32)
+        Ok((f64::from(width) / f64::from(SVG_UNITS) * TEXT_ALLOWANCE).ceil() as i32)
     }
 
     /// The title, and what is measured, in as many lines as that takes. Returns where it ends.
-    fn heading(&self, chart: &Chart) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
+    fn heading(&self, chart: &Chart) -> Drawn<i32> {
         let title = self.font(TITLE_SIZE, FontStyle::Bold, TEXT.light);
         let mut y = BORDER - 4;
         self.area
@@ -128,7 +118,7 @@ impl<DB: DrawingBackend> Page<'_, DB> {
     }
 
     /// Divided between words so that it fits.
-    fn lines(&self, text: &str) -> Result<Vec<String>, DrawingAreaErrorKind<DB::ErrorType>> {
+    fn lines(&self, text: &str) -> Drawn<Vec<String>> {
         let style = self.text();
         let room = SIZE.0 as i32 - 2 * BORDER;
         let mut lines: Vec<String> = Vec::new();
@@ -146,7 +136,7 @@ impl<DB: DrawingBackend> Page<'_, DB> {
     }
 
     /// The names of the curves, in as many lines as they take. Returns where they end.
-    fn legend(&self, chart: &Chart, top: i32) -> Result<i32, DrawingAreaErrorKind<DB::ErrorType>> {
+    fn legend(&self, chart: &Chart, top: i32) -> Drawn<i32> {
         let text = self.font(TEXT_SIZE, FontStyle::Normal, TEXT.light);
         let (mut x, mut y) = (BORDER, top + 4);
         for curve in &chart.curves {
@@ -174,7 +164,7 @@ impl<DB: DrawingBackend> Page<'_, DB> {
         Ok(y + LINE_HEIGHT)
     }
 
-    fn curves(&self, chart: &Chart, top: i32) -> Drawn<DB> {
+    fn curves(&self, chart: &Chart, top: i32) -> Drawn {
         let vertical = vertical(chart);
         let mut label_width = 0;
         for &tick in vertical.ticks() {
@@ -231,8 +221,8 @@ impl<DB: DrawingBackend> Page<'_, DB> {
     fn bars(
         &self,
         chart: &Chart,
-        area: &DrawingArea<DB, Cartesian2d<Direction, Direction>>,
-    ) -> Drawn<DB> {
+        area: &DrawingArea<SVGBackend, Cartesian2d<Direction, Direction>>,
+    ) -> Drawn {
         let (width, step) = (self.units(BAR_WIDTH), self.units(BAR_WIDTH + BAR_GAP));
         let all = step * chart.curves.len() as i32 - self.units(BAR_GAP);
         for (number, curve) in chart.curves.iter().enumerate() {
@@ -252,7 +242,7 @@ impl<DB: DrawingBackend> Page<'_, DB> {
     }
 
     /// Curves also differ in the form of their points.
-    fn marker<C>(&self, curve: &Curve, at: C) -> Marker<C, DB> {
+    fn marker<C>(&self, curve: &Curve, at: C) -> Marker<'a, C> {
         let (count, radius, turn) = MARKERS[curve.position % MARKERS.len()];
         let corners: Vec<(i32, i32)> = (0..count)
             .map(|corner| {

@@ -1,5 +1,3 @@
-use std::fs;
-
 use roxmltree::{Document, Node};
 
 use super::*;
@@ -199,25 +197,4 @@ fn a_target_that_was_not_measured_has_no_curve() {
 
     report.points.clear();
     assert_eq!(Chart::of(&report, &report.figures[0], ""), None);
-}
-
-#[test]
-fn a_png_has_its_size_and_a_picture() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("chart.png");
-    let report = sample_reports::commit();
-    of_report(&report)[0].write_png(&path).unwrap();
-    let picture = fs::read(&path).unwrap();
-    assert_eq!(picture[..8], *b"\x89PNG\r\n\x1a\n");
-    let size = [16, 20].map(|at| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap()));
-    assert_eq!(size, [SIZE.0 * PNG_PIXELS, SIZE.1 * PNG_PIXELS]);
-    // Nothing but a background would be much smaller.
-    assert!(picture.len() > 10_000, "{}", picture.len());
-}
-
-#[test]
-fn a_png_that_cannot_be_written_is_an_error() {
-    let report = sample_reports::commit();
-    let chart = &of_report(&report)[0];
-    assert!(chart.write_png(Path::new("/nowhere/chart.png")).is_err());
 }
