@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use pinpoint_servers::cluster::Cluster;
+use pinpoint_servers::connection::connect;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config};
 
 use crate::OnProgress;
 use crate::checker::Checker;
@@ -21,7 +22,7 @@ use crate::checker::shrink::is_arrival_of_missing;
 use crate::options::Plan;
 use crate::sessions::decoded_commits::{Decoding, write_marker};
 use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
-use crate::sessions::run_state::{Shared, Standby, within};
+use crate::sessions::run_state::{Shared, Standby, execute, within};
 use crate::sessions::{
     disturbance, listener, position_client, schema, standby, switching, watched, writer,
 };
@@ -314,10 +315,7 @@ impl Inspection {
 
         self.rounds += 1;
         let sql = write_marker(self.rounds);
-        let answer = self.monitor.simple_query(&sql);
-        within(&self.shared, CHECKER, &sql, answer)
-            .await?
-            .map_err(|error| Finding::unexpected_error(CHECKER, &sql, &error))?;
+        execute(&self.shared, CHECKER, &self.monitor, &sql).await?;
         loop {
             let what = "the decoded stream to arrive";
             let decoding = within(&self.shared, CHECKER, what, self.decoded.recv()).await?;
@@ -443,8 +441,7 @@ impl Inspection {
 /// What the sessions of a server are doing, and whatever else the looks show.
 async fn sessions(name: &str, config: &Config, looks: &[&str]) -> String {
     let look = async {
-        let (client, connection) = config.connect(NoTls).await?;
-        tokio::spawn(connection);
+        let client = connect(config).await?;
         let mut lines = Vec::new();
         for sql in looks {
             for row in client.query(*sql, &[]).await? {

@@ -28,6 +28,7 @@ use crate::checker::history::{History, Rowless};
 use crate::checker::record::{Entry, Event, Fate, Moment, Received, Returned};
 use crate::workload::Plans;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn};
+use crate::workload::unit_of_work::Notification;
 
 /// Lines to show before and after a difference.
 const CONTEXT: usize = 4;
@@ -363,35 +364,48 @@ impl ListenerCheck {
 
 /// The channel, payload and PID must be those of the entry at this position.
 fn ensure_as_sent(received: Received, position: u64, history: &History) -> Result<(), Problem> {
-    let Received {
-        key,
-        channel,
-        length,
-        pid,
-    } = received;
     let what = match history.get(position) {
-        None => Mismatch::NotCommitted(key),
-        Some(entry) if entry.channel != channel => Mismatch::WrongChannel {
-            key,
-            sent: entry.channel,
-            received: channel,
-        },
-        Some(entry) if entry.length != length => Mismatch::WrongLength {
-            key,
-            sent: entry.length,
-            received: length,
-        },
-        Some(entry) if entry.pid != pid => Mismatch::WrongPid {
-            key,
-            sent: entry.pid,
-            received: pid,
-        },
-        Some(_) => return Ok(()),
+        None => Some(Mismatch::NotCommitted(received.key)),
+        Some(entry) => received_otherwise(received, entry.channel, entry.length, entry.pid),
     };
-    Err(Problem {
-        what,
-        position: Some(position),
-    })
+    match what {
+        None => Ok(()),
+        Some(what) => Err(Problem {
+            what,
+            position: Some(position),
+        }),
+    }
+}
+
+/// What of a notification is not as it was sent.
+fn received_otherwise(
+    received: Received,
+    channel: Channel,
+    length: u32,
+    pid: i32,
+) -> Option<Mismatch> {
+    let key = received.key;
+    if received.channel != channel {
+        Some(Mismatch::WrongChannel {
+            key,
+            sent: channel,
+            received: received.channel,
+        })
+    } else if received.length != length {
+        Some(Mismatch::WrongLength {
+            key,
+            sent: length,
+            received: received.length,
+        })
+    } else if received.pid != pid {
+        Some(Mismatch::WrongPid {
+            key,
+            sent: pid,
+            received: received.pid,
+        })
+    } else {
+        None
+    }
 }
 
 impl Start {
@@ -645,12 +659,7 @@ impl Session {
         history: &History,
         plans: &impl Plans,
     ) -> Result<(), Mismatch> {
-        let Received {
-            key,
-            channel,
-            length,
-            pid,
-        } = received;
+        let key = received.key;
         let planned = plans
             .planned(key.transaction)
             .filter(|planned| !planned.has_rows)
@@ -663,30 +672,13 @@ impl Session {
         if !planned.commits {
             return Err(Mismatch::NotCommitted(key));
         }
-        if notification.channel != channel {
-            return Err(Mismatch::WrongChannel {
-                key,
-                sent: notification.channel,
-                received: channel,
-            });
-        }
-        if notification.length != length {
-            return Err(Mismatch::WrongLength {
-                key,
-                sent: notification.length,
-                received: length,
-            });
-        }
-        match history.pid_of(key.transaction) {
-            None => return Err(Mismatch::NotSent(key)),
-            Some(sent) if sent != pid => {
-                return Err(Mismatch::WrongPid {
-                    key,
-                    sent,
-                    received: pid,
-                });
-            }
-            Some(_) => {}
+        let pid = history.pid_of(key.transaction);
+        let pid = pid.ok_or(Mismatch::NotSent(key))?;
+        let Notification {
+            channel, length, ..
+        } = *notification;
+        if let Some(what) = received_otherwise(received, channel, length, pid) {
+            return Err(what);
         }
         self.rowless.insert(key);
         Ok(())

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
 use crate::sessions::replication::{Confirmations, STANDBY};
-use crate::sessions::run_state::{Shared, within};
+use crate::sessions::run_state::{Shared, execute};
 use crate::workload::random_for;
 
 /// Number of the random sequence of each, beside those of the listeners.
@@ -66,9 +66,7 @@ async fn set_standby(shared: &Shared, control: &Client, standby: &str) -> Result
         &format!("ALTER SYSTEM SET synchronous_standby_names = '{standby}'"),
         "SELECT pg_reload_conf()",
     ] {
-        within(shared, who, sql, control.simple_query(sql))
-            .await?
-            .map_err(|error| Finding::unexpected_error(who, sql, &error))?;
+        execute(shared, who, control, sql).await?;
     }
     Ok(())
 }

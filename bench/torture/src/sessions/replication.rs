@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::{Buf, BufMut, BytesMut};
+use postgres_protocol::message::{backend, frontend};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -22,8 +24,6 @@ use crate::workload::identity::Lsn;
 
 /// Name of this standby, for `synchronous_standby_names`.
 pub const STANDBY: &str = "pinpoint_torture";
-
-const PROTOCOL_VERSION: i32 = 3 << 16;
 
 /// How often the server is told what has arrived when nothing arrives, and when
 /// confirmations were held back before.
@@ -64,7 +64,8 @@ impl Confirmations {
 #[derive(Debug)]
 pub struct Replication {
     stream: UnixStream,
-    inbox: Inbox,
+    /// What was received, and is not yet dealt with.
+    inbox: BytesMut,
     decoder: Decoder,
 }
 
@@ -73,59 +74,39 @@ impl Replication {
     pub async fn start(socket: &Path) -> Result<Self, ReplicationError> {
         let mut replication = Self {
             stream: UnixStream::connect(socket).await?,
-            inbox: Inbox::default(),
+            inbox: BytesMut::new(),
             decoder: Decoder::default(),
         };
-        replication.send_startup().await?;
+        let parameters = [
+            ("user", "postgres"),
+            ("database", "postgres"),
+            ("replication", "database"),
+            ("application_name", STANDBY),
+            ("client_encoding", "UTF8"),
+        ];
+        let mut message = BytesMut::new();
+        frontend::startup_message(parameters, &mut message)?;
+        replication.stream.write_all(&message).await?;
         replication.wait_for(b'Z').await?;
+
         let command = format!(
             "START_REPLICATION SLOT {SLOT} LOGICAL 0/0 \
-             (\"include-xids\" '0', \"skip-empty-xacts\" '1')\0"
+             (\"include-xids\" '0', \"skip-empty-xacts\" '1')"
         );
-        replication.send(b'Q', command.as_bytes()).await?;
+        message.clear();
+        frontend::query(&command, &mut message)?;
+        replication.stream.write_all(&message).await?;
         replication.wait_for(b'W').await?;
         Ok(replication)
-    }
-
-    async fn send_startup(&mut self) -> Result<(), ReplicationError> {
-        let mut body = PROTOCOL_VERSION.to_be_bytes().to_vec();
-        for text in [
-            "user",
-            "postgres",
-            "database",
-            "postgres",
-            "replication",
-            "database",
-            "application_name",
-            STANDBY,
-            "client_encoding",
-            "UTF8",
-            "",
-        ] {
-            body.extend_from_slice(text.as_bytes());
-            body.push(0);
-        }
-        let mut message = message_length(&body).to_vec();
-        message.append(&mut body);
-        self.stream.write_all(&message).await?;
-        Ok(())
-    }
-
-    async fn send(&mut self, kind: u8, body: &[u8]) -> Result<(), ReplicationError> {
-        let mut message = vec![kind];
-        message.extend_from_slice(&message_length(body));
-        message.extend_from_slice(body);
-        self.stream.write_all(&message).await?;
-        Ok(())
     }
 
     /// Goes on to the message of that type, while the session is set up.
     async fn wait_for(&mut self, kind: u8) -> Result<(), ReplicationError> {
         loop {
-            while let Some(message) = self.inbox.take() {
-                match message.kind {
-                    found if found == kind => return Ok(()),
-                    b'E' => return Err(ReplicationError::Refused(error_text(&message.body))),
+            while let Some((found, body)) = take(&mut self.inbox)? {
+                match found {
+                    _ if found == kind => return Ok(()),
+                    b'E' => return Err(ReplicationError::Refused(error_text(&body))),
                     // Authentication that is ok, ParameterStatus, BackendKeyData, a notice
                     b'R' | b'S' | b'K' | b'N' => {}
                     other => return Err(ReplicationError::Unexpected(other.into())),
@@ -136,8 +117,8 @@ impl Replication {
     }
 
     async fn read(&mut self) -> Result<(), ReplicationError> {
-        let buffer = self.inbox.room();
-        match self.stream.read_buf(buffer).await? {
+        self.inbox.reserve(READ_SIZE);
+        match self.stream.read_buf(&mut self.inbox).await? {
             0 => Err(ReplicationError::Ended("connection closed".to_owned())),
             _ => Ok(()),
         }
@@ -156,23 +137,25 @@ impl Replication {
                 read = self.read() => read?,
                 _ = interval.tick() => {}
             }
-            while let Some(message) = self.inbox.take() {
-                match message.kind {
+            while let Some((kind, body)) = take(&mut self.inbox)? {
+                match kind {
                     b'd' => {
-                        if let Some(decoding) = self.copy_data(&message.body, &confirmations)?
+                        if let Some(decoding) = self.copy_data(&body, &confirmations)?
                             && decoded.send(decoding).is_err()
                         {
                             return Ok(());
                         }
                     }
-                    b'E' => return Err(ReplicationError::Ended(error_text(&message.body))),
+                    b'E' => return Err(ReplicationError::Ended(error_text(&body))),
                     b'N' | b'S' => {}
                     other => return Err(ReplicationError::Unexpected(other.into())),
                 }
             }
             if !confirmations.is_held_back.load(Ordering::Relaxed) {
                 let received = confirmations.received.load(Ordering::Relaxed);
-                self.send(b'd', &status_update(Lsn(received))).await?;
+                self.stream
+                    .write_all(&status_update(Lsn(received))?)
+                    .await?;
             }
         }
     }
@@ -212,58 +195,34 @@ impl Replication {
 }
 
 /// Everything up to `lsn` is written, flushed and applied.
-fn status_update(lsn: Lsn) -> Vec<u8> {
-    let mut body = vec![b'r'];
+fn status_update(lsn: Lsn) -> io::Result<BytesMut> {
+    let mut body = BytesMut::new();
+    body.put_u8(b'r');
     for _ in ["written", "flushed", "applied"] {
-        body.extend_from_slice(&lsn.0.to_be_bytes());
+        body.put_u64(lsn.0);
     }
-    let no_time = 0_i64;
-    body.extend_from_slice(&no_time.to_be_bytes());
+    let no_time = 0;
+    body.put_i64(no_time);
     let wants_no_answer = 0;
-    body.push(wants_no_answer);
-    body
+    body.put_u8(wants_no_answer);
+    let mut message = BytesMut::new();
+    frontend::CopyData::new(body)?.write(&mut message);
+    Ok(message)
 }
 
-/// The length includes itself.
-fn message_length(body: &[u8]) -> [u8; 4] {
-    let length = i32::try_from(body.len() + 4).expect("messages are short");
-    length.to_be_bytes()
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Message {
-    kind: u8,
-    body: Vec<u8>,
-}
-
-/// What was received, and is not yet dealt with.
-#[derive(Debug, Default)]
-struct Inbox {
-    bytes: Vec<u8>,
-    /// Bytes at the beginning that are dealt with.
-    taken: usize,
-}
-
-impl Inbox {
-    /// Where more can be added at the end.
-    fn room(&mut self) -> &mut Vec<u8> {
-        self.bytes.drain(..self.taken);
-        self.taken = 0;
-        self.bytes.reserve(READ_SIZE);
-        &mut self.bytes
+/// Takes the first message, if all of it is there: its type and its body. The types of
+/// `postgres_protocol` do not have those of replication.
+fn take(inbox: &mut BytesMut) -> io::Result<Option<(u8, BytesMut)>> {
+    let Some(header) = backend::Header::parse(inbox)? else {
+        return Ok(None);
+    };
+    let length = 1 + header.len() as usize;
+    if inbox.len() < length {
+        return Ok(None);
     }
-
-    /// Takes the first message, if all of it is there.
-    fn take(&mut self) -> Option<Message> {
-        let bytes = &self.bytes[self.taken..];
-        let length = u32::from_be_bytes(bytes.get(1..5)?.try_into().ok()?) as usize;
-        let message = Message {
-            kind: bytes[0],
-            body: bytes.get(5..=length)?.to_vec(),
-        };
-        self.taken += length + 1;
-        Some(message)
-    }
+    let mut message = inbox.split_to(length);
+    message.advance(5);
+    Ok(Some((header.tag(), message)))
 }
 
 /// The text of an ErrorResponse: fields of a letter and a string each.
@@ -282,24 +241,16 @@ mod tests {
 
     #[test]
     fn messages_are_taken_when_they_are_complete() {
-        let mut inbox = Inbox::default();
-        inbox
-            .room()
-            .extend([b'd', 0, 0, 0, 6, 1, 2, b'Z', 0, 0, 0, 5]);
-        let first = Message {
-            kind: b'd',
-            body: vec![1, 2],
+        let mut inbox = BytesMut::from(&[b'd', 0, 0, 0, 6, 1, 2, b'Z', 0, 0, 0, 5][..]);
+        let mut next = |more: &[u8]| {
+            inbox.extend_from_slice(more);
+            take(&mut inbox).unwrap()
         };
-        assert_eq!(inbox.take(), Some(first));
-        assert_eq!(inbox.take(), None);
-        inbox.room().push(b'I');
-        let second = Message {
-            kind: b'Z',
-            body: vec![b'I'],
-        };
-        assert_eq!(inbox.take(), Some(second));
-        assert_eq!(inbox.take(), None);
-        assert!(inbox.room().is_empty());
+        assert_eq!(next(b""), Some((b'd', BytesMut::from(&[1, 2][..]))));
+        assert_eq!(next(b""), None);
+        assert_eq!(next(b"I"), Some((b'Z', BytesMut::from("I"))));
+        assert_eq!(next(b""), None);
+        assert!(inbox.is_empty());
     }
 
     #[test]

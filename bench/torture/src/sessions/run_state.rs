@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pinpoint_servers::connection::connect;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::tls::NoTlsStream;
@@ -140,9 +141,7 @@ impl Standby {
 
     /// One session, for a single command.
     pub async fn execute(&self, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
-        let (client, connection) = self.config.connect(NoTls).await?;
-        tokio::spawn(connection);
-        let messages = client.simple_query(sql).await?;
+        let messages = connect(&self.config).await?.simple_query(sql).await?;
         Ok(messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
@@ -430,6 +429,19 @@ pub async fn within<T>(
     tokio::time::timeout(shared.timeout, future)
         .await
         .map_err(|_| Finding::hang(who, what, shared.timeout))
+}
+
+/// Executes a command in a session that nothing disturbs.
+pub async fn execute(
+    shared: &Shared,
+    who: &str,
+    client: &Client,
+    sql: &str,
+) -> Result<(), Finding> {
+    within(shared, who, sql, client.simple_query(sql))
+        .await?
+        .map_err(|error| Finding::unexpected_error(who, sql, &error))?;
+    Ok(())
 }
 
 /// Whether the connection is lost with this error.

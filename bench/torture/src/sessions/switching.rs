@@ -7,9 +7,10 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
+use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
-use crate::sessions::run_state::{Connected, Shared, within};
+use crate::sessions::run_state::{Shared, execute, within};
 use crate::sessions::schema::forge_heartbeat;
 use crate::workload::random_for;
 
@@ -32,13 +33,13 @@ enum Server {
 /// Until the run stops. Then both servers replicate.
 pub async fn run(shared: Arc<Shared>) -> Result<(), Finding> {
     let mut rng = random_for(shared.workload.seed, 0, OF_SWITCHING);
-    let primary = shared.connect(WHO).await?;
+    let primary = shared.connect(WHO).await?.client;
     while !shared.is_stopping() {
         pause(&mut rng).await;
         match rng.random_range(0..10) {
             0..6 => switch(&shared, &primary, &mut rng).await?,
             // A standby begins to replay at a checkpoint when it is started again.
-            6 => execute(&shared, &primary, "CHECKPOINT").await?,
+            6 => execute(&shared, WHO, &primary, "CHECKPOINT").await?,
             7 => execute_on_standby(&shared, "CHECKPOINT").await?,
             _ => forge(&shared, &primary, &mut rng).await?,
         }
@@ -47,10 +48,10 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), Finding> {
 }
 
 /// For so long that some clients have nothing else when they connect again.
-async fn forge(shared: &Shared, primary: &Connected, rng: &mut ChaCha8Rng) -> Result<(), Finding> {
+async fn forge(shared: &Shared, primary: &Client, rng: &mut ChaCha8Rng) -> Result<(), Finding> {
     for _ in 0..rng.random_range(1..=30) {
         let sql = forge_heartbeat(rng.random_range(1..=MAX_AHEAD));
-        execute(shared, primary, &sql).await?;
+        execute(shared, WHO, primary, &sql).await?;
         shared.tally().forged += 1;
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..=40))).await;
     }
@@ -68,7 +69,7 @@ async fn pause(rng: &mut ChaCha8Rng) {
 }
 
 /// Off and on again, in any order of the servers.
-async fn switch(shared: &Shared, primary: &Connected, rng: &mut ChaCha8Rng) -> Result<(), Finding> {
+async fn switch(shared: &Shared, primary: &Client, rng: &mut ChaCha8Rng) -> Result<(), Finding> {
     let mut servers = vec![Server::Primary, Server::Standby];
     servers.retain(|_| rng.random_ratio(2, 3));
     for value in ["off", "on"] {
@@ -80,7 +81,7 @@ async fn switch(shared: &Shared, primary: &Connected, rng: &mut ChaCha8Rng) -> R
             ];
             for sql in sql {
                 match server {
-                    Server::Primary => execute(shared, primary, sql).await?,
+                    Server::Primary => execute(shared, WHO, primary, sql).await?,
                     Server::Standby => execute_on_standby(shared, sql).await?,
                 }
             }
@@ -88,13 +89,6 @@ async fn switch(shared: &Shared, primary: &Connected, rng: &mut ChaCha8Rng) -> R
         }
     }
     shared.tally().switches += 1;
-    Ok(())
-}
-
-async fn execute(shared: &Shared, primary: &Connected, sql: &str) -> Result<(), Finding> {
-    within(shared, WHO, sql, primary.client.simple_query(sql))
-        .await?
-        .map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
     Ok(())
 }
 

@@ -46,30 +46,16 @@ pub async fn run(shared: Arc<Shared>, writer: u32) -> Result<(), Finding> {
         let is_replicated = !shared.switches_replication || !rng.random_ratio(1, UNREPLICATED);
         if !is_replicated {
             shared.tally().unreplicated += 1;
-            set(&shared, &who, &connected, "SET pinpoint.replicate = off").await?;
+            execute(&shared, &who, &connected, "SET pinpoint.replicate = off").await?;
         }
         if play(&shared, &who, &connected, &unit).await? {
             if !is_replicated {
-                set(&shared, &who, &connected, "RESET pinpoint.replicate").await?;
+                execute(&shared, &who, &connected, "RESET pinpoint.replicate").await?;
             }
             session = Some(connected);
         }
     }
     Ok(())
-}
-
-/// A setting. The session may be disturbed late.
-async fn set(shared: &Shared, who: &str, connected: &Connected, sql: &str) -> Result<(), Finding> {
-    loop {
-        let answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
-        match answer {
-            Ok(_) => return Ok(()),
-            // Then the work fails as well, and that is looked at.
-            Err(error) if is_lost(&error) => return Ok(()),
-            Err(error) if is_accepted(&error) => {}
-            Err(error) => return Err(Finding::unexpected_error(who, sql, &error)),
-        }
-    }
 }
 
 /// Does one unit of work, and notes what became of it. Returns whether the
@@ -155,7 +141,7 @@ async fn play(
         _ => Fate::RolledBack,
     };
     note(shared, unit, &fates, fate, started, &seen);
-    roll_back(shared, who, connected).await
+    execute(shared, who, connected, "ROLLBACK").await
 }
 
 /// Notes the fates; `otherwise` is that of transactions that have none yet.
@@ -195,13 +181,14 @@ fn tally(shared: &Shared, unit: &Unit, error: &tokio_postgres::Error, is_commit:
     }
 }
 
-/// Clears up after an error. A cancellation that comes late may hit this, too.
-async fn roll_back(
-    shared: &Arc<Shared>,
+/// Executes a command between two units of work. A cancellation or termination that comes late
+/// may hit it. Returns whether the connection is still there.
+async fn execute(
+    shared: &Shared,
     who: &str,
     connected: &Connected,
+    sql: &str,
 ) -> Result<bool, Finding> {
-    let sql = "ROLLBACK";
     loop {
         let answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
         match answer {
