@@ -5,9 +5,10 @@ import re
 import selectors
 import socket
 import struct
+import subprocess
 import time
 
-from measurement import DEADLINE, Failure, as_server_user
+from measurement import DEADLINE, Failure, as_server_user, environment
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -151,6 +152,15 @@ class Server:
             self.control = None
         if os.path.exists(f"{self.data}/postmaster.pid"):
             as_server_user(f"{self.bindir}/pg_ctl", "-D", self.data, "-s", "-w", "-m", mode, "stop")
+
+    def pgbench(self, text, *options):
+        """Begin a load, in which each session repeats this script."""
+        script = f"{self.folder}/script.sql"
+        with open(script, "w") as file:
+            file.write(text)
+        return subprocess.Popen([f"{self.bindir}/pgbench", "-n", "-f", script, *options,
+                                 "-h", self.folder, "-p", "5432", "-U", "postgres", "postgres"],
+                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment())
 
     def wal_position(self, function):
         """In bytes."""

@@ -19,13 +19,12 @@ import os
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from measurement import DEADLINE, ROOT, Failure, Measurement, call, environment, report, series, write
+from measurement import DEADLINE, ROOT, Failure, Measurement, call, report, series, write
 from server import Receivers, Server, wait_for_end, wait_until
 
 POINTS = {0: (1, 16, 64), 1: (1, 16, 64), 200: (1, 16, 64), 1000: (1, 16, 64), 5000: (16,)}  # listeners: writers
@@ -79,19 +78,15 @@ def build(pg_config, folder):
 
 
 def measure_once(server, receivers, writers, seconds):
-    script = f"{server.folder}/script.sql"
-    with open(script, "w") as file:
-        file.write(f"INSERT INTO changes (text) VALUES (repeat('x', 100)) \\; NOTIFY {CHANNEL};\n")
-    load = subprocess.Popen([f"{server.bindir}/pgbench", "-n", "-f", script, f"-c{writers}", f"-j{min(writers, 2)}",
-                             f"-T{seconds}", "-h", server.folder, "-p", "5432", "-U", "postgres", "postgres"],
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment())
+    load = server.pgbench(f"INSERT INTO changes (text) VALUES (repeat('x', 100)) \\; NOTIFY {CHANNEL};\n",
+                          f"-c{writers}", f"-j{min(writers, 2)}", f"-T{seconds}")
     received, end = 0, time.monotonic() + seconds + DEADLINE
     try:
         while load.poll() is None and time.monotonic() < end:
             received += receivers.receive()
     finally:
         load.kill()
-        output = load.communicate()[1]
+        output = load.communicate()[0]
     if load.returncode != 0:
         raise Failure(f"pgbench:\n{output[-2000:]}")
 
