@@ -26,9 +26,9 @@ pub struct Chart<'a> {
     pub figure: &'a Figure,
     /// Empty if the benchmark has one workload.
     pub workload: &'a str,
-    /// The benchmark, and the workload if it has several.
-    title: String,
     /// The figure.
+    title: String,
+    /// The benchmark, the workload if it has several, and which way is better.
     subtitle: String,
     x_label: &'a str,
     x_scale: Scale,
@@ -89,15 +89,13 @@ impl<'a> Chart<'a> {
             figure,
             workload,
             is_single_point,
-            title: if workload.is_empty() {
-                report.benchmark.clone()
-            } else {
-                format!("{}: {workload}", report.benchmark)
-            },
-            subtitle: match better(figure) {
-                Some(better) => format!("{}, {better}", figure.label),
-                None => figure.label.clone(),
-            },
+            title: capitalized(&figure.label),
+            subtitle: [report.benchmark.as_str(), workload]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .chain(better(figure))
+                .collect::<Vec<_>>()
+                .join(", "),
             x_label: &report.axis.label,
             x_scale: report.axis.scale,
             // The length of a bar says something only if it begins at 0.
@@ -141,13 +139,20 @@ impl<'a> Chart<'a> {
     fn description(&self) -> String {
         let targets: Vec<&str> = self.curves.iter().map(|curve| curve.target).collect();
         format!(
-            "Chart, {}: {} by {}, for {}",
+            "Chart, {}: {}, by {}, for {}",
             self.title,
             self.subtitle,
             self.x_label,
             targets.join(", ")
         )
     }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next()
+        .map(|first| first.to_uppercase().chain(rest).collect())
+        .unwrap_or_default()
 }
 
 /// Which way is up.

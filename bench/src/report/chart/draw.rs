@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 use std::io;
-use std::ops::Add;
+use std::ops::{Add, Range};
 use std::sync::LazyLock;
 
 use plotters::coord::Shift;
@@ -12,6 +12,7 @@ use plotters::style::{RGBColor, register_font};
 use super::direction::{self, Direction};
 use super::palette::{AXIS, BACKGROUND, CURVES, FAINT_TEXT, GRID, TEXT};
 use super::{Chart, Curve, SIZE, SVG_UNITS};
+use crate::report::number_format;
 use crate::report::results::Summary;
 
 // All lengths are of a chart that is SIZE large.
@@ -21,6 +22,10 @@ const LINE_HEIGHT: i32 = 17;
 const X_LABELS_HEIGHT: i32 = 42;
 const TITLE_SIZE: f64 = 18.0;
 const TEXT_SIZE: f64 = 15.5;
+const VALUE_SIZE: f64 = 12.0;
+/// From the middle of a point to its value, and the height of the value.
+const VALUE_DISTANCE: i32 = 7;
+const VALUE_HEIGHT: i32 = 12;
 const LINE_WIDTH: f64 = 2.0;
 const BAR_WIDTH: f64 = 44.0;
 const BAR_GAP: f64 = 14.0;
@@ -44,6 +49,9 @@ type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<io::Error>>;
 type Marker<'a, C> = <EmptyElement<C, SVGBackend<'a>> as Add<Polygon<(i32, i32)>>>::Output;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The part of a chart between the axes.
+type Plot<'a> = DrawingArea<SVGBackend<'a>, Cartesian2d<Direction, Direction>>;
 
 /// Draws on an area that is SVG_UNITS times SIZE large.
 pub fn draw(chart: &Chart, area: &Area) -> Drawn {
@@ -106,10 +114,11 @@ impl<'a> Page<'_, 'a> {
     fn heading(&self, chart: &Chart) -> Drawn<i32> {
         let title = self.font(TITLE_SIZE, FontStyle::Bold, TEXT.light);
         let mut y = BORDER - 4;
-        self.area
-            .draw_text(&chart.title, &title, self.at((BORDER, y)))?;
-        y += TITLE_HEIGHT;
-        for line in self.lines(&chart.subtitle)? {
+        for line in self.lines(&chart.title, &title)? {
+            self.area.draw_text(&line, &title, self.at((BORDER, y)))?;
+            y += TITLE_HEIGHT;
+        }
+        for line in self.lines(&chart.subtitle, &self.text())? {
             self.area
                 .draw_text(&line, &self.text(), self.at((BORDER, y)))?;
             y += LINE_HEIGHT;
@@ -118,14 +127,13 @@ impl<'a> Page<'_, 'a> {
     }
 
     /// Divided between words so that it fits.
-    fn lines(&self, text: &str) -> Drawn<Vec<String>> {
-        let style = self.text();
+    fn lines(&self, text: &str, style: &TextStyle) -> Drawn<Vec<String>> {
         let room = SIZE.0 as i32 - 2 * BORDER;
         let mut lines: Vec<String> = Vec::new();
         for word in text.split_whitespace() {
             if let Some(line) = lines.last_mut() {
                 let longer = format!("{line} {word}");
-                if self.width(&longer, &style)? <= room {
+                if self.width(&longer, style)? <= room {
                     *line = longer;
                     continue;
                 }
@@ -214,15 +222,55 @@ impl<'a> Page<'_, 'a> {
             context.draw_series(LineSeries::new(medians.clone(), line))?;
             context.draw_series(medians.map(|at| self.marker(curve, at)))?;
         }
+        self.values(chart, context.plotting_area())
+    }
+
+    /// The medians beside their points: of the last points, the first ones and then the others,
+    /// those for which there is room. The uppermost one may stand above the plot.
+    fn values(&self, chart: &Chart, plot: &Plot) -> Drawn {
+        let (columns, rows) = plot.get_pixel_range();
+        let mut labels = Vec::new();
+        let mut taken = Vec::new();
+        for curve in &chart.curves {
+            let last = curve.points.len() - 1;
+            for (number, &(x, Summary { median, .. })) in curve.points.iter().enumerate() {
+                let rank = [last, 0].iter().position(|&first| first == number);
+                let (x, y) = plot.map_coordinate(&(x, median));
+                labels.push((rank.unwrap_or(2), curve, median, (x, y)));
+                let radius = self.units(f64::from(VALUE_DISTANCE - 1));
+                taken.push((x - radius..x + radius, y - radius..y + radius));
+            }
+        }
+        labels.sort_by_key(|(rank, ..)| *rank);
+
+        let [distance, height] = [VALUE_DISTANCE, VALUE_HEIGHT].map(|of| self.units(of.into()));
+        for (_, curve, median, (x, y)) in labels {
+            let style = self.font(VALUE_SIZE, FontStyle::Normal, colour(curve));
+            let text = number_format::of_figure(chart.figure, median);
+            let width = self.units(self.width(&text, &style)?.into());
+            let left =
+                (x - width / 2).clamp(columns.start, (columns.end - width).max(columns.start));
+            let place = [y - distance - height, y + distance]
+                .map(|top| (left..left + width, top..top + height))
+                .into_iter()
+                .find(|(across, down)| {
+                    down.start >= rows.start - self.units(LINE_HEIGHT.into())
+                        && down.end <= rows.end
+                        && !taken
+                            .iter()
+                            .any(|(x, y)| overlap(across, x) && overlap(down, y))
+                });
+            if let Some((across, down)) = place {
+                let at = (across.start, down.start);
+                self.area.draw_text(&text, &style, at)?;
+                taken.push((across, down));
+            }
+        }
         Ok(())
     }
 
     /// A bar from 0 to the median for each target, side by side, with the range of its runs.
-    fn bars(
-        &self,
-        chart: &Chart,
-        area: &DrawingArea<SVGBackend, Cartesian2d<Direction, Direction>>,
-    ) -> Drawn {
+    fn bars(&self, chart: &Chart, area: &Plot) -> Drawn {
         let (width, step) = (self.units(BAR_WIDTH), self.units(BAR_WIDTH + BAR_GAP));
         let all = step * chart.curves.len() as i32 - self.units(BAR_GAP);
         for (number, curve) in chart.curves.iter().enumerate() {
@@ -236,6 +284,12 @@ impl<'a> Page<'_, 'a> {
                 let ends = [min, max].map(|(_, y)| (left + width / 2, y));
                 let range = self.stroke(TEXT.light, 1.0);
                 self.area.draw(&PathElement::new(ends, range))?;
+                let style = self.font(VALUE_SIZE, FontStyle::Normal, TEXT.light);
+                let text = number_format::of_figure(chart.figure, median);
+                let inside = end.1.max(zero.1) - self.units(f64::from(VALUE_HEIGHT + 4));
+                let middle = (BAR_WIDTH - f64::from(self.width(&text, &style)?)) / 2.0;
+                self.area
+                    .draw_text(&text, &style, (left + self.units(middle), inside))?;
             }
         }
         Ok(())
@@ -255,6 +309,10 @@ impl<'a> Page<'_, 'a> {
             .collect();
         EmptyElement::at(at) + Polygon::new(corners, colour(curve).filled())
     }
+}
+
+fn overlap(a: &Range<i32>, b: &Range<i32>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 fn colour(curve: &Curve) -> RGBColor {

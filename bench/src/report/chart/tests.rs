@@ -1,7 +1,7 @@
 use roxmltree::{Document, Node};
 
 use super::*;
-use crate::report::results::Point;
+use crate::report::results::{Point, Series};
 use crate::report::sample_reports;
 
 fn texts<'a>(svg: &'a Document) -> Vec<&'a str> {
@@ -82,8 +82,8 @@ fn everything_has_its_name() {
     assert_eq!(
         texts(&svg),
         [
-            "pingpong",
-            "round trips per second, higher is better",
+            "Round trips per second",
+            "pingpong, higher is better",
             "stock",
             "pinpoint",
             "idle listeners",
@@ -95,14 +95,49 @@ fn everything_has_its_name() {
             "10",
             "100",
             "1,000",
+            // Beside the points: the last ones, the first ones, and the others.
+            "16.3",
+            "2,400",
+            "2,500",
+            "1,500",
+            "1,563",
+            "161",
+            "2,056",
+            "2,987",
         ]
     );
     assert_eq!(
         svg.root_element().attribute("aria-label"),
         Some(
-            "Chart, pingpong: round trips per second, higher is better by idle listeners, for \
+            "Chart, Round trips per second: pingpong, higher is better, by idle listeners, for \
              stock, pinpoint"
         )
+    );
+}
+
+#[test]
+fn values_do_not_cover_each_other() {
+    let mut report = sample_reports::pingpong();
+    for point in &mut report.points {
+        point.series[1] = Series {
+            target: point.series[1].target.clone(),
+            ..point.series[0].clone()
+        };
+    }
+    let image = of_report(&report)[0].svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    // Both curves are the same: one has its values above, and the other one below.
+    let values = report.points.len() * 2;
+    let mut places: Vec<(&str, &str)> = svg
+        .descendants()
+        .filter(|node| node.has_tag_name("text"))
+        .filter_map(|node| Some((node.attribute("x")?, node.attribute("y")?)))
+        .collect();
+    assert!(places.len() > values);
+    places.sort_unstable();
+    assert!(
+        places.windows(2).all(|pair| pair[0] != pair[1]),
+        "{places:?}"
     );
 }
 
