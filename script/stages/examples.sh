@@ -171,6 +171,7 @@ smoke_queues() {
 	local name tool log
 
 	mkdir "$WORK/bench"
+	cp "$ROOT/VERSION" "$WORK"
 	cp -R "$ROOT/bench/measurement.py" "$ROOT/bench/server.py" "$ROOT/bench/queues" "$WORK/bench"
 	for name in river graphile-worker; do
 		tool=npm
