@@ -252,6 +252,22 @@ def cut_in_message(setting, clients):
     clients.close()
 
 
+def cut_before_commit(setting, clients):
+    """The connection ends between the answer of changed_since() and the end of its transaction."""
+    primary = setting.primary()
+    proxy = setting.proxy(primary)
+    connected(setting, clients, proxy, "a")
+    proxy.commits = False
+    proxy.cut()
+    since = notify(primary, "a")
+    for _ in range(2):  # the second one was connected after the notification
+        clients.wait_for("disconnected", time.monotonic())
+    proxy.commits = True
+    clients.wait_told("a", since)
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
 def silent_at_start(setting, clients):
     """The server does not answer while the client connects."""
     primary = setting.primary()
@@ -804,7 +820,7 @@ def live_query_on_stock(setting, clients):
 
 
 ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, proxy_silent_on_stock, cut_in_message,
-       silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
+       cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
        stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
        added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, tls, live_query, slow_live_query, shared_live_queries,
        live_query_through_pooler, live_query_on_stock]

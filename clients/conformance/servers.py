@@ -108,6 +108,7 @@ class Proxy:
 
     def __init__(self, target):
         self.target = target  # a port; None refuses connections
+        self.commits = True  # or, after a call of changed_since(), COMMIT ends the connection
         self.pairs = []
         self.lock = threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=200)
@@ -155,7 +156,8 @@ class Proxy:
 
 class Pair:
     def __init__(self, proxy, client, server):
-        self.client, self.server = client, server
+        self.proxy, self.client, self.server = proxy, client, server
+        self.asked = False  # the client has called changed_since()
         self.silent = set()
         self.cut_next = False
         for direction, source, sink in ("up", client, server), ("down", server, client):
@@ -168,6 +170,10 @@ class Pair:
                     time.sleep(0.1)
                     if sink.fileno() == -1:
                         return
+                if direction == "up":
+                    self.asked |= b"FROM pinpoint.changed_since(" in data
+                    if self.asked and b"commit" in data.lower() and not self.proxy.commits:
+                        break
                 if direction == "down" and self.cut_next:
                     sink.sendall(data[:3])
                     break

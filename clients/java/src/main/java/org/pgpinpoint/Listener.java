@@ -43,6 +43,9 @@ final class Listener extends Thread {
   private record Server(int version, boolean standby, int pid, boolean pinpoint, boolean hasWait, double interval,
       double statementTimeout) {}
 
+  /** The answer of changed_since(). */
+  private record Changed(Set<String> channels, String position) {}
+
   /** The server does not answer any more. */
   private static final class ConnectionLost extends SQLException {
     private static final long serialVersionUID = 1L;
@@ -298,10 +301,11 @@ final class Listener extends Thread {
         if (first) {
           changed = wanted;
           if (server.pinpoint) {
-            changed = fetch(connection, CHANGED_SINCE, row -> {
-              setPosition(row.getString(2));
-              return set(row.getArray(1));
-            }, position, wanted);
+            // A position is valid with what has changed before it: no sooner than the query has ended.
+            Changed answer = fetch(connection, CHANGED_SINCE,
+                row -> new Changed(set(row.getArray(1)), row.getString(2)), position, wanted);
+            changed = answer.channels;
+            setPosition(answer.position);
           }
           begin(event);
           heard = System.nanoTime();
@@ -395,8 +399,8 @@ final class Listener extends Thread {
         }
         try (ResultSet rows = call.executeQuery()) {
           rows.next();
-          setPosition(rows.getString("position"));
           Set<String> changed = set(rows.getArray("changed"));
+          setPosition(rows.getString("position"));
           if (first) {
             begin(event);
             first = false;
