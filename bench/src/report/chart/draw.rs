@@ -22,10 +22,10 @@ const LINE_HEIGHT: i32 = 17;
 const X_LABELS_HEIGHT: i32 = 42;
 const TITLE_SIZE: f64 = 18.0;
 const TEXT_SIZE: f64 = 15.5;
-const VALUE_SIZE: f64 = 12.0;
+const VALUE_SIZE: f64 = 14.5;
 /// From the middle of a point to its value, and the height of the value.
 const VALUE_DISTANCE: i32 = 7;
-const VALUE_HEIGHT: i32 = 12;
+const VALUE_HEIGHT: i32 = 14;
 const LINE_WIDTH: f64 = 2.0;
 const BAR_WIDTH: f64 = 44.0;
 const BAR_GAP: f64 = 14.0;
@@ -254,7 +254,7 @@ impl<'a> Page<'_, 'a> {
                 .map(|top| (left..left + width, top..top + height))
                 .into_iter()
                 .find(|(across, down)| {
-                    down.start >= rows.start - self.units(LINE_HEIGHT.into())
+                    down.start >= rows.start - self.units((VALUE_HEIGHT + 6).into())
                         && down.end <= rows.end
                         && !taken
                             .iter()
