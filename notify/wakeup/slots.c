@@ -170,8 +170,8 @@ pinpoint_slot_register(void)
 	pg_atomic_write_u64(&slot->sending_since, 0);
 
 	/*
-	 * Partner: is_listening() and pinpoint_slots_copy() of slots_read.c.
-	 * Without this, they could see pid, and the fields of the former owner.
+	 * Partner: listener_pid() of slots_read.c.  Without this, it could see
+	 * pid, and its caller the fields of the former owner.
 	 */
 	pg_write_barrier();
 	slot->pid = MyProcPid;

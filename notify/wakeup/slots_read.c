@@ -24,7 +24,7 @@
 #include "wakeup/slots_read.h"
 
 static bool has_ref(const PinpointBatchRef *ref);
-static bool is_listening(const PinpointSlot *slot);
+static int	listener_pid(const PinpointSlot *slot);
 
 /*
  * Does a slot have this reference?  The owner can change it concurrently, if
@@ -76,23 +76,23 @@ pinpoint_slot_lag(const PinpointSlot *slot)
 }
 
 /*
- * Does a session listen with this slot?
+ * Process ID of the session that listens with this slot; 0 if there is none.
  *
  * For readers that do not hold PinpointOrderLock exclusively.  If the result
- * is true, they can read the fields that the owner has set before pid.
+ * is not 0, they can read the fields that the owner has set before pid.
  */
-static bool
-is_listening(const PinpointSlot *slot)
+static int
+listener_pid(const PinpointSlot *slot)
 {
-	if (*(volatile int *) &slot->pid == 0)
-		return false;
+	int			pid = *(volatile int *) &slot->pid;
 
 	/*
 	 * Partner: pinpoint_slot_register().  Without this, the caller could see
 	 * pid, and the fields of the former owner.
 	 */
-	pg_read_barrier();
-	return true;
+	if (pid != 0)
+		pg_read_barrier();
+	return pid;
 }
 
 /*
@@ -116,7 +116,7 @@ pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		Assert(!listens[i]);
-		if (is_listening(slot) && *(volatile Oid *) &slot->dboid == dboid)
+		if (listener_pid(slot) != 0 && *(volatile Oid *) &slot->dboid == dboid)
 		{
 			listens[i] = true;
 			n++;
@@ -141,7 +141,7 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 	{
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
-		if (is_listening(slot) && slot->heartbeats)
+		if (listener_pid(slot) != 0 && slot->heartbeats)
 		{
 			/* The owner may be replacing it: it writes under the shared lock. */
 			Oid			dboid = *(volatile Oid *) &slot->dboid;
@@ -170,16 +170,12 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 	{
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 		PinpointListenerStats *stats = &copy[n];
-		int			pid = *(volatile int *) &slot->pid;
+		int			pid = listener_pid(slot);
 
 		if (pid == 0)
 			continue;
 
-		/*
-		 * The owner can begin or end to listen concurrently.  Partner:
-		 * pinpoint_slot_register(); see is_listening().
-		 */
-		pg_read_barrier();
+		/* The copy has this pid, also if the owner ends to listen meanwhile. */
 		n++;
 		stats->slotno = i;
 		stats->slot = *slot;
