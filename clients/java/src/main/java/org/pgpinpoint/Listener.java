@@ -301,7 +301,7 @@ final class Listener extends Thread {
         if (first) {
           changed = wanted;
           if (server.pinpoint) {
-            // A position is valid with what has changed before it: no sooner than the query has ended.
+            // Only now, as an error at the end of the transaction loses the changed channels of the answer.
             Changed answer = fetch(connection, CHANGED_SINCE,
                 row -> new Changed(set(row.getArray(1)), row.getString(2)), position, wanted);
             changed = answer.channels;
