@@ -21,7 +21,7 @@ const SCRIPT: &str = "pgbench.sql";
 pub const MAX_CLIENTS: u32 = 10_000;
 
 /// What it takes to connect a session, where that is not known better.
-const CONNECTION_TIME: Duration = Duration::from_millis(3);
+const CONNECTION_TIME: Duration = Duration::from_millis(5);
 
 /// What it takes to fill the tables, where nothing is fast.
 const TIME_TO_FILL: Duration = Duration::from_secs(2);
@@ -68,12 +68,10 @@ impl Pgbench {
             let time = self.warmup + self.duration + connecting;
             let seconds = (time.as_secs_f64().round() as u64).max(1);
             let output = self.load(server, seconds, timeout, &on_warm).await?;
-            let (count, rate) = parse(&output, self.warmup)?;
+            let (count, rate) = parse(&output, self.warmup, self.duration / 2)?;
             transactions += count;
             match rate {
-                Some(transactions_per_sec)
-                    if output.connecting + self.duration / 2 <= time - self.warmup =>
-                {
+                Some(transactions_per_sec) => {
                     return Ok(Load {
                         transactions,
                         transactions_per_sec,
@@ -185,8 +183,13 @@ fn value<'a>(output: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// What pgbench prints at its end: how many transactions there were, and how many per
-/// second after the warm-up, if there were any.
-fn parse(output: &Output, warmup: Duration) -> anyhow::Result<(u64, Option<f64>)> {
+/// second after the warm-up, if there were any, and it took at least as long as `least`. A rate
+/// of less time is of no use: the reports of each second are some hundredths of a second late.
+fn parse(
+    output: &Output,
+    warmup: Duration,
+    least: Duration,
+) -> anyhow::Result<(u64, Option<f64>)> {
     let text = &output.stdout;
     let unknown = || {
         format!(
@@ -227,7 +230,7 @@ fn parse(output: &Output, warmup: Duration) -> anyhow::Result<(u64, Option<f64>)
         transactions as f64 / tps - from,
     );
     // Reports are rounded.
-    let is_something = count >= 0.5 && time > 0.0;
+    let is_something = count >= 0.5 && time > 0.0 && time >= least.as_secs_f64();
     Ok((transactions, is_something.then_some(count / time)))
 }
 
@@ -269,15 +272,20 @@ tps = 2000.000000 (without initial connection time)
             (2, Some(3000.0)),
             (3, None),
         ] {
-            let found = parse(&output, Duration::from_secs(seconds)).unwrap();
+            let found = parse(&output, Duration::from_secs(seconds), Duration::ZERO).unwrap();
             assert_eq!(found, (8000, rate));
+        }
+        let warmup = Duration::from_secs(2); // of 4 seconds
+        for (least, is_enough) in [(1.9, true), (2.1, false)] {
+            let found = parse(&output, warmup, Duration::from_secs_f64(least)).unwrap();
+            assert_eq!(found.1.is_some(), is_enough);
         }
     }
 
     #[test]
     fn failed_transactions_spoil_the_figures() {
         let stdout = STDOUT.replace("failed transactions: 0 ", "failed transactions: 7 ");
-        let error = parse(&output(&stdout, &[]), Duration::ZERO).unwrap_err();
+        let error = parse(&output(&stdout, &[]), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert!(error.to_string().starts_with("7 transactions of pgbench"));
     }
 
@@ -293,7 +301,7 @@ tps = 2000.000000 (without initial connection time)
             &STDOUT.replace("2000.0", "-nan"),
             &STDOUT.replace("2000.0", "0.0"),
         ] {
-            let error = parse(&output(stdout, &[]), Duration::ZERO).unwrap_err();
+            let error = parse(&output(stdout, &[]), Duration::ZERO, Duration::ZERO).unwrap_err();
             assert!(error.to_string().contains("no figures"), "{error}");
         }
     }
@@ -301,7 +309,7 @@ tps = 2000.000000 (without initial connection time)
     #[test]
     fn sessions_that_take_too_long_to_connect() {
         let stdout = STDOUT.replace("8000", "0").replace("2000.0", "-nan");
-        let found = parse(&output(&stdout, &[]), Duration::ZERO).unwrap();
+        let found = parse(&output(&stdout, &[]), Duration::ZERO, Duration::ZERO).unwrap();
         assert_eq!(found, (0, None));
     }
 }

@@ -225,8 +225,8 @@ impl<'a> Page<'_, 'a> {
         self.values(chart, context.plotting_area())
     }
 
-    /// The medians beside their points: of the last points, the first ones and then the others,
-    /// those for which there is room. The uppermost one may stand above the plot.
+    /// The medians above or below their points: of the last points, the first ones and then the
+    /// others, those for which there is room. The uppermost one may stand above the plot.
     fn values(&self, chart: &Chart, plot: &Plot) -> Drawn {
         let (columns, rows) = plot.get_pixel_range();
         let mut labels = Vec::new();
@@ -250,7 +250,7 @@ impl<'a> Page<'_, 'a> {
             let width = self.units(self.width(&text, &style)?.into());
             let left =
                 (x - width / 2).clamp(columns.start, (columns.end - width).max(columns.start));
-            let place = [y - distance - height, y + distance]
+            let place = [y - distance - height, y + distance, y - 2 * distance - height]
                 .map(|top| (left..left + width, top..top + height))
                 .into_iter()
                 .find(|(across, down)| {
