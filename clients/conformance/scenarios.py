@@ -737,12 +737,13 @@ def live_query(setting, clients):
     clients.each(folded)
 
     # What changes while the connection is lost.
-    proxy.target = None
-    proxy.cut()
+    cut_off(proxy, clients)
     primary.sql("UPDATE shop.orders SET total = 7")
     proxy.target = primary.port
     clients.wait_rows([[1, 14]])
+    since = time.monotonic()
     primary.stop()
+    clients.wait_for("disconnected", since)
     primary.start()
     primary.sql("UPDATE shop.orders SET total = 8")
     clients.wait_rows([[1, 16]])
@@ -758,6 +759,53 @@ def live_query(setting, clients):
     clients.wait_rows([[1, 1]])
     primary.sql("UPDATE shop.orders SET total = 2")
     clients.wait_rows([[1, 2]])
+    clients.close()
+
+
+def live_query_outage(setting, clients):
+    """A live query during outages: disconnected, no rows until the client is connected again, and the same error again."""
+    primary = setting.primary()
+    primary.sql("DROP TABLE IF EXISTS outage", "CREATE TABLE outage (n int)", "INSERT INTO outage VALUES (0)",
+                "SELECT pinpoint.watch('outage')")
+    proxy = setting.proxy(None)
+    clients.start(dsn(proxy), "live", "SELECT n FROM outage, pg_sleep(0.1)")
+    clients.wait_for("disconnected")
+    proxy.target = primary.port
+    clients.wait_rows([[0]])
+
+    for n in range(1, 11):
+        # Only the sessions that listen are terminated, at different moments of an execution.
+        since = time.monotonic()
+        primary.sql(f"UPDATE outage SET n = {n}")
+        time.sleep(n * 0.015)
+        proxy.target = None
+        primary.sql(KILL + " AND query NOT LIKE '%pg_sleep%'")
+        clients.wait_for("disconnected", since)
+        clients.wait_for("disconnected", time.monotonic())  # each attempt is told
+        primary.sql(f"UPDATE outage SET n = -{n}")
+        proxy.target = primary.port
+        clients.wait_rows([[-n]])
+
+        def no_old_rows(client):
+            told = [event.get("rows", event["event"]) for when, event in list(client.events) if when >= since]
+            if [[n]] in told[told.index("disconnected"):]:
+                raise Failed(f"rows from before the outage after its beginning: {told}")
+        clients.each(no_old_rows)
+
+    primary.sql("SELECT pinpoint.unwatch('outage')")
+    for _ in range(2):
+        cut_off(proxy, clients)
+        since = time.monotonic()
+        proxy.target = primary.port
+        clients.wait_for("error", since)
+        time.sleep(1)
+
+        def told_once(client):
+            if len(client.find("error", since)) != 1:
+                raise Failed(f"the same error is told again: {client.find('error', since)}")
+        clients.each(told_once)
+    primary.sql("SELECT pinpoint.watch('outage')")
+    clients.wait_rows([[-10]])
     clients.close()
 
 
@@ -806,7 +854,9 @@ def live_query_through_pooler(setting, clients):
     for n in range(20):
         primary.sql(f"UPDATE pooled SET n = {n}")
     clients.wait_rows([[19]])
+    since = time.monotonic()
     pooler.stop()
+    clients.wait_for("disconnected", since)
     primary.sql("UPDATE pooled SET n = 20")
     pooler.start()
     clients.wait_rows([[20]])
@@ -822,5 +872,5 @@ def live_query_on_stock(setting, clients):
 ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, proxy_silent_on_stock, cut_in_message,
        cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
        stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
-       added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, tls, live_query, slow_live_query, shared_live_queries,
-       live_query_through_pooler, live_query_on_stock]
+       added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, tls,
+       live_query, live_query_outage, slow_live_query, shared_live_queries, live_query_through_pooler, live_query_on_stock]

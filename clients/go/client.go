@@ -17,7 +17,7 @@ import (
 // Options of a client. A zero value is the default.
 type Options struct {
 	Mode             Mode          // default: Auto
-	MinInterval      time.Duration // between two executions of a live query; 50 ms
+	MinInterval      time.Duration // between the beginnings of two executions of a live query; 50 ms
 	Buffer           int           // bytes of events for one consumer; 64 MB
 	MinBackoff       time.Duration // between two attempts to connect; 100 ms
 	MaxBackoff       time.Duration // 15 s

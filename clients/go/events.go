@@ -25,19 +25,22 @@ type Notification struct {
 }
 
 // Disconnected tells that the connection was lost, or could not be made. The next attempt is
-// after RetryIn seconds.
+// after RetryIn seconds. A live query gives it as the error of a Result.
 type Disconnected struct {
 	Reason  string
 	RetryIn float64
 }
+
+func (d Disconnected) Error() string { return d.Reason }
 
 func (Connected) event()    {}
 func (Changed) event()      {}
 func (Notification) event() {}
 func (Disconnected) event() {}
 
-// Result is the result of a live query. If Err is not nil, the query has failed, and is tried
-// again; a pgconn.PgError has the SQLSTATE.
+// Result is the result of a live query. Each row has its values in the order of Columns. If Err is
+// not nil, there are no rows, and the query is executed again: Err is Disconnected, or the error of
+// the query, which is told once. A pgconn.PgError has the SQLSTATE.
 type Result struct {
 	Columns []string
 	Rows    [][]any

@@ -48,7 +48,13 @@ func newLiveQuery(client *Client, key, query string, arguments []any) *liveQuery
 		ended: ctx, cancel: cancel, interrupt: func() {}}
 }
 
-func (q *liveQuery) put(Event) { wake(q.dirty) }
+// put is called with the mutex held.
+func (q *liveQuery) put(event Event) {
+	if disconnected, ok := event.(Disconnected); ok {
+		q.tell(Result{Err: disconnected})
+	}
+	wake(q.dirty)
+}
 
 func (q *liveQuery) putChanged([]string) {
 	wake(q.told)
@@ -69,7 +75,7 @@ func (q *liveQuery) end(err error) {
 func (q *liveQuery) run() {
 	defer q.client.running.Done()
 	options := q.client.options
-	failures, told := 0, ""
+	failures := 0
 	for q.ended.Err() == nil {
 		select {
 		case <-q.dirty: // what changes from now on is in another execution
@@ -77,7 +83,7 @@ func (q *liveQuery) run() {
 			return
 		}
 		q.client.mu.Lock()
-		connected := q.client.listener.connected != nil
+		connected, generation := q.client.listener.connected != nil, q.client.generation
 		ctx, cancel := context.WithTimeout(q.ended, options.QueryTimeout)
 		q.interrupt = cancel
 		q.client.mu.Unlock()
@@ -86,20 +92,24 @@ func (q *liveQuery) run() {
 			continue // the next connection sets dirty
 		}
 		pause := time.Now().Add(options.MinInterval)
-		result, err := q.execute(ctx)
+		result, err := q.execute(ctx, generation)
 		cancel()
 		if err == nil {
-			failures, told = 0, ""
-			q.tell(result)
+			failures = 0
 		} else {
 			wake(q.dirty)
 			failures++
-			if isToBeTold(err) && err.Error() != told {
-				told = err.Error()
-				q.tell(Result{Err: err})
-			}
+			result = Result{Err: err}
 			backoff := math.Min(options.MaxBackoff.Seconds(), options.MinBackoff.Seconds()*math.Pow(2, float64(min(failures, 30))))
 			pause = time.Now().Add(time.Duration(backoff * float64(time.Second)))
+		}
+		if err == nil || isToBeTold(err) {
+			q.client.mu.Lock()
+			// If the connection was lost meanwhile, the rows may be from another server.
+			if generation == q.client.generation {
+				q.tell(result)
+			}
+			q.client.mu.Unlock()
 		}
 		sleep(q.ended, time.Until(pause))
 	}
@@ -112,15 +122,15 @@ func isToBeTold(err error) bool {
 	return errors.As(err, &pgError) || errors.As(err, &notWatched) || errors.Is(err, ErrNoLive)
 }
 
+// tell is called with the mutex held.
 func (q *liveQuery) tell(result Result) {
-	q.client.mu.Lock()
-	defer q.client.mu.Unlock()
 	for live := range q.consumers {
 		live.put(result)
 	}
 }
 
-func (q *liveQuery) execute(ctx context.Context) (result Result, err error) {
+// execute executes the query. generation is that of the connections to use.
+func (q *liveQuery) execute(ctx context.Context, generation int) (result Result, err error) {
 	client := q.client
 	select {
 	case client.slots <- struct{}{}:
@@ -129,7 +139,6 @@ func (q *liveQuery) execute(ctx context.Context) (result Result, err error) {
 		return result, ctx.Err()
 	}
 	client.mu.Lock()
-	generation := client.generation
 	var conn *pgx.Conn
 	if n := len(client.idle); n > 0 {
 		conn, client.idle = client.idle[n-1], client.idle[:n-1]
@@ -164,7 +173,7 @@ func (q *liveQuery) execute(ctx context.Context) (result Result, err error) {
 	return result, err
 }
 
-// connect connects to the server whose changes are heard.
+// connect connects to the server on which the client listens.
 func (q *liveQuery) connect(ctx context.Context) (*pgx.Conn, error) {
 	q.client.mu.Lock()
 	heard := q.client.listener.position
@@ -240,18 +249,25 @@ func (q *liveQuery) hears(channels map[string]bool) bool {
 	return true
 }
 
-// Live gives the results of a live query. A slow consumer gets the newest one. The error of a query
-// that is tried again is in the result.
+// Live gives the results of a live query. A slow consumer gets the newest one.
 type Live struct {
 	consumer[Result]
 	shared *liveQuery
 	latest *Result
+	told   string // the error of the query, if that was the last result
 }
 
 func (l *Live) put(result Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.latest = &result
+	told := ""
+	if _, disconnected := result.Err.(Disconnected); result.Err != nil && !disconnected {
+		told = result.Err.Error()
+		if told == l.told {
+			return
+		}
+	}
+	l.told, l.latest = told, &result
 	wake(l.ready)
 }
 

@@ -4,7 +4,7 @@ import type { ClientConfig } from 'pg'
 export interface Options {
   /** How to hear: LISTEN, pinpoint.wait(), or find out. Default: auto. */
   mode?: 'auto' | 'push' | 'wait'
-  /** Between two executions of a live query. Default: 0.05. */
+  /** Between the beginnings of two executions of a live query. Default: 0.05. */
   minInterval?: number
   /** Of events for one consumer. Default: 64 MB. */
   buffer?: number
@@ -56,13 +56,14 @@ export interface Disconnected {
   retryIn: number
 }
 
+/** The result of a live query. Each row has its values in the order of columns. */
 export interface Rows<Row extends unknown[] = unknown[]> {
   event: 'rows'
   rows: Row[]
   columns: string[]
 }
 
-/** A live query has failed. It is tried again. */
+/** A live query has failed. It is tried again. The same error is told once. */
 export interface QueryError {
   event: 'error'
   message: string
@@ -70,7 +71,11 @@ export interface QueryError {
   code: string
 }
 
+/** What a subscription gives. */
 export type Event = Connected | Changed | Notification | Disconnected
+
+/** What a live query gives. After "disconnected" the rows may be old, until the next "rows". */
+export type LiveEvent<Row extends unknown[] = unknown[]> = Rows<Row> | QueryError | Disconnected
 
 /** A subscription or a live query cannot go on. */
 export class PinpointError extends Error {
@@ -88,7 +93,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
   [Symbol.asyncIterator](): this
 }
 
-export interface Live<Row extends unknown[]> extends AsyncIterableIterator<Rows<Row> | QueryError> {
+export interface Live<Row extends unknown[] = unknown[]> extends AsyncIterableIterator<LiveEvent<Row>> {
   close(): void
 }
 

@@ -18,7 +18,8 @@ async function sendEvents(request, response) {
   request.on('close', () => results.close())
   response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' })
   for await (const result of results) {
-    response.write(`event: ${result.event === 'rows' ? 'rows' : 'problem'}\ndata: ${JSON.stringify(result)}\n\n`)
+    // The browser itself has an event "error".
+    response.write(`event: ${result.event === 'error' ? 'problem' : result.event}\ndata: ${JSON.stringify(result)}\n\n`)
   }
   response.end()
 }

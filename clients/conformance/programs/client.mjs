@@ -19,8 +19,8 @@ function show(event) {
 async function comeAndGo(client, query) {
   const one = async (number, wait) => {
     const live = client.live(`${query} -- ${number % 10}`)
-    if (wait) await live.next()
-    live.close()
+    if (!wait) live.close()
+    else for await (const { event } of live) if (event === 'rows') break
   }
   await Promise.all(Array.from({ length: 200 }, (_, number) => one(number, number % 3 === 0)))
   await one(0, true)

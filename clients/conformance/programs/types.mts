@@ -27,6 +27,7 @@ export async function main(): Promise<void> {
   }
   for await (const event of client.live<[number, string]>('SELECT id, name FROM t WHERE id = $1', [1])) {
     if (event.event === 'rows') console.log(event.rows[0]?.[1].length, event.columns)
+    else if (event.event === 'disconnected') console.log(event.reason, event.retryIn.toFixed(1))
     else console.log(event.message, event.code)
   }
   await client.close()

@@ -1,14 +1,15 @@
 /** Live queries: rows now, and again after each change. */
 
 import pg from 'pg'
-import { ConnectionLost, destroy, fetch, limited } from './connection.js'
+import { destroy, fetch, limited } from './connection.js'
 import { describe, PinpointError, Signal } from './listener.js'
 import { Events } from './queue.js'
 
-/** A consumer of a live query. A slow one gets the newest result. */
+/** A consumer of a live query. A slow one gets the newest event. */
 export class Live extends Events {
   #shared
   #latest
+  #told // the message, if the last event was an error
 
   constructor(shared) {
     super()
@@ -18,6 +19,8 @@ export class Live extends Events {
   }
 
   put(event) {
+    if (event.event === 'error' && event.message === this.#told) return // it is told once
+    this.#told = event.message
     this.#latest = event
     this.wake()
   }
@@ -62,7 +65,8 @@ export class LiveQuery {
     this.#signal.set()
   }
 
-  put() {
+  put(event) {
+    if (event.event === 'disconnected') this.#tell(event)
     this.refresh()
   }
 
@@ -90,38 +94,38 @@ export class LiveQuery {
   }
 
   async #run() {
-    const { minInterval, minBackoff, maxBackoff } = this.#client.options
+    const client = this.#client
+    const { minInterval, minBackoff, maxBackoff } = client.options
     let failures = 0
-    let told
     while (!this.#ended) {
-      if (!this.#dirty || !this.#client.listener.connected) {
+      if (!this.#dirty || !client.listener.connected) {
         await this.#signal.wait()
         this.#signal.clear()
         continue
       }
       this.#dirty = false // what changes from now on is in another execution
       const started = performance.now()
+      const { generation } = client
+      let event
+      let pause
       try {
-        this.#tell(await this.#execute())
+        event = await this.#execute(generation)
         failures = 0
-        told = undefined
-        await this.#client.sleep(minInterval - (performance.now() - started) / 1000)
+        pause = minInterval - (performance.now() - started) / 1000
       } catch (error) {
         this.#dirty = true
         failures++
-        const message = describe(error)
-        if (isOfQuery(error) && message !== told) {
-          this.#tell({ event: 'error', message, code: error.code })
-          told = message
-        }
-        await this.#client.sleep(Math.min(maxBackoff, minBackoff * 2 ** Math.min(failures, 30)))
+        if (isOfQuery(error)) event = { event: 'error', message: describe(error), code: error.code }
+        pause = Math.min(maxBackoff, minBackoff * 2 ** Math.min(failures, 30))
       }
+      // If the connection was lost meanwhile, "disconnected" was told, and the rows may be from another server.
+      if (event && generation === client.generation) this.#tell(event)
+      await client.sleep(pause)
     }
   }
 
-  async #execute() {
+  async #execute(generation) {
     const client = this.#client
-    const { generation } = client
     const release = await client.querySlot()
     let connection = client.idle.pop()
     let healthy = false
@@ -133,7 +137,6 @@ export class LiveQuery {
       }
       const { rows, fields } = await limited(connection, work(), client.options.queryTimeout)
       healthy = true
-      if (generation !== client.generation) throw new ConnectionLost('the rows may be from another server')
       return { event: 'rows', rows, columns: fields.map((field) => field.name) }
     } catch (error) {
       healthy = isOfQuery(error)
@@ -145,7 +148,7 @@ export class LiveQuery {
     }
   }
 
-  /** Connect to the server whose changes are heard. */
+  /** Connect to the server on which the client listens. */
   async #connect() {
     const client = this.#client
     const server = (position) => position.split('-').slice(0, 2).join('-')

@@ -50,12 +50,15 @@ pub enum Event {
     Disconnected { reason: String, retry_in: Duration },
 }
 
-/// The result of a live query.
+/// An event of a live query.
 #[derive(Clone, Debug)]
 pub enum Update {
+    /// The result.
     Rows(Arc<Vec<Row>>),
-    /// The query has failed. It is tried again.
+    /// The query has failed. It is tried again. The same error is told once.
     Error(Arc<Error>),
+    /// The connection was lost, or an attempt to connect has failed. The rows may be old.
+    Disconnected { reason: String, retry_in: Duration },
 }
 
 /// Why something does not work.
@@ -117,7 +120,7 @@ impl Error {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub mode: Mode,
-    /// Between two executions of a live query.
+    /// Between the beginnings of two executions of a live query.
     pub min_interval: Duration,
     /// Bytes of events for one consumer.
     pub buffer: usize,
@@ -284,7 +287,7 @@ impl Client {
         let shared = &state.live[&key];
         let results = shared.results.subscribe();
         shared.dirty.notify_one(); // a result that is at hand may be older than this call
-        Ok(Live { key, client: self.clone(), results })
+        Ok(Live { key, client: self.clone(), results, told: None })
     }
 
     /// End all subscriptions, live queries and connections.
@@ -377,15 +380,17 @@ impl Handle {
     }
 }
 
-/// The results of a live query. A slow consumer gets the newest one.
+/// The events of a live query. A slow consumer gets the newest one.
 pub struct Live {
     key: String,
     client: Client,
     results: watch::Receiver<live::Latest>,
+    /// The message, if the last event was an error.
+    told: Option<String>,
 }
 
 impl Live {
-    /// The next result. An error is final.
+    /// The next event. An error is final.
     pub async fn next(&mut self) -> Result<Update, Arc<Error>> {
         loop {
             if self.results.changed().await.is_err() {
@@ -394,7 +399,16 @@ impl Live {
             let latest = self.results.borrow_and_update();
             match (&latest.error, &latest.update) {
                 (Some(error), _) => return Err(error.clone()),
-                (None, Some(update)) => return Ok(update.clone()),
+                (None, Some(update)) => {
+                    let message = match update {
+                        Update::Error(error) => Some(error.to_string()),
+                        _ => None,
+                    };
+                    if message.is_none() || message != self.told {
+                        self.told = message;
+                        return Ok(update.clone());
+                    }
+                }
                 (None, None) => {}
             }
         }

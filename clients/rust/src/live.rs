@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 
 use crate::connection::{within, Session};
 use crate::listener::POSITION;
-use crate::{Error, Parameter, Shared, Subscription, Update};
+use crate::{Error, Event, Parameter, Shared, Subscription, Update};
 
 const CHANNELS_OF: &str = "SELECT relation::text, channel::text FROM pinpoint.channels_of($1)";
 
@@ -50,7 +50,10 @@ impl LiveQuery {
 /// Execute the query at each change, until nobody wants its results.
 pub(crate) async fn run(shared: Arc<Shared>, live: Arc<LiveQuery>, mut subscription: Subscription) {
     let changes = async {
-        while let Some(Ok(_)) = subscription.next().await {
+        while let Some(Ok(event)) = subscription.next().await {
+            if let Event::Disconnected { reason, retry_in } = event {
+                live.tell(Update::Disconnected { reason, retry_in });
+            }
             live.dirty.notify_one();
         }
     };
@@ -65,28 +68,27 @@ async fn execute_repeatedly(shared: &Shared, live: &LiveQuery) {
     let options = &shared.options;
     let mut connected = shared.connected.subscribe();
     let mut failures = 0u32;
-    let mut told = None;
     loop {
         live.dirty.notified().await; // what changes from now on is in another execution
         let Ok(number) = connected.wait_for(|number| *number != 0).await.map(|number| *number) else { return };
         let started = Instant::now();
         let result = tokio::select! {
-            result = within(options.query_timeout, execute(shared, live, number)) => result,
-            // The listening connection is lost: what is executing may never end.
+            // The listening connection is lost: what is executing may never end, and its rows must not
+            // follow the "disconnected".
+            biased;
             _ = connected.wait_for(|now| *now != number) => Err(Error::Lost("the connection was lost".to_owned())),
+            result = within(options.query_timeout, execute(shared, live, number)) => result,
         };
         match result {
             Ok(rows) => {
-                (failures, told) = (0, None);
+                failures = 0;
                 live.tell(Update::Rows(Arc::new(rows)));
                 sleep(options.min_interval.saturating_sub(started.elapsed())).await;
             }
             Err(error) => {
                 live.dirty.notify_one();
                 failures += 1;
-                let is_of_query = error.code().is_some() || matches!(error, Error::NotWatched(_) | Error::Server(_));
-                if is_of_query && told.as_ref() != Some(&error.to_string()) {
-                    told = Some(error.to_string());
+                if error.code().is_some() || matches!(error, Error::NotWatched(_) | Error::Server(_)) {
                     live.tell(Update::Error(Arc::new(error)));
                 }
                 sleep(options.min_backoff.saturating_mul(1 << failures.min(20)).min(options.max_backoff)).await;
@@ -117,7 +119,7 @@ async fn query(shared: &Shared, live: &LiveQuery, session: &Session) -> Result<V
     Ok(session.client.query_typed(&live.query, &parameters).await?)
 }
 
-/// Connect to the server whose changes are heard.
+/// Connect to the server on which the client listens.
 async fn connect(shared: &Shared) -> Result<Session, Error> {
     let server = |position: &str| position.split('-').take(2).map(str::to_owned).collect::<Vec<_>>();
     let heard = shared.state().position.clone();

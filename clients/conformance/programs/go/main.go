@@ -52,6 +52,10 @@ func showError(err error) {
 	show(fields)
 }
 
+func showDisconnected(event pinpoint.Disconnected) {
+	show(map[string]any{"event": "disconnected", "reason": event.Reason, "retry_in": event.RetryIn})
+}
+
 func fail(err error) {
 	showError(err)
 	os.Exit(1)
@@ -71,12 +75,14 @@ func comeAndGo(ctx context.Context, client *pinpoint.Client, query string) {
 		if err != nil {
 			fail(err)
 		}
-		if wait {
-			if _, err = live.Next(ctx); err != nil {
+		defer live.Close()
+		for wait {
+			result, err := live.Next(ctx)
+			if err != nil {
 				fail(err)
 			}
+			wait = result.Err != nil
 		}
-		live.Close()
 	}
 	var running sync.WaitGroup
 	for number := range 200 {
@@ -110,9 +116,12 @@ func main() {
 			live.Close()
 		}()
 		for result, err := range live.All(ctx) {
+			var disconnected pinpoint.Disconnected
 			switch {
 			case err != nil:
 				end(err)
+			case errors.As(result.Err, &disconnected):
+				showDisconnected(disconnected)
 			case result.Err != nil:
 				showError(result.Err)
 			default:
@@ -151,7 +160,7 @@ func main() {
 		case pinpoint.Notification:
 			show(map[string]any{"event": "notification", "channel": event.Channel, "payload": event.Payload, "pid": event.PID})
 		case pinpoint.Disconnected:
-			show(map[string]any{"event": "disconnected", "reason": event.Reason, "retry_in": event.RetryIn})
+			showDisconnected(event)
 		}
 	}
 }

@@ -67,9 +67,7 @@ public final class ConformanceClient {
 
   private static void one(Client client, String query, int number, boolean wait) {
     try (Live live = client.live(query + " -- " + number % 10)) {
-      if (wait) {
-        live.next();
-      }
+      while (wait && !(live.next() instanceof Result.Rows)) {}
     }
   }
 
@@ -90,6 +88,8 @@ public final class ConformanceClient {
       print("event", "rows", "rows", r.rows(), "columns", r.columns());
     } else if (result instanceof Result.Failed f) {
       print("event", "error", "message", f.message(), "sqlstate", f.sqlState());
+    } else if (result instanceof Result.Disconnected d) {
+      print("event", "disconnected", "reason", d.reason(), "retry_in", d.retryIn());
     }
   }
 

@@ -46,7 +46,7 @@ class Disconnected:
 
 @dataclass(frozen=True)
 class Rows:
-    """The result of a live query."""
+    """The result of a live query. Each row is a tuple, with its values in the order of columns."""
 
     rows: list[tuple[Any, ...]]
     columns: tuple[str, ...]
@@ -54,14 +54,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class QueryError:
-    """A live query failed. It is tried again."""
+    """A live query failed. It is tried again. The same error is told once."""
 
     message: str
     sqlstate: str | None
 
 
 Event = Notification | Changed | Connected | Disconnected
-LiveEvent = Rows | QueryError
+LiveEvent = Rows | QueryError | Disconnected
 
 
 class PinpointError(Exception):

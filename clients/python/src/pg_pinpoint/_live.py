@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 import psycopg
 from psycopg import sql
 
-from ._events import Event, LiveEvent, PinpointError, QueryError, Rows
+from ._events import Disconnected, Event, LiveEvent, PinpointError, QueryError, Rows
 from ._listener import cut, limit
 from ._queue import Events
 
@@ -25,17 +25,21 @@ class OtherServer(Exception):
 
 
 class Live(Events[LiveEvent]):
-    """The results of a live query, as an asynchronous iterator. A slow consumer gets the newest."""
+    """The events of a live query, as an asynchronous iterator. A slow consumer gets the newest."""
 
     def __init__(self, shared: LiveQuery):
         super().__init__()
         self.shared = shared
         self.latest: LiveEvent | None = None
+        self.told: QueryError | None = None  # the last event, if it was an error
         shared.consumers.add(self)
         shared.refresh()  # rows that are at hand may be older than the call
 
     def put(self, event: LiveEvent) -> None:
-        self.latest = event
+        error = event if isinstance(event, QueryError) else None
+        if error and error == self.told:
+            return
+        self.told, self.latest = error, event
         self.ready.set()
 
     def take(self) -> LiveEvent | None:
@@ -71,7 +75,9 @@ class LiveQuery:
         self.dirty = True
         self.signal.set()
 
-    def put(self, _: Event) -> None:
+    def put(self, event: Event) -> None:
+        if isinstance(event, Disconnected):
+            self.tell(event)
         self.refresh()
 
     def put_changed(self, _: Iterable[str]) -> None:
@@ -106,26 +112,29 @@ class LiveQuery:
 
     async def run(self) -> None:
         failures = 0
-        last_error = None
         while True:
             while not (self.dirty and self.listener.connected):
                 self.signal.clear()
                 await self.signal.wait()
             self.dirty = False  # what changes from now on is in another execution
             started = time.monotonic()
+            connected = self.listener.connected
+            event: LiveEvent | None = None
             self.execution = self.client.start(self.execute())
             await asyncio.wait({self.execution})
             try:
-                self.tell(self.execution.result())
-                failures, last_error = 0, None
+                event = self.execution.result()
+                failures = 0
                 pause = started + self.client.min_interval - time.monotonic()
             except (asyncio.CancelledError, Exception) as error:
                 self.dirty = True
                 failures += 1
-                if isinstance(error, (psycopg.Error, PinpointError)) and error.sqlstate and str(error) != last_error:
-                    last_error = str(error)
-                    self.tell(QueryError(last_error, error.sqlstate))
+                if isinstance(error, PinpointError) or isinstance(error, psycopg.Error) and error.sqlstate:
+                    event = QueryError(str(error), error.sqlstate)
                 pause = min(self.client.max_backoff, self.client.min_backoff * 2 ** min(failures, 30))
+            # If the connection was lost meanwhile, Disconnected was told, and the rows may be from another server.
+            if event and self.listener.connected is connected:
+                self.tell(event)
             await asyncio.sleep(max(0, pause))
 
     async def execute(self) -> Rows:
@@ -150,8 +159,11 @@ class LiveQuery:
                     connection.pgconn.finish()
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
-        """Connect to the server whose changes are heard."""
-        connection = await self.client.connect()
+        """Connect to the server on which the client listens."""
+        try:
+            connection = await self.client.connect()
+        except psycopg.OperationalError as error:  # without SQLSTATE
+            raise PinpointError(str(error)) from None
         try:
             if self.listener.position is None:
                 raise PinpointError("live queries need the extension pg_pinpoint 1.1 or later in this database", "0A000")

@@ -17,6 +17,10 @@ fn show_error(error: &Error) {
     show(&json!({"event": "error", "message": error.to_string(), "sqlstate": error.code()}));
 }
 
+fn show_disconnected(reason: &str, retry_in: Duration) {
+    show(&json!({"event": "disconnected", "reason": reason, "retry_in": retry_in.as_secs_f64()}));
+}
+
 /// tokio-postgres takes neither the modes of libpq that verify certificates nor the name of a file.
 fn connection(dsn: &str) -> Result<(tokio_postgres::Config, MakeTlsConnector), Box<dyn std::error::Error>> {
     let (base, query) = dsn.split_once('?').unwrap_or((dsn, ""));
@@ -93,9 +97,7 @@ async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Error> {
             Ok(Event::Notification { channel, payload, pid }) => {
                 show(&json!({"event": "notification", "channel": channel, "payload": payload, "pid": pid}));
             }
-            Ok(Event::Disconnected { reason, retry_in }) => {
-                show(&json!({"event": "disconnected", "reason": reason, "retry_in": retry_in.as_secs_f64()}));
-            }
+            Ok(Event::Disconnected { reason, retry_in }) => show_disconnected(&reason, retry_in),
             Err(error) => {
                 show_error(&error);
                 std::process::exit(1);
@@ -111,9 +113,7 @@ async fn come_and_go(client: Client, query: String) {
         let (client, query) = (client.clone(), format!("{query} -- {}", number % 10));
         async move {
             let mut live = client.live(&query, Vec::new()).unwrap();
-            if wait {
-                live.next().await.unwrap();
-            }
+            while wait && !matches!(live.next().await.unwrap(), Update::Rows(_)) {}
         }
     };
     let tasks: Vec<_> = (0..200).map(|number| tokio::spawn(one(number, number % 3 == 0))).collect();
@@ -142,6 +142,7 @@ async fn live(client: &Client, query: &str) -> Result<(), Error> {
                 show(&json!({"event": "rows", "rows": rows}));
             }
             Ok(Update::Error(error)) => show_error(&error),
+            Ok(Update::Disconnected { reason, retry_in }) => show_disconnected(&reason, retry_in),
             Err(error) => {
                 show_error(&error);
                 std::process::exit(1);

@@ -6,12 +6,18 @@ import java.util.NoSuchElementException;
 public final class Live extends Events<Result> implements AutoCloseable {
   private final LiveQuery shared;
   private Result latest;
+  private Result.Failed told; // the last result, if it was an error
 
   Live(LiveQuery shared) {
     this.shared = shared;
   }
 
   synchronized void put(Result result) {
+    Result.Failed failed = result instanceof Result.Failed f ? f : null;
+    if (failed != null && failed.equals(told)) {
+      return;
+    }
+    told = failed;
     latest = result;
     notifyAll();
   }

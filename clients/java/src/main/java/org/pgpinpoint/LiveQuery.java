@@ -63,6 +63,9 @@ final class LiveQuery extends Thread implements Subscriber {
 
   @Override
   public void put(Event event) {
+    if (event instanceof Event.Disconnected d) {
+      tell(new Result.Disconnected(d.reason(), d.retryIn()));
+    }
     setDirty();
   }
 
@@ -87,9 +90,17 @@ final class LiveQuery extends Thread implements Subscriber {
     }
   }
 
+  /** With the lock of the client held. */
   private void tell(Result result) {
+    consumers.forEach(live -> live.put(result));
+  }
+
+  /** heardBy: the connection of the listener. If it was lost meanwhile, the rows may be from another server. */
+  private void tell(Result result, Event.Connected heardBy) {
     synchronized (client) {
-      consumers.forEach(live -> live.put(result));
+      if (client.listener.connected == heardBy) {
+        tell(result);
+      }
     }
   }
 
@@ -97,7 +108,6 @@ final class LiveQuery extends Thread implements Subscriber {
   public void run() {
     Options options = client.options;
     int failures = 0;
-    String told = null;
     try {
       while (true) {
         Event.Connected heardBy;
@@ -114,17 +124,15 @@ final class LiveQuery extends Thread implements Subscriber {
         long started = System.nanoTime();
         double pause;
         try {
-          tell(execute(heardBy));
+          tell(execute(heardBy), heardBy);
           failures = 0;
-          told = null;
           pause = options.minInterval() - (System.nanoTime() - started) / 1e9;
         } catch (SQLException | PinpointException e) {
           setDirty();
           failures++;
           String state = e instanceof SQLException sql ? sql.getSQLState() : ((PinpointException) e).sqlState();
-          if (state != null && !state.startsWith("08") && !e.getMessage().equals(told)) {
-            told = e.getMessage();
-            tell(new Result.Failed(told, state));
+          if (state != null && !state.startsWith("08")) {
+            tell(new Result.Failed(e.getMessage(), state), heardBy);
           }
           pause = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures, 30)));
         }
@@ -135,7 +143,6 @@ final class LiveQuery extends Thread implements Subscriber {
     }
   }
 
-  /** heardBy: the connection of the listener. */
   private Result execute(Event.Connected heardBy) throws SQLException, InterruptedException {
     client.slots.acquire();
     try {
@@ -186,7 +193,7 @@ final class LiveQuery extends Thread implements Subscriber {
     }
   }
 
-  /** Connect to the server whose changes are heard. */
+  /** Connect to the server on which the client listens. */
   private Connection connect() throws SQLException {
     String heard;
     synchronized (client) {

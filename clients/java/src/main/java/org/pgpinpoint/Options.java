@@ -4,7 +4,7 @@ package org.pgpinpoint;
  * Options of a client. Times are in seconds.
  *
  * @param mode how to hear; null to find out
- * @param minInterval between two executions of a live query
+ * @param minInterval between the beginnings of two executions of a live query
  * @param buffer bytes of events for one consumer
  * @param minBackoff between two attempts to connect
  * @param maxBackoff between two attempts to connect

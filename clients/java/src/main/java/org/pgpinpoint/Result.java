@@ -2,10 +2,14 @@ package org.pgpinpoint;
 
 import java.util.List;
 
-/** The result of a live query. */
+/** An event of a live query. */
 public sealed interface Result {
+  /** The result. Each row has its values in the order of columns. */
   record Rows(List<List<Object>> rows, List<String> columns) implements Result {}
 
-  /** The query has failed. It is tried again. sqlState: null if the server has sent none. */
+  /** The query has failed. It is tried again. The same error is told once. sqlState: the SQLSTATE. */
   record Failed(String message, String sqlState) implements Result {}
+
+  /** The connection was lost, or could not be made. The next attempt is in retryIn seconds. */
+  record Disconnected(String reason, double retryIn) implements Result {}
 }
