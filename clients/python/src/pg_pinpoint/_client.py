@@ -20,10 +20,11 @@ T = TypeVar("T")
 class Client:
     """A client of one database. It connects when the first subscription is made.
 
-    conninfo and other keywords are those of psycopg.AsyncConnection.connect().
+    conninfo and other keywords are those of psycopg.AsyncConnection.connect(), without autocommit,
+    row_factory and cursor_factory.
 
     mode: "push" with LISTEN, "wait" with pinpoint.wait(), "auto" finds out.
-    min_interval: seconds between two executions of a live query.
+    min_interval: seconds between the beginnings of two executions of a live query.
     buffer: bytes of notifications that wait for one consumer.
     min_backoff, max_backoff: seconds between two attempts to connect.
     max_attempts: after so many failed attempts in succession, subscriptions end with an error.
@@ -41,6 +42,9 @@ class Client:
                  probe_timeout: float = 3, query_connections: int = 2, **options: Any):
         if mode not in ("auto", "push", "wait"):
             raise ValueError(f'mode is "{mode}", but has to be "auto", "push" or "wait"')
+        for name in "autocommit", "row_factory", "cursor_factory":
+            if name in options:
+                raise ValueError(f'the option "{name}" cannot be set: the client needs its own value')
         self.conninfo = conninfo
         self.options = options
         if "connect_timeout" not in {**conninfo_to_dict(conninfo), **options}:

@@ -16,10 +16,10 @@ class Client:
     """A client with the arguments of pg_pinpoint.Client. It runs in a thread of its own."""
 
     def __init__(self, *arguments: Any, **options: Any):
+        self.client = _client.Client(*arguments, **options)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="pg_pinpoint", daemon=True)
         self.thread.start()
-        self.client: _client.Client = self.call(_client.Client, *arguments, **options)
 
     def subscribe(self, *channels: str) -> Events[Event]:
         """Listen on channels. Each begins with a Changed."""
