@@ -6,9 +6,11 @@ Any number of workers can run, also through a pooler in transaction mode. DATABA
 database, which has ../schema.sql.
 """
 
+import contextlib
 import os
 import queue
 import threading
+import time
 
 import pg_pinpoint
 import psycopg
@@ -19,6 +21,9 @@ URL = os.environ["DATABASE_URL"]
 # A worker looks again after so many seconds, whatever it was told: another worker may have ended
 # in the middle of a job.
 LOOK_AGAIN = 60
+
+# After so many seconds, if its own connection has failed.
+RETRY = 1
 
 
 def take_job(connection):
@@ -38,12 +43,16 @@ def take_job(connection):
 def work():
     """Do jobs until one says "stop". Returns how many were done."""
     done = 0
-    look = queue.Queue(maxsize=1)  # one look is enough for any number of notifications
+    look = queue.Queue(maxsize=1)
+
+    def look_soon():
+        with contextlib.suppress(queue.Full):  # one look is enough for any number of notifications
+            look.put_nowait(None)
 
     def listen(events):
         for event in events:
-            if isinstance(event, (Changed, Notification)) and look.empty():
-                look.put(None)
+            if isinstance(event, (Changed, Notification)):
+                look_soon()
 
     with pg_pinpoint.blocking.Client(URL) as client, client.subscribe("job_added") as events:
         threading.Thread(target=listen, args=(events,), daemon=True).start()
@@ -60,7 +69,9 @@ def work():
                             return done
                         done += 1
             except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
-                pass  # when the client is connected again, it gives a Changed
+                # The client may still be connected: then it gives no Changed.
+                time.sleep(RETRY)
+                look_soon()
 
 
 if __name__ == "__main__":
