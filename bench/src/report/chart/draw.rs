@@ -250,16 +250,20 @@ impl<'a> Page<'_, 'a> {
             let width = self.units(self.width(&text, &style)?.into());
             let left =
                 (x - width / 2).clamp(columns.start, (columns.end - width).max(columns.start));
-            let place = [y - distance - height, y + distance, y - 2 * distance - height]
-                .map(|top| (left..left + width, top..top + height))
-                .into_iter()
-                .find(|(across, down)| {
-                    down.start >= rows.start - self.units((VALUE_HEIGHT + 6).into())
-                        && down.end <= rows.end
-                        && !taken
-                            .iter()
-                            .any(|(x, y)| overlap(across, x) && overlap(down, y))
-                });
+            let place = [
+                y - distance - height,
+                y + distance,
+                y - 2 * distance - height,
+            ]
+            .map(|top| (left..left + width, top..top + height))
+            .into_iter()
+            .find(|(across, down)| {
+                down.start >= rows.start - self.units((VALUE_HEIGHT + 6).into())
+                    && down.end <= rows.end
+                    && !taken
+                        .iter()
+                        .any(|(x, y)| overlap(across, x) && overlap(down, y))
+            });
             if let Some((across, down)) = place {
                 let at = (across.start, down.start);
                 self.area.draw_text(&text, &style, at)?;
