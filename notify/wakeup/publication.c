@@ -221,7 +221,10 @@ queue_for_waker(int slotno)
 	Assert(slot->state == PINPOINT_SIGNALLED);
 
 	if (slot->queued_for_waker)
+	{
+		Assert(list->first >= 0);
 		return;
+	}
 	slot->queued_for_waker = true;
 	slot->next = -1;
 	if (list->first < 0)
