@@ -184,7 +184,7 @@ fn value<'a>(output: &'a str, name: &str) -> Option<&'a str> {
 
 /// What pgbench prints at its end: how many transactions there were, and how many per
 /// second after the warm-up, if there were any, and it took at least as long as `least`. A rate
-/// of less time is of no use: the reports of each second are some hundredths of a second late.
+/// of less time is of no use, because reports come a little early or late.
 fn parse(output: &Output, warmup: Duration, least: Duration) -> anyhow::Result<(u64, Option<f64>)> {
     let text = &output.stdout;
     let unknown = || {
