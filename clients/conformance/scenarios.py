@@ -320,9 +320,14 @@ def wrong_password(setting, clients):
 
 
 def missing_database(setting, clients):
-    """The database does not exist."""
-    clients.start(dsn(setting.primary(), dbname="nowhere"), "subscribe", "a")
-    clients.wait_for("error")
+    """The database does not exist, or the role must not connect to it, or must not log in."""
+    primary = setting.primary()
+    primary.sql("DROP DATABASE IF EXISTS closed", "CREATE DATABASE closed", "REVOKE CONNECT ON DATABASE closed FROM public",
+                "DROP ROLE IF EXISTS outsider, sleeper", "CREATE ROLE outsider LOGIN", "CREATE ROLE sleeper NOLOGIN")
+    for parameters in {"dbname": "nowhere"}, {"dbname": "closed", "user": "outsider"}, {"user": "sleeper"}:
+        clients.start(dsn(primary, **parameters), "subscribe", "a")
+        clients.wait_for("error")
+        clients.each(lambda client: client.process.wait(DEADLINE))
 
 
 def extension_dropped(setting, clients):

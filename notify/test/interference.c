@@ -15,7 +15,8 @@
  *								interrupt
  *	interference.lose_interrupts	number of such transactions that have no effect
  *
- * A session that pauses waits for an event of type Extension.
+ * A session that pauses waits for an event of type Extension.  If it is to end, it does so
+ * when the file is gone, unless that is after the commit record.
  *
  * interference_fail_allocations() makes single allocations of memory fail;
  * interference.allocations does this in the processes of a server that preloads the
@@ -167,6 +168,10 @@ pause_at(PausePlace place)
 	while (access(gate, F_OK) == 0)
 		pg_usleep(1000);
 	pgstat_report_wait_end();
+
+	/* After the commit record, a transaction cannot fail. */
+	if (place != PAUSE_COMMIT)
+		CHECK_FOR_INTERRUPTS();
 }
 
 /*

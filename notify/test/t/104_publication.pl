@@ -154,6 +154,20 @@ $observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
 open_gate();
 all_arrive('also when it is terminated');
 
+# ---- the slow commit fails, after its announcement
+
+# The library pauses after pg_pinpoint, which has announced the commit by then.
+$_->close for $observer, $innocent, $listener, $slow;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = '$library, pg_pinpoint'");
+$node->restart;
+connect_all();
+begin_and_pause($observer, $slow, 'pre_commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'fails'; COMMIT));
+$innocent->run(q(NOTIFY a, 'held back'));
+is(stat_queue($observer)->{held_back}, 1, 'a commit that is announced holds back others');
+$observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
+open_gate();
+is(as_text($listener->wait_for(1)), 'a/held back', 'when it fails, it publishes what it has held back');
+
 $_->close for $innocent, $listener;
 server_is_clean($observer, 'nothing is left');
 

@@ -69,6 +69,19 @@ ok( wait_until(
 	'all have read without the waker');
 all_get('caught up', 'and told their clients', @idle);
 kill 'CONT', $waker;
+
+# ---- it signals the same sessions again
+
+# A reminder would wake them as well, but later, and counts as a wakeup.
+my @wakeups;
+foreach my $round (1 .. 10)
+{
+	my $so_far = stat_queue($observer)->{wakeups};
+	$sender->run("NOTIFY a, '$round'");
+	as_text($_->wait_for(1)) eq "a/$round" or die 'a notification is missing' foreach @idle;
+	push @wakeups, stat_queue($observer)->{wakeups} - $so_far;
+}
+ok((grep { $_ == @idle } @wakeups[ 1 .. 9 ]), "each time, without reminders: @wakeups");
 $_->close for @idle;
 
 # ---- it does its work

@@ -303,4 +303,5 @@ def is_permanent(error: Exception) -> bool:
     sqlstate = getattr(error, "sqlstate", None)
     if sqlstate:
         return sqlstate[:2] in ("28", "3D", "42", "0A")
-    return re.search(r"authentication|password|pg_hba\.conf|(role|database) .* does not exist|certificate|SSL", str(error)) is not None
+    return re.search(r"authentication|password|pg_hba\.conf|(role|database) .* does not exist|permission denied|not permitted to log in"
+                     r"|certificate|SSL", str(error)) is not None
