@@ -17,8 +17,10 @@ clean: clean-bench
 clean-bench:
 	rm -rf bench/target
 
+# The library finds the cargo that script/bootstrap has installed.
 bench:
-	cargo build --release --locked --manifest-path bench/Cargo.toml
+	bash -c '. script/lib/common.sh && exec "$$@"' bash \
+		cargo build --release --locked --manifest-path bench/Cargo.toml
 
 # Installs every part first: the tests run on the server of PG_CONFIG. Unlike
 # installcheck, which is for a server that is running, and is what packagers use.
