@@ -666,6 +666,34 @@ def closed_during_reconnect(setting, clients):
         clients.close()
 
 
+def client_closed(setting, clients):
+    """The client is closed while its events are read: they end with an error."""
+    primary = setting.primary()
+    primary.sql("DROP TABLE IF EXISTS ended", "CREATE TABLE ended (n int)", "SELECT pinpoint.watch('ended')")
+
+    def ends(client):
+        error = client.wait_for("error")
+        if "closed" not in error["message"]:
+            raise Failed(f"the error is {error['message']}")
+        client.process.wait(DEADLINE)
+
+    clients.start(dsn(primary), "subscribe", "a")
+    clients.wait_told("a", 0)
+    clients.command("!")
+    clients.each(ends)
+    # In the middle of many notifications.
+    clients.start(dsn(primary), "subscribe", "a")
+    clients.wait_told("a", 0)
+    primary.sql("SELECT pg_notify('a', i::text) FROM generate_series(1, 20000) AS i")
+    clients.wait_for("notification")
+    clients.command("!")
+    clients.each(ends)
+    clients.start(dsn(primary), "live", "SELECT n FROM ended")
+    clients.wait_for("rows")
+    clients.command("!")
+    clients.each(ends)
+
+
 def tls(setting, clients):
     """TLS, with a certificate that is verified."""
     primary = setting.primary()
@@ -877,5 +905,5 @@ def live_query_on_stock(setting, clients):
 ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, proxy_silent_on_stock, cut_in_message,
        cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
        stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
-       added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, tls,
+       added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, client_closed, tls,
        live_query, live_query_outage, slow_live_query, shared_live_queries, live_query_through_pooler, live_query_on_stock]

@@ -33,7 +33,7 @@ try {
   const live = mode === 'live'
   const events = live ? client.live(names[0]) : client.subscribe(...names)
   createInterface({ input: process.stdin })
-    .on('line', (line) => (live ? comeAndGo(client, names[0]) : line[0] === '+' ? events.add(line.slice(1)) : events.remove(line.slice(1))))
+    .on('line', (line) => (line === '!' ? client.close() : live ? comeAndGo(client, names[0]) : line[0] === '+' ? events.add(line.slice(1)) : events.remove(line.slice(1))))
     .on('close', () => events.close())
   for await (const event of events) await show(event)
 } catch (error) {

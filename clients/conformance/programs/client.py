@@ -63,26 +63,30 @@ async def run(mode, arguments):
         loop = asyncio.get_running_loop()
         if mode == "live":
             events.add = lambda _: asyncio.create_task(come_and_go(client, arguments[0]))
-        threading.Thread(target=commands, args=(events, loop.call_soon_threadsafe), daemon=True).start()
+        close = lambda: asyncio.run_coroutine_threadsafe(client.close(), loop)
+        threading.Thread(target=commands, args=(events, close, loop.call_soon_threadsafe), daemon=True).start()
         async for event in events:
             # A consumer that is slow must not stop the client.
             await asyncio.to_thread(show, as_json(event))
 
 
 def run_with_threads(mode, arguments):
-    with pg_pinpoint.blocking.Client(DSN, **OPTIONS) as client:
-        events = client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments)
+    client = pg_pinpoint.blocking.Client(DSN, **OPTIONS)
+    with client, client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments) as events:
         if mode == "live":
             events.add = lambda _: come_and_go_with_threads(client, arguments[0])
-        threading.Thread(target=commands, args=(events, lambda f, *a: f(*a)), daemon=True).start()
+        threading.Thread(target=commands, args=(events, client.close, lambda f, *a: f(*a)), daemon=True).start()
         for event in events:
             show(as_json(event))
 
 
-def commands(events, call):
-    """Lines of standard input: "+b" adds a channel, "-a" removes one; the end closes."""
+def commands(events, close, call):
+    """Lines of standard input: "+b" adds a channel, "-a" removes one, "!" closes the client; the end closes the events."""
     for line in sys.stdin:
         channel = line.rstrip("\n")
+        if channel == "!":
+            close()
+            continue
         call(events.add if channel[0] == "+" else events.remove, channel[1:])
     call(events.close)
 

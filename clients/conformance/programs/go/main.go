@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -61,9 +62,12 @@ func fail(err error) {
 	os.Exit(1)
 }
 
+// closed is set when the client is closed, and not only its subscription.
+var closed atomic.Bool
+
 // end ends the program after the last event.
 func end(err error) {
-	if !errors.Is(err, pinpoint.ErrClosed) {
+	if closed.Load() || !errors.Is(err, pinpoint.ErrClosed) {
 		fail(err)
 	}
 }
@@ -111,7 +115,12 @@ func main() {
 		}
 		go func() {
 			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-				comeAndGo(ctx, client, os.Args[2])
+				if lines.Text() == "!" {
+					closed.Store(true)
+					client.Close()
+				} else {
+					comeAndGo(ctx, client, os.Args[2])
+				}
 			}
 			live.Close()
 		}()
@@ -137,7 +146,10 @@ func main() {
 	}
 	go func() {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-			if channel := lines.Text()[1:]; lines.Text()[0] == '+' {
+			if channel := lines.Text()[1:]; lines.Text() == "!" {
+				closed.Store(true)
+				client.Close()
+			} else if lines.Text()[0] == '+' {
 				if err := subscription.Add(channel); err != nil {
 					fail(err)
 				}

@@ -31,13 +31,13 @@ public final class ConformanceClient {
       String[] names = java.util.Arrays.copyOfRange(arguments, 1, arguments.length);
       if (arguments[0].equals("live")) {
         Live live = client.live(names[0]);
-        commands(line -> comeAndGo(client, names[0]), live::close);
+        commands(client, line -> comeAndGo(client, names[0]), live::close);
         while (live.hasNext()) {
           show(live.next());
         }
       } else {
         Subscription subscription = client.subscribe(names);
-        commands(line -> {
+        commands(client, line -> {
           if (line.startsWith("+")) {
             subscription.add(line.substring(1));
           } else {
@@ -169,10 +169,16 @@ public final class ConformanceClient {
   }
 
   /** Read lines of standard input until its end. */
-  private static void commands(Consumer<String> command, Runnable end) {
+  private static void commands(Client client, Consumer<String> command, Runnable end) {
     Thread thread = new Thread(() -> {
       try (BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
-        lines.lines().forEach(command);
+        lines.lines().forEach(line -> {
+          if (line.equals("!")) {
+            client.close();
+          } else {
+            command.accept(line);
+          }
+        });
       } catch (java.io.IOException e) {
         // The end.
       }

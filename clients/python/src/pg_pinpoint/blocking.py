@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from typing import Any, Generic, Iterator, TypeVar
+from concurrent.futures import Future
+from typing import Any, Coroutine, Generic, Iterator, TypeVar
 
 from . import _client
-from ._events import Event, LiveEvent
+from ._events import Event, LiveEvent, PinpointError
 
 T = TypeVar("T")
 
@@ -17,6 +19,8 @@ class Client:
 
     def __init__(self, *arguments: Any, **options: Any):
         self.client = _client.Client(*arguments, **options)
+        self.closed = False
+        self.lock = threading.Lock()  # of closed: nothing begins in a loop that ends
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="pg_pinpoint", daemon=True)
         self.thread.start()
@@ -31,17 +35,34 @@ class Client:
 
     def close(self) -> None:
         """End all iterators and connections."""
-        if self.thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self.client.close(), self.loop).result()
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self.thread.join()
-            self.loop.close()
+        async def end() -> None:
+            await self.client.close()
+            # The iterators of other threads have an error now. They receive it before the loop ends.
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
-    def call(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            ended = asyncio.run_coroutine_threadsafe(end(), self.loop)
+        ended.result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def call(self, function: Any, *arguments: Any) -> Any:
         """Call a function in the thread of the client."""
         async def work() -> Any:
-            return function(*arguments, **options)
-        return asyncio.run_coroutine_threadsafe(work(), self.loop).result()
+            return function(*arguments)
+        return self.begin(work()).result()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin work in the thread of the client."""
+        with self.lock:
+            if self.closed:
+                work.close()
+                raise PinpointError("the client is closed")
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def __enter__(self) -> Client:
         return self
@@ -64,16 +85,16 @@ class Events(Generic[T]):
         self.client.call(self.events.remove, *channels)
 
     def close(self) -> None:
-        self.client.call(self.events.close)
+        with contextlib.suppress(PinpointError):  # the client is closed
+            self.client.call(self.events.close)
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        future = asyncio.run_coroutine_threadsafe(self.events.__anext__(), self.client.loop)
+        future: Future[T] = self.client.begin(self.events.__anext__())
         try:
-            result: T = future.result()
-            return result
+            return future.result()
         except StopAsyncIteration:
             raise StopIteration from None
         except BaseException:

@@ -65,10 +65,15 @@ fn value(row: &Row, column: usize) -> Value {
 }
 
 /// Read lines of standard input until its end.
-fn commands(mut command: impl FnMut(&str) + Send + 'static, end: impl FnOnce() + Send + 'static) {
+fn commands(client: &Client, mut command: impl FnMut(&str) + Send + 'static, end: impl FnOnce() + Send + 'static) {
+    let (client, runtime) = (client.clone(), tokio::runtime::Handle::current());
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            command(&line);
+            if line == "!" {
+                runtime.block_on(client.close());
+            } else {
+                command(&line);
+            }
         }
         end();
     });
@@ -79,6 +84,7 @@ async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Error> {
     let handle = subscription.handle();
     let closing = handle.clone();
     commands(
+        client,
         move |line| match line.split_at(1) {
             ("+", channel) => handle.add([channel]).unwrap(),
             (_, channel) => handle.remove([channel]),
@@ -129,7 +135,7 @@ async fn live(client: &Client, query: &str) -> Result<(), Error> {
     let (sender, mut end) = tokio::sync::oneshot::channel::<()>();
     let (others, text, runtime) = (client.clone(), query.to_owned(), tokio::runtime::Handle::current());
     let come_and_go = move |_: &str| runtime.block_on(come_and_go(others.clone(), text.clone()));
-    commands(come_and_go, move || drop(sender));
+    commands(client, come_and_go, move || drop(sender));
     loop {
         let update = tokio::select! {
             update = live.next() => update,
