@@ -132,7 +132,10 @@ def loads(parts, cores, standbys, upstreams, listeners):
 
 @functools.cache
 def record(name):
-    with open(sorted(glob.glob(os.path.join(RESULTS, "*", f"{name}.json")))[-1]) as file:
+    """The record that was made together with the newest one of the parts: times of different machines
+    cannot be compared."""
+    folder = os.path.dirname(max(glob.glob(os.path.join(RESULTS, "*", "scaling.json"))))
+    with open(os.path.join(folder, f"{name}.json")) as file:
         return Parts(json.load(file))
 
 
