@@ -162,7 +162,7 @@ $node->append_conf('postgresql.conf', "shared_preload_libraries = '$library, pg_
 $node->restart;
 connect_all();
 begin_and_pause($observer, $slow, 'pre_commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'fails'; COMMIT));
-$innocent->run(q(NOTIFY a, 'held back'));
+$innocent->run(q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'held back'; COMMIT));
 is(stat_queue($observer)->{held_back}, 1, 'a commit that is announced holds back others');
 $observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
 open_gate();
