@@ -74,6 +74,12 @@ EXECUTE p;
 EXECUTE i;
 SELECT notify_plpgsql();
 LISTEN listened_before;
+-- an inlined call is not in the query, but only in the plan
+BEGIN;
+ALTER EXTENSION pg_pinpoint DROP FUNCTION pinpoint.notify(text, text);
+DROP FUNCTION pinpoint.notify(text, text);
+EXECUTE i;
+ROLLBACK;
 -- nothing that the user made is in the way
 DROP EXTENSION pg_pinpoint;
 EXECUTE p;
