@@ -287,7 +287,7 @@ def silent_at_start(setting, clients):
 
 
 def wrong_password(setting, clients):
-    """The password is wrong: at once, and when the client connects again."""
+    """The password is wrong or missing: at once, and when the client connects again."""
     primary = setting.primary()
     primary.sql("DROP ROLE IF EXISTS guarded", "CREATE ROLE guarded LOGIN PASSWORD 'right'")
     with open(f"{primary.data}/pg_hba.conf") as file:
@@ -297,9 +297,10 @@ def wrong_password(setting, clients):
             file.write("host all guarded 127.0.0.1/32 scram-sha-256\n" + hba)
         primary.reload()
         address = f"postgresql://guarded:wrong@127.0.0.1:{primary.port}/postgres"
-        clients.start(address, "subscribe", "a")
-        clients.wait_for("error")
-        clients.each(lambda client: client.process.wait(DEADLINE))
+        for bad in address, address.replace(":wrong", ""):
+            clients.start(bad, "subscribe", "a")
+            clients.wait_for("error")
+            clients.each(lambda client: client.process.wait(DEADLINE))
         clients.start(address.replace("wrong", "right"), "subscribe", "a")
         clients.wait_for("connected")
         primary.sql("ALTER ROLE guarded PASSWORD 'other'")

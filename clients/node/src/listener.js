@@ -284,5 +284,6 @@ export function describe(error) {
 
 /** Errors that another attempt does not mend: authorization, no such database, no such feature. */
 function isPermanent(error) {
+  if (/^SASL: .*password/.test(error.message)) return true // there is none
   return /^(28|3D|42|0A)/.test(error.code ?? '') || /^(ERR_TLS|CERT|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO)/.test(error.code ?? '')
 }

@@ -328,7 +328,7 @@ fn is_permanent(error: &Error) -> bool {
         Error::Server(_) => true,
         Error::Postgres(postgres) => match error.code() {
             Some(code) => ["28", "3D", "42", "0A"].contains(&&code[..2]),
-            None => postgres.to_string().contains("TLS"),
+            None => ["TLS", "invalid configuration"].iter().any(|text| postgres.to_string().contains(text)),
         },
         _ => false,
     }

@@ -431,6 +431,7 @@ final class Listener extends Thread {
         return true;
       }
     }
-    return error instanceof PinpointException || state != null && state.matches("(28|3D|42|0A).*");
+    // 08004: pgJDBC has no password, or cannot do the authentication that the server asks for.
+    return error instanceof PinpointException || state != null && state.matches("(28|3D|42|0A|08004).*");
   }
 }
