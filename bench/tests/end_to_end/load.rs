@@ -190,9 +190,7 @@ fn a_pgbench_that_miscounts() {
         ),
     );
     // What it reports is a load of one second, and that is enough.
-    let output = bench.run(&format!(
-        "notify --target {target} --warmup 0 --duration 1"
-    ));
+    let output = bench.run(&format!("notify --target {target} --warmup 0 --duration 1"));
     bench.assert_failed(
         &output,
         "a listener received 0 notifications of the load, but 7 transactions have sent one",
