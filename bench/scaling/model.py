@@ -135,8 +135,11 @@ def record(name):
     """The record that was made together with the newest one of the parts: times of different machines
     cannot be compared."""
     folder = os.path.dirname(max(glob.glob(os.path.join(RESULTS, "*", "scaling.json"))))
-    with open(os.path.join(folder, f"{name}.json")) as file:
-        return Parts(json.load(file))
+    try:
+        with open(os.path.join(folder, f"{name}.json")) as file:
+            return Parts(json.load(file))
+    except FileNotFoundError:
+        raise Failure(f"there is no {name}.json beside scaling.json: measure scaling, order-lock, queue and commit together")
 
 
 # ---- The lock PinpointOrder, from the record of order_lock.py -----------------------------
