@@ -286,6 +286,13 @@ def silent_at_start(setting, clients):
 # ---- Errors of the server ------------------------------------------------------------
 
 
+def refused(clients, address):
+    """The programs cannot connect there, and end with an error."""
+    clients.start(address, "subscribe", "a")
+    clients.wait_for("error")
+    clients.each(lambda client: client.process.wait(DEADLINE))
+
+
 def wrong_password(setting, clients):
     """The password is wrong or missing: at once, and when the client connects again."""
     primary = setting.primary()
@@ -297,10 +304,8 @@ def wrong_password(setting, clients):
             file.write("host all guarded 127.0.0.1/32 scram-sha-256\n" + hba)
         primary.reload()
         address = f"postgresql://guarded:wrong@127.0.0.1:{primary.port}/postgres"
-        for bad in address, address.replace(":wrong", ""):
-            clients.start(bad, "subscribe", "a")
-            clients.wait_for("error")
-            clients.each(lambda client: client.process.wait(DEADLINE))
+        refused(clients, address)
+        refused(clients, address.replace(":wrong", ""))
         clients.start(address.replace("wrong", "right"), "subscribe", "a")
         clients.wait_for("connected")
         primary.sql("ALTER ROLE guarded PASSWORD 'other'")
@@ -326,9 +331,7 @@ def missing_database(setting, clients):
     primary.sql("DROP DATABASE IF EXISTS closed", "CREATE DATABASE closed", "REVOKE CONNECT ON DATABASE closed FROM public",
                 "DROP ROLE IF EXISTS outsider, sleeper", "CREATE ROLE outsider LOGIN", "CREATE ROLE sleeper NOLOGIN")
     for parameters in {"dbname": "nowhere"}, {"dbname": "closed", "user": "outsider"}, {"user": "sleeper"}:
-        clients.start(dsn(primary, **parameters), "subscribe", "a")
-        clients.wait_for("error")
-        clients.each(lambda client: client.process.wait(DEADLINE))
+        refused(clients, dsn(primary, **parameters))
 
 
 def extension_dropped(setting, clients):
@@ -565,7 +568,10 @@ def added_under_load(setting, clients):
                     clients.command(f"+n{number}")
                     clients.command(f"-n{number - 100}")
         last = notify(primary, "a", "last")
-        clients.wait_told("a", last)
+        if mode == "push":  # a client that is behind is still told of those before it
+            clients.wait_for("notification", last, payload="last")
+        else:
+            clients.wait_told("a", last)
 
         def all_told(client):
             if mode == "push" and [int(event["payload"]) for event in client.find("notification", since)
@@ -672,27 +678,23 @@ def client_closed(setting, clients):
     primary = setting.primary()
     primary.sql("DROP TABLE IF EXISTS ended", "CREATE TABLE ended (n int)", "SELECT pinpoint.watch('ended')")
 
-    def ends(client):
+    def close(client):
+        client.command("!")
         error = client.wait_for("error")
         if "closed" not in error["message"]:
             raise Failed(f"the error is {error['message']}")
         client.process.wait(DEADLINE)
 
-    clients.start(dsn(primary), "subscribe", "a")
-    clients.wait_told("a", 0)
-    clients.command("!")
-    clients.each(ends)
-    # In the middle of many notifications.
-    clients.start(dsn(primary), "subscribe", "a")
-    clients.wait_told("a", 0)
-    primary.sql("SELECT pg_notify('a', i::text) FROM generate_series(1, 20000) AS i")
-    clients.wait_for("notification")
-    clients.command("!")
-    clients.each(ends)
+    for notifications in 0, 20000:
+        clients.start(dsn(primary), "subscribe", "a")
+        clients.wait_told("a", 0)
+        if notifications:  # in the middle of them
+            primary.sql(f"SELECT pg_notify('a', i::text) FROM generate_series(1, {notifications}) AS i")
+            clients.wait_for("notification")
+        clients.each(close)
     clients.start(dsn(primary), "live", "SELECT n FROM ended")
     clients.wait_for("rows")
-    clients.command("!")
-    clients.each(ends)
+    clients.each(close)
 
 
 def tls(setting, clients):
