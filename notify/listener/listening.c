@@ -126,7 +126,7 @@ static void make_local_channels(void);
 static LocalChannel *local_channel(const char *channel, uint32 hash,
 								   HASHACTION action, bool *found);
 static void want(List *actions);
-static void enter(LocalChannel *local, int share_limit);
+static void enter(LocalChannel *local, int share_limit, bool begins);
 static void forget_channel(LocalChannel *local);
 static void reset_wanted(LocalChannel *local);
 static void forget_unwanted(void);
@@ -173,6 +173,7 @@ void
 pinpoint_listening_prepare(List *actions, uint64 last_sequence)
 {
 	ListCell   *lc;
+	bool		begins = !pinpoint_slot_registered();
 	bool		added = false;
 
 	AssertNoLockHeld();
@@ -209,7 +210,7 @@ pinpoint_listening_prepare(List *actions, uint64 last_sequence)
 		pinpoint_slot_register();
 		Assert(last_sequence <= pinpoint_message_log_sequence());
 		local->since = last_sequence;
-		enter(local, action->share_limit);
+		enter(local, action->share_limit, begins);
 		added = true;
 	}
 	if (added)
@@ -222,11 +223,13 @@ pinpoint_listening_prepare(List *actions, uint64 last_sequence)
  *
  * share_limit: see PinpointAction.
  *
+ * begins: this session did not listen on any channel before this transaction.
+ *
  * Errors: ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE for the channel of
  * heartbeats, if this session may have missed notifications.
  */
 static void
-enter(LocalChannel *local, int share_limit)
+enter(LocalChannel *local, int share_limit, bool begins)
 {
 	AssertNoLockHeld();
 	Assert(local->findable == NOT_FINDABLE && pinpoint_slot_registered());
@@ -234,7 +237,7 @@ enter(LocalChannel *local, int share_limit)
 	if (share_limit > 0)
 		pinpoint_slot_set_shares(true);
 	if (pinpoint_is_heartbeat_channel(local->channel) &&
-		!pinpoint_slot_set_heartbeats(true))
+		!pinpoint_slot_set_heartbeats(true, begins))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot listen on \"%s\" because this session may have missed notifications",
@@ -621,7 +624,7 @@ forget_channel(LocalChannel *local)
 		dlist_delete(&local->to_notify_link);
 	if (local->findable != NOT_FINDABLE &&
 		pinpoint_is_heartbeat_channel(local->channel))
-		(void) pinpoint_slot_set_heartbeats(false);
+		(void) pinpoint_slot_set_heartbeats(false, false);
 	(void) local_channel(local->channel, local->hash, HASH_REMOVE, NULL);
 }
 

@@ -320,11 +320,15 @@ pinpoint_slot_set_shares(bool shares)
  * Set whether this session listens on the channel of heartbeats.  Set to true
  * before the commit of the LISTEN.
  *
+ * begins: this transaction is the first one in which the session listens.  It
+ * has missed nothing: the client can rely only on what commits after this
+ * transaction, and asks about earlier changes after the commit.
+ *
  * Returns false, and does not set it, if the session may have missed
  * notifications since it began to listen: a heartbeat would cover these.
  */
 bool
-pinpoint_slot_set_heartbeats(bool heartbeats)
+pinpoint_slot_set_heartbeats(bool heartbeats, bool begins)
 {
 	bool		allowed;
 
@@ -333,6 +337,8 @@ pinpoint_slot_set_heartbeats(bool heartbeats)
 
 	/* The lock excludes pinpoint_evict_heartbeat_listeners(). */
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	if (begins)
+		my_slot()->missed = false;
 	allowed = !heartbeats || !my_slot()->missed;
 	if (allowed)
 		my_slot()->heartbeats = heartbeats;

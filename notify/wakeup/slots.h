@@ -185,7 +185,7 @@ extern Oid	pinpoint_slot_role(void);
 extern void pinpoint_slot_join(void);
 extern void pinpoint_slot_set_wakes_for_all(bool wakes_for_all);
 extern void pinpoint_slot_set_shares(bool shares);
-extern bool pinpoint_slot_set_heartbeats(bool heartbeats);
+extern bool pinpoint_slot_set_heartbeats(bool heartbeats, bool begins);
 extern void pinpoint_slot_set_channels(uint32 nchannels);
 extern bool pinpoint_slot_set_ref(PinpointBatchRef *field,
 								  const PinpointBatchRef *ref);

@@ -111,6 +111,26 @@ error_is(
 	undef,
 	'others cannot listen for heartbeats any more');
 
+# A session that begins to listen has missed nothing, also if such a transaction is replayed
+# between two LISTENs of one transaction.  It may be disconnected as soon as it listens for
+# heartbeats.
+wait_until(\&is_exact) or die 'the standby does not know that its primary replicates';
+$unreplicated->send_query(q{DO $$ BEGIN LOOP PERFORM pg_notify('c', ''); COMMIT; END LOOP; END $$});
+my $listen = join '; ', map { "LISTEN c$_" } 1 .. 5000;
+my %codes;
+foreach (1 .. 10)
+{
+	my $begins = connect_to($standby);
+	my $error  = $begins->query("$listen; LISTEN pinpoint_heartbeat")->error;
+	$codes{$error->{C}}++ if $error;
+	$begins->close;
+}
+$admin->run('SELECT pg_cancel_backend(' . $unreplicated->pid . ')');
+is($unreplicated->result->error->{C}, '57014', 'transactions that do not replicate have committed all the time');
+delete $codes{'57P01'};
+is_deeply(\%codes, {}, 'a session that begins to listen may listen for heartbeats');
+catch_up();
+
 # ---- PostgreSQL's own queue
 
 $writer->run(q{CREATE TABLE checked (i int CHECK (pg_notify('c', '') IS NOT NULL))});
