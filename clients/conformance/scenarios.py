@@ -873,11 +873,35 @@ def shared_live_queries(setting, clients):
         clients.command("+")
         primary.sql(KILL)
         clients.wait_for("came_and_went", since)
+        # Other parameters are another query, also if they print the same.
+        clients.wait_for("parameters", since, rows=[[["1"]], [["2"]]])
         primary.sql(f"UPDATE shared SET n = {n}")
         clients.wait_rows([[n]])
     clients.close()
     if not any(clients.results.values()):
         wait_until(lambda: not primary.sql("SELECT 1 FROM pinpoint.stat_channels WHERE channel LIKE '%shared%'"), "nobody listens any more")
+
+
+def live_query_not_executed(setting, clients):
+    """A live query that takes too long, and one whose connections lead to another server: an error."""
+    primary, standby = setting.primary(), setting.standby()
+    primary.sql("DROP TABLE IF EXISTS other", "CREATE TABLE other (n int)", "INSERT INTO other VALUES (0)", "SELECT pinpoint.watch('other')")
+    clients.start(dsn(primary), "live", "SELECT n FROM other, pg_sleep(10)", options={"query_timeout": 0.5})
+    clients.wait_for("error")
+    clients.close()
+
+    # The first host of the list is another server, which is there again.
+    first = setting.proxy(None)
+    clients.start(dsn(first, standby), "live", "SELECT n FROM other")
+    clients.wait_rows([[0]])
+    since = time.monotonic()
+    first.target = primary.port
+    standby.sql(KILL + " AND query LIKE '%FROM other'")
+    primary.sql("UPDATE other SET n = 1")
+    clients.wait_for("error", since)
+    first.target = None
+    clients.wait_rows([[1]])
+    clients.close()
 
 
 def live_query_through_pooler(setting, clients):
@@ -909,4 +933,4 @@ ALL = [server_restart, session_killed, changes_during_reconnects, connection_ref
        cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
        stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
        added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, client_closed, tls,
-       live_query, live_query_outage, slow_live_query, shared_live_queries, live_query_through_pooler, live_query_on_stock]
+       live_query, live_query_outage, slow_live_query, live_query_not_executed, shared_live_queries, live_query_through_pooler, live_query_on_stock]

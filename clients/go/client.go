@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -118,13 +119,18 @@ func (c *Client) start() error {
 
 // Live gives the rows of a query now, and after each change of a table that it reads.
 func (c *Client) Live(query string, arguments ...any) (*Live, error) {
-	key := fmt.Sprintf("%s %#v", query, arguments)
+	arguments = slices.Clone(arguments)
+	key := fmt.Sprintf("%q %#v", query, arguments)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.start(); err != nil {
 		return nil, err
 	}
 	shared := c.live[key]
+	for shared != nil && !reflect.DeepEqual(shared.arguments, arguments) { // different values can print the same
+		key += " "
+		shared = c.live[key]
+	}
 	if shared == nil {
 		shared = newLiveQuery(c, key, query, arguments)
 		c.live[key] = shared

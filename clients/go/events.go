@@ -39,8 +39,8 @@ func (Notification) event() {}
 func (Disconnected) event() {}
 
 // Result is the result of a live query. Each row has its values in the order of Columns. If Err is
-// not nil, there are no rows, and the query is executed again: Err is Disconnected, or the error of
-// the query, which is told once. A pgconn.PgError has the SQLSTATE.
+// not nil, there are no rows, and the query is executed again: Err is Disconnected, or an error of
+// the query or of its connection, which is told once. A pgconn.PgError has the SQLSTATE.
 type Result struct {
 	Columns []string
 	Rows    [][]any

@@ -388,7 +388,7 @@ func (l *listener) tell(notification Notification) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
 	for s := range l.subscribers {
-		if s.get().channels[notification.Channel] {
+		if s.get().heard[notification.Channel] {
 			s.put(notification)
 		}
 	}

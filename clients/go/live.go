@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const channelsOf = `SELECT relation::text, channel::text FROM pinpoint.channels_of($1)`
@@ -103,23 +102,14 @@ func (q *liveQuery) run() {
 			backoff := math.Min(options.MaxBackoff.Seconds(), options.MinBackoff.Seconds()*math.Pow(2, float64(min(failures, 30))))
 			pause = time.Now().Add(time.Duration(backoff * float64(time.Second)))
 		}
-		if err == nil || isToBeTold(err) {
-			q.client.mu.Lock()
-			// If the connection was lost meanwhile, the rows may be from another server.
-			if generation == q.client.generation {
-				q.tell(result)
-			}
-			q.client.mu.Unlock()
+		q.client.mu.Lock()
+		// If the connection was lost meanwhile, the rows may be from another server.
+		if generation == q.client.generation && q.ended.Err() == nil {
+			q.tell(result)
 		}
+		q.client.mu.Unlock()
 		sleep(q.ended, time.Until(pause))
 	}
-}
-
-// isToBeTold tells errors of the query from those of the connection.
-func isToBeTold(err error) bool {
-	var pgError *pgconn.PgError
-	var notWatched *NotWatchedError
-	return errors.As(err, &pgError) || errors.As(err, &notWatched) || errors.Is(err, ErrNoLive)
 }
 
 // tell is called with the mutex held.
@@ -188,7 +178,7 @@ func (q *liveQuery) connect(ctx context.Context) (*pgx.Conn, error) {
 	var position string
 	err = q.client.listener.fetch(ctx, conn, getPosition, nil, &position)
 	if err == nil && serverOf(position) != serverOf(heard) {
-		err = errors.New("this is another server")
+		err = errors.New("the connection leads to another server than the one on which the client listens")
 	}
 	if err != nil {
 		closeNow(conn)

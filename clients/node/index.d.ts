@@ -63,12 +63,12 @@ export interface Rows<Row extends unknown[] = unknown[]> {
   columns: string[]
 }
 
-/** A live query has failed. It is tried again. The same error is told once. */
+/** A live query, or the connection for it, has failed. It is tried again. The same error is told once. */
 export interface QueryError {
   event: 'error'
   message: string
-  /** SQLSTATE */
-  code: string
+  /** SQLSTATE, if the server has sent one. */
+  code?: string
 }
 
 /** What a subscription gives. */

@@ -15,16 +15,36 @@ function show(event) {
   return new Promise((resolve) => process.stdout.write(JSON.stringify(fields) + '\n', resolve))
 }
 
-/** Consumers of live queries come and go; then another one gets rows. */
+/** A parameter with the JSON of any other. */
+class Hidden {
+  #value
+
+  constructor(value) {
+    this.#value = value
+  }
+
+  toPostgres() {
+    return this.#value
+  }
+}
+
+/** The first rows of a live query, which is closed then. */
+async function rowsOf(live) {
+  for await (const { event, rows } of live) if (event === 'rows') return rows
+}
+
+/** Consumers of live queries come and go; then another one gets rows, and two with other parameters. */
 async function comeAndGo(client, query) {
   const one = async (number, wait) => {
     const live = client.live(`${query} -- ${number % 10}`)
-    if (!wait) live.close()
-    else for await (const { event } of live) if (event === 'rows') break
+    if (wait) await rowsOf(live)
+    else live.close()
   }
   await Promise.all(Array.from({ length: 200 }, (_, number) => one(number, number % 3 === 0)))
   await one(0, true)
   await show({ event: 'came_and_went' })
+  const lives = ['1', '2'].map((value) => client.live('SELECT $1::text', [new Hidden(value)]))
+  await show({ event: 'parameters', rows: await Promise.all(lives.map(rowsOf)) })
 }
 
 const client = new Client(process.env.PINPOINT_DSN, options)

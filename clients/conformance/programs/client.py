@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pg_pinpoint
+from psycopg.types.json import Jsonb
 from pg_pinpoint import Changed, Connected, Disconnected, Notification, PinpointError, QueryError, Rows
 
 DSN = os.environ["PINPOINT_DSN"]
@@ -34,26 +35,48 @@ def show(event):
     print(json.dumps(event, default=str), flush=True)
 
 
+def hidden(value):
+    """A parameter whose repr() is shortened."""
+    return [Jsonb({"text": "x" * 100, "value": value})]
+
+
+PARAMETER = "SELECT $1::jsonb ->> 'value'"
+
+
 async def come_and_go(client, query):
-    """Consumers of live queries come and go; then another one gets rows."""
+    """Consumers of live queries come and go; then another one gets rows, and two with other parameters."""
+    async def rows_of(live):
+        while not isinstance(event := await anext(live), Rows):
+            pass
+        return event.rows
+
     async def one(number, wait):
         async with client.live(f"{query} -- {number % 10}") as live:
-            while wait and not isinstance(await anext(live), Rows):
-                pass
+            if wait:
+                await rows_of(live)
     await asyncio.gather(*(one(number, number % 3 == 0) for number in range(200)))
     await one(0, True)
     show({"event": "came_and_went"})
+    async with client.live(PARAMETER, hidden("1")) as first, client.live(PARAMETER, hidden("2")) as second:
+        show({"event": "parameters", "rows": [await rows_of(first), await rows_of(second)]})
 
 
 def come_and_go_with_threads(client, query):
+    def rows_of(live):
+        while not isinstance(event := next(live), Rows):
+            pass
+        return event.rows
+
     def one(number, wait):
         with client.live(f"{query} -- {number % 10}") as live:
-            while wait and not isinstance(next(live), Rows):
-                pass
+            if wait:
+                rows_of(live)
     with concurrent.futures.ThreadPoolExecutor(20) as threads:
         list(threads.map(lambda number: one(number, number % 3 == 0), range(200)))
     one(0, True)
     show({"event": "came_and_went"})
+    with client.live(PARAMETER, hidden("1")) as first, client.live(PARAMETER, hidden("2")) as second:
+        show({"event": "parameters", "rows": [rows_of(first), rows_of(second)]})
 
 
 async def run(mode, arguments):

@@ -1,5 +1,6 @@
 /** The client: subscriptions and live queries over few connections. index.d.ts describes the API. */
 
+import utils from 'pg/lib/utils.js'
 import { connect, destroy, hosts } from './connection.js'
 import { HEARTBEAT, Listener, PinpointError } from './listener.js'
 import { Live, LiveQuery } from './live.js'
@@ -54,7 +55,9 @@ export class Client {
   live(text, values = []) {
     if (this.#error) throw this.#error
     this.listener ??= new Listener(this)
-    const key = JSON.stringify([text, values], (_, value) => (typeof value === 'bigint' ? `${value}n` : value))
+    // As they are sent: different values can have equal JSON.
+    values = values.map(utils.prepareValue).map((value) => (Buffer.isBuffer(value) ? Buffer.from(value) : value))
+    const key = JSON.stringify([text, values])
     if (!this.#live.has(key)) this.#live.set(key, new LiveQuery(this, text, values, () => this.#live.delete(key)))
     return new Live(this.#live.get(key))
   }

@@ -182,7 +182,7 @@ export class Listener {
     let anyHeartbeat = false
     let early = [] // what arrives before "connected"
     const dispatch = (event) => {
-      for (const subscriber of this.subscribers) if (subscriber.channels.has(event.channel)) subscriber.put(event)
+      for (const subscriber of this.subscribers) if (subscriber.heard.has(event.channel)) subscriber.put(event)
     }
     connection.on('notification', ({ channel, payload, processId }) => {
       heard = performance.now()

@@ -115,7 +115,7 @@ export class LiveQuery {
       } catch (error) {
         this.#dirty = true
         failures++
-        if (isOfQuery(error)) event = { event: 'error', message: describe(error), code: error.code }
+        event = { event: 'error', message: describe(error), code: isOfQuery(error) ? error.code : undefined }
         pause = Math.min(maxBackoff, minBackoff * 2 ** Math.min(failures, 30))
       }
       // If the connection was lost meanwhile, "disconnected" was told, and the rows may be from another server.
@@ -157,7 +157,8 @@ export class LiveQuery {
     const connection = await client.connect()
     try {
       const [position] = await fetch(connection, client.options.timeout, 'SELECT pinpoint.position()')
-      if (server(position) !== server(client.listener.position ?? '')) throw new Error('this is another server')
+      if (server(position) !== server(client.listener.position ?? ''))
+        throw new PinpointError('the connection leads to another server than the one on which the client listens')
       return connection
     } catch (error) {
       destroy(connection)

@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use futures_core::Stream;
 use tokio::sync::{watch, Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{IsNull, ToSql, Type};
 use tokio_postgres::{Config, Row, Socket};
 
 use connection::{Connector, Session};
@@ -55,7 +56,7 @@ pub enum Event {
 pub enum Update {
     /// The result.
     Rows(Arc<Vec<Row>>),
-    /// The query has failed. It is tried again. The same error is told once.
+    /// The query, or the connection for it, has failed. It is tried again. The same error is told once.
     Error(Arc<Error>),
     /// The connection was lost, or an attempt to connect has failed. The rows may be old.
     Disconnected { reason: String, retry_in: Duration },
@@ -162,6 +163,9 @@ impl Default for Options {
 /// A parameter of a live query, and its type.
 pub type Parameter = (Box<dyn ToSql + Send + Sync>, Type);
 
+/// A query, and its parameters as they are sent; if they cannot be sent, a number of its own.
+type LiveKey = (String, Result<Vec<(Type, Option<BytesMut>)>, u64>);
+
 /// A client of one database. It connects when the first subscription is made. It ends
 /// with [`Client::close`].
 #[derive(Clone)]
@@ -185,7 +189,7 @@ struct State {
     subscriptions: HashMap<u64, Subscriber>,
     connection: Option<Event>,
     position: Option<String>,
-    live: HashMap<String, Arc<LiveQuery>>,
+    live: HashMap<LiveKey, Arc<LiveQuery>>,
     idle: Vec<Session>,
     tasks: Vec<JoinHandle<()>>,
     error: Option<Arc<Error>>,
@@ -276,8 +280,8 @@ impl Client {
 
     /// The rows of a query now, and after each change of a table that it reads.
     pub fn live(&self, query: &str, parameters: Vec<Parameter>) -> Result<Live, Error> {
-        let key = format!("{query} {parameters:?}");
         let mut state = self.0.state();
+        let key = (query.to_owned(), encoded(&parameters).ok_or(state.next_id));
         if !state.live.contains_key(&key) {
             let subscription = self.start(&mut state)?;
             let shared = Arc::new(LiveQuery::new(query, parameters, subscription.id));
@@ -382,7 +386,7 @@ impl Handle {
 
 /// The events of a live query. A slow consumer gets the newest one.
 pub struct Live {
-    key: String,
+    key: LiveKey,
     client: Client,
     results: watch::Receiver<live::Latest>,
     /// The message, if the last event was an error.
@@ -425,6 +429,16 @@ impl Drop for Live {
             }
         }
     }
+}
+
+/// None if one of them cannot be sent.
+fn encoded(parameters: &[Parameter]) -> Option<Vec<(Type, Option<BytesMut>)>> {
+    let encode = |(value, kind): &Parameter| {
+        let mut bytes = BytesMut::new();
+        let is_null = value.to_sql_checked(kind, &mut bytes).ok()?;
+        Some((kind.clone(), matches!(is_null, IsNull::No).then_some(bytes)))
+    };
+    parameters.iter().map(encode).collect()
 }
 
 fn check_channel(channel: &str) -> Result<(), Error> {

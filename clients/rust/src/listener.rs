@@ -252,7 +252,7 @@ impl Listener {
                         shared.state().position = payload.split(' ').next().map(str::to_owned);
                         continue;
                     }
-                    for subscriber in shared.state().subscriptions.values().filter(|s| s.channels.contains(channel)) {
+                    for subscriber in shared.state().subscriptions.values().filter(|s| s.heard.contains(channel)) {
                         let (channel, payload) = (channel.to_owned(), payload.to_owned());
                         subscriber.queue.put(Event::Notification { channel, payload, pid: notification.process_id() });
                     }

@@ -76,19 +76,19 @@ async fn execute_repeatedly(shared: &Shared, live: &LiveQuery) {
             // The listening connection is lost: what is executing may never end, and its rows must not
             // follow the "disconnected".
             biased;
-            _ = connected.wait_for(|now| *now != number) => Err(Error::Lost("the connection was lost".to_owned())),
-            result = within(options.query_timeout, execute(shared, live, number)) => result,
+            _ = connected.wait_for(|now| *now != number) => None,
+            result = within(options.query_timeout, execute(shared, live, number)) => Some(result),
         };
         match result {
-            Ok(rows) => {
+            Some(Ok(rows)) => {
                 failures = 0;
                 live.tell(Update::Rows(Arc::new(rows)));
                 sleep(options.min_interval.saturating_sub(started.elapsed())).await;
             }
-            Err(error) => {
+            failed => {
                 live.dirty.notify_one();
                 failures += 1;
-                if error.code().is_some() || matches!(error, Error::NotWatched(_) | Error::Server(_)) {
+                if let Some(Err(error)) = failed {
                     live.tell(Update::Error(Arc::new(error)));
                 }
                 sleep(options.min_backoff.saturating_mul(1 << failures.min(20)).min(options.max_backoff)).await;
@@ -128,7 +128,8 @@ async fn connect(shared: &Shared) -> Result<Session, Error> {
     let session = (shared.connector)().await?;
     let position: String = session.fetch(POSITION, &[]).await?.get(0);
     if server(&position) != server(&heard) {
-        return Err(Error::Lost("this is another server".to_owned()));
+        let text = "the connection leads to another server than the one on which the client listens";
+        return Err(Error::Lost(text.to_owned()));
     }
     Ok(session)
 }

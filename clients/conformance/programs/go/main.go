@@ -23,6 +23,7 @@ func options() pinpoint.Options {
 		CheckInterval float64 `json:"check_interval"`
 		ProbeTimeout  float64 `json:"probe_timeout"`
 		Timeout       float64 `json:"timeout"`
+		QueryTimeout  float64 `json:"query_timeout"`
 		Buffer        int     `json:"buffer"`
 		Mode          string  `json:"mode"`
 	}
@@ -33,7 +34,8 @@ func options() pinpoint.Options {
 	}
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	return pinpoint.Options{MaxBackoff: seconds(raw.MaxBackoff), CheckInterval: seconds(raw.CheckInterval), Buffer: raw.Buffer,
-		ProbeTimeout: seconds(raw.ProbeTimeout), Timeout: seconds(raw.Timeout), Mode: pinpoint.Mode(raw.Mode)}
+		ProbeTimeout: seconds(raw.ProbeTimeout), Timeout: seconds(raw.Timeout),
+		QueryTimeout: seconds(raw.QueryTimeout), Mode: pinpoint.Mode(raw.Mode)}
 }
 
 func show(fields map[string]any) {
@@ -72,7 +74,26 @@ func end(err error) {
 	}
 }
 
-// comeAndGo opens and closes consumers of live queries; then another one gets rows.
+// hidden is a parameter that prints as any other.
+type hidden string
+
+func (hidden) GoString() string { return "hidden" }
+
+// rowsOf waits for rows of a live query.
+func rowsOf(ctx context.Context, live *pinpoint.Live) [][]any {
+	for {
+		result, err := live.Next(ctx)
+		if err != nil {
+			fail(err)
+		}
+		if result.Err == nil {
+			return result.Rows
+		}
+	}
+}
+
+// comeAndGo opens and closes consumers of live queries; then another one gets rows, and two with
+// other parameters.
 func comeAndGo(ctx context.Context, client *pinpoint.Client, query string) {
 	one := func(number int, wait bool) {
 		live, err := client.Live(fmt.Sprintf("%s -- %d", query, number%10))
@@ -80,12 +101,8 @@ func comeAndGo(ctx context.Context, client *pinpoint.Client, query string) {
 			fail(err)
 		}
 		defer live.Close()
-		for wait {
-			result, err := live.Next(ctx)
-			if err != nil {
-				fail(err)
-			}
-			wait = result.Err != nil
+		if wait {
+			rowsOf(ctx, live)
 		}
 	}
 	var running sync.WaitGroup
@@ -99,6 +116,20 @@ func comeAndGo(ctx context.Context, client *pinpoint.Client, query string) {
 	running.Wait()
 	one(0, true)
 	show(map[string]any{"event": "came_and_went"})
+	var lives []*pinpoint.Live
+	for _, value := range []hidden{"1", "2"} {
+		live, err := client.Live("SELECT $1::text", value)
+		if err != nil {
+			fail(err)
+		}
+		defer live.Close()
+		lives = append(lives, live)
+	}
+	var rows []any
+	for _, live := range lives {
+		rows = append(rows, rowsOf(ctx, live))
+	}
+	show(map[string]any{"event": "parameters", "rows": rows})
 }
 
 func main() {

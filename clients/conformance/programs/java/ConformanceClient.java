@@ -4,6 +4,7 @@ import java.io.PrintStream;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.util.Collection;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
@@ -58,16 +59,33 @@ public final class ConformanceClient {
     System.exit(failed ? 1 : 0);
   }
 
-  /** Consumers of live queries come and go; then another one gets rows. */
+  /** Consumers of live queries come and go; then another one gets rows, and two with other parameters. */
   private static void comeAndGo(Client client, String query) {
     IntStream.range(0, 200).parallel().forEach(number -> one(client, query, number, number % 3 == 0));
     one(client, query, 0, true);
     print("event", "came_and_went");
+    Object[] parameters = {"1"};
+    try (Live first = client.live("SELECT ?::text", parameters)) {
+      parameters[0] = "2"; // of the first one it is a copy
+      try (Live second = client.live("SELECT ?::text", parameters)) {
+        print("event", "parameters", "rows", List.of(rows(first), rows(second)));
+      }
+    }
   }
 
   private static void one(Client client, String query, int number, boolean wait) {
     try (Live live = client.live(query + " -- " + number % 10)) {
-      while (wait && !(live.next() instanceof Result.Rows)) {}
+      if (wait) {
+        rows(live);
+      }
+    }
+  }
+
+  private static List<List<Object>> rows(Live live) {
+    while (true) {
+      if (live.next() instanceof Result.Rows result) {
+        return result.rows();
+      }
     }
   }
 
@@ -158,7 +176,7 @@ public final class ConformanceClient {
     Options d = Options.DEFAULT;
     return new Options(given.contains("\"mode\": \"wait\"") ? Event.Mode.WAIT : null, d.minInterval(),
         (long) number(given, "buffer", d.buffer()), d.minBackoff(), number(given, "max_backoff", d.maxBackoff()),
-        d.maxAttempts(), number(given, "timeout", d.timeout()), d.queryTimeout(),
+        d.maxAttempts(), number(given, "timeout", d.timeout()), number(given, "query_timeout", d.queryTimeout()),
         number(given, "check_interval", d.checkInterval()), number(given, "probe_timeout", d.probeTimeout()),
         d.queryConnections());
   }

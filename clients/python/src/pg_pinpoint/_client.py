@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 from typing import Any, Coroutine, Iterable, Literal, TypeVar
 
 import psycopg
@@ -78,7 +79,9 @@ class Client:
 
     def live(self, query: str, parameters: Any = None) -> Live:
         """The rows of a query now, and after each change of a table that it reads."""
-        listener, key = self.listening(), (query, repr(parameters))
+        listener = self.listening()
+        key, parameters = identity(parameters)
+        key = query, key
         if key not in self.live_queries:
             self.live_queries[key] = LiveQuery(self, listener, key, query, parameters)
         return Live(self.live_queries[key])
@@ -155,6 +158,15 @@ class Subscription(EventQueue):
         self.listener.subscribers.discard(self)
         self.listener.changes.set()
         self.end(StopAsyncIteration())
+
+
+def identity(parameters: Any) -> tuple[Any, Any]:
+    """What is equal only for equal parameters (repr() is not, for example of Jsonb), and a copy of them."""
+    try:
+        pickled = pickle.dumps(parameters)
+        return pickled, pickle.loads(pickled)
+    except Exception:
+        return object(), parameters  # not shared
 
 
 def check_channels(channels: Iterable[str]) -> None:

@@ -54,7 +54,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class QueryError:
-    """A live query failed. It is tried again. The same error is told once."""
+    """A live query, or its connection, has failed. It is tried again. The same error is told once."""
 
     message: str
     sqlstate: str | None

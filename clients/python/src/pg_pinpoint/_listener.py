@@ -244,7 +244,7 @@ class Listener:
                     continue
                 event = Notification(notification.channel, notification.payload, notification.pid)
                 for subscriber in self.subscribers:
-                    if event.channel in subscriber.channels:
+                    if event.channel in subscriber.heard:
                         subscriber.put(event)
             if time.monotonic() < heard + quiet:
                 continue

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from ._events import Disconnected, Event, LiveEvent, PinpointError, QueryError, Rows
-from ._listener import cut, limit
+from ._listener import cut, describe, limit
 from ._queue import Events
 
 if TYPE_CHECKING:
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from ._listener import Listener
 
 CHANNELS_OF = "SELECT relation::text, channel::text FROM pinpoint.channels_of($1)"
-
-
-class OtherServer(Exception):
-    """A connection for queries leads to another server than the one that is listened to."""
 
 
 class Live(Events[LiveEvent]):
@@ -129,8 +125,7 @@ class LiveQuery:
             except (asyncio.CancelledError, Exception) as error:
                 self.dirty = True
                 failures += 1
-                if isinstance(error, PinpointError) or isinstance(error, psycopg.Error) and error.sqlstate:
-                    event = QueryError(str(error), error.sqlstate)
+                event = QueryError(describe(error), getattr(error, "sqlstate", None))
                 pause = min(self.client.max_backoff, self.client.min_backoff * 2 ** min(failures, 30))
             # If the connection was lost meanwhile, Disconnected was told, and the rows may be from another server.
             if event and self.listener.connected is connected:
@@ -160,16 +155,13 @@ class LiveQuery:
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """Connect to the server on which the client listens."""
-        try:
-            connection = await self.client.connect()
-        except psycopg.OperationalError as error:  # without SQLSTATE
-            raise PinpointError(str(error)) from None
+        connection = await self.client.connect()
         try:
             if self.listener.position is None:
                 raise PinpointError("live queries need the extension pg_pinpoint 1.1 or later in this database", "0A000")
             (position,) = await self.listener.fetch(connection, "SELECT pinpoint.position()")
             if position.split("-")[:2] != self.listener.position.split("-")[:2]:
-                raise OtherServer
+                raise PinpointError("the connection leads to another server than the one on which the client listens")
             return connection
         except BaseException:
             connection.pgconn.finish()

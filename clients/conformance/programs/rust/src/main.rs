@@ -1,12 +1,14 @@
 //! The conformance program over the Rust package: see ../../../README.md.
 
 use std::io::BufRead;
+use std::sync::Arc;
 use std::time::Duration;
 
-use pg_pinpoint::{Client, Error, Event, Mode, Options, Update};
+use bytes::BytesMut;
+use pg_pinpoint::{Client, Error, Event, Live, Mode, Options, Parameter, Update};
 use postgres_native_tls::MakeTlsConnector;
 use serde_json::{json, Value};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{accepts, to_sql_checked, IsNull, ToSql, Type};
 use tokio_postgres::Row;
 
 fn show(event: &Value) {
@@ -51,6 +53,7 @@ fn options() -> Options {
         check_interval: seconds("check_interval", defaults.check_interval),
         probe_timeout: seconds("probe_timeout", defaults.probe_timeout),
         timeout: seconds("timeout", defaults.timeout),
+        query_timeout: seconds("query_timeout", defaults.query_timeout),
         buffer: given["buffer"].as_u64().map_or(defaults.buffer, |bytes| bytes as usize),
         ..defaults
     }
@@ -113,13 +116,42 @@ async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Consumers of live queries come and go; then another one gets rows.
+/// A parameter that prints as any other.
+struct Hidden(&'static str);
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hidden")
+    }
+}
+
+impl ToSql for Hidden {
+    accepts!(TEXT);
+    to_sql_checked!();
+
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        self.0.to_sql(kind, out)
+    }
+}
+
+/// Wait for rows of a live query.
+async fn rows_of(live: &mut Live) -> Arc<Vec<Row>> {
+    loop {
+        if let Update::Rows(rows) = live.next().await.unwrap() {
+            return rows;
+        }
+    }
+}
+
+/// Consumers of live queries come and go; then another one gets rows, and two with other parameters.
 async fn come_and_go(client: Client, query: String) {
     let one = |number: usize, wait: bool| {
         let (client, query) = (client.clone(), format!("{query} -- {}", number % 10));
         async move {
             let mut live = client.live(&query, Vec::new()).unwrap();
-            while wait && !matches!(live.next().await.unwrap(), Update::Rows(_)) {}
+            if wait {
+                rows_of(&mut live).await;
+            }
         }
     };
     let tasks: Vec<_> = (0..200).map(|number| tokio::spawn(one(number, number % 3 == 0))).collect();
@@ -128,6 +160,13 @@ async fn come_and_go(client: Client, query: String) {
     }
     one(0, true).await;
     show(&json!({"event": "came_and_went"}));
+    let hidden = |value| -> Vec<Parameter> { vec![(Box::new(Hidden(value)), Type::TEXT)] };
+    let mut lives = ["1", "2"].map(|value| client.live("SELECT $1::text", hidden(value)).unwrap());
+    let mut rows = Vec::new();
+    for live in &mut lives {
+        rows.push(vec![vec![value(&rows_of(live).await[0], 0)]]);
+    }
+    show(&json!({"event": "parameters", "rows": rows}));
 }
 
 async fn live(client: &Client, query: &str) -> Result<(), Error> {

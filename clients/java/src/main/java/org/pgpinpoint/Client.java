@@ -63,6 +63,7 @@ public final class Client implements AutoCloseable {
   /** The rows of a query now, and after each change of a table that it reads. Parameters are "?". */
   public synchronized Live live(String query, Object... parameters) {
     start();
+    parameters = parameters.clone();
     List<Object> key = List.of(query, Arrays.asList(parameters));
     LiveQuery shared = live.get(key);
     if (shared == null) {

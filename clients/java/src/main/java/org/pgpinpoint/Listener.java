@@ -339,7 +339,7 @@ final class Listener extends Thread {
   private void tell(Event.Notification notification) {
     synchronized (client) {
       for (Subscriber subscriber : client.subscribers) {
-        if (subscriber.channels().contains(notification.channel())) {
+        if (subscriber.heard().contains(notification.channel())) {
           subscriber.put(notification);
         }
       }

@@ -131,9 +131,7 @@ final class LiveQuery extends Thread implements Subscriber {
           setDirty();
           failures++;
           String state = e instanceof SQLException sql ? sql.getSQLState() : ((PinpointException) e).sqlState();
-          if (state != null && !state.startsWith("08")) {
-            tell(new Result.Failed(e.getMessage(), state), heardBy);
-          }
+          tell(new Result.Failed(e.getMessage(), state), heardBy);
           pause = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures, 30)));
         }
         Thread.sleep(Math.max(0, (long) (pause * 1000)));
@@ -206,7 +204,7 @@ final class LiveQuery extends Thread implements Subscriber {
     try {
       String position = client.listener.fetch(connection, Listener.POSITION, row -> row.getString(1));
       if (!server(position).equals(server(heard))) {
-        throw new SQLException("this is another server");
+        throw new SQLException("the connection leads to another server than the one on which the client listens");
       }
       return connection;
     } catch (SQLException e) {

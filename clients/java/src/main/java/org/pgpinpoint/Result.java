@@ -7,7 +7,7 @@ public sealed interface Result {
   /** The result. Each row has its values in the order of columns. */
   record Rows(List<List<Object>> rows, List<String> columns) implements Result {}
 
-  /** The query has failed. It is tried again. The same error is told once. sqlState: the SQLSTATE. */
+  /** The query, or its connection, has failed. It is tried again. The same error is told once. sqlState: the SQLSTATE, or null. */
   record Failed(String message, String sqlState) implements Result {}
 
   /** The connection was lost, or could not be made. The next attempt is in retryIn seconds. */
