@@ -189,7 +189,7 @@ is_supported() {
 }
 
 # Print the pg_config of the server to build for. This is an installed server: that of pg_config
-# on the PATH, otherwise the newest one, if possible with its development files. Packages of
+# on the PATH, otherwise the newest one, if possible one with a pg_config of its own. Packages of
 # Debian, Ubuntu and the PostgreSQL project have the same folders. If no server is installed, it
 # is that of the distribution. Fails if there is none.
 default_pg_config() {
