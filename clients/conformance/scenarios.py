@@ -225,6 +225,31 @@ def proxy_falls_silent(setting, clients):
     clients.close()
 
 
+def silent_while_channels_change(setting, clients):
+    """A proxy falls silent while channels are removed all the time."""
+    primary = setting.primary()
+    proxy = setting.proxy(primary)
+    connected(setting, clients, proxy, "a")
+    since = time.monotonic()
+    proxy.fall_silent("up", "down")
+    notify(primary, "a")
+    ended = threading.Event()
+
+    def remove():
+        while not ended.wait(0.1):
+            clients.command("-never_added")
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        clients.wait_for("disconnected", since)
+        clients.wait_told("a", since)
+    finally:
+        ended.set()
+        remover.join()
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
 def proxy_silent_on_stock(setting, clients):
     """A proxy falls silent before a server without pg_pinpoint."""
     stock = setting.stock()
@@ -861,6 +886,26 @@ def slow_live_query(setting, clients):
     clients.close()
 
 
+def live_query_silent(setting, clients):
+    """The connections for live queries fall silent, and the one that listens does not."""
+    primary = setting.primary()
+    primary.sql("DROP TABLE IF EXISTS quiet", "CREATE TABLE quiet (n int)", "INSERT INTO quiet VALUES (0)", "SELECT pinpoint.watch('quiet')")
+    proxy = setting.proxy(primary)
+    clients.start(dsn(proxy), "live", "SELECT n FROM quiet", options={"timeout": 1, "query_timeout": 3})
+    clients.wait_rows([[0]])
+    since = time.monotonic()
+    ports = primary.sql("SELECT client_port FROM pg_stat_activity WHERE query LIKE '%FROM quiet'")
+    proxy.fall_silent("up", "down", ports={port for port, in ports})
+    primary.sql("UPDATE quiet SET n = 1")
+    clients.wait_rows([[1]])
+
+    def still_connected(client):
+        if client.find("disconnected", since):
+            raise Failed("the client has lost the connection that listens")
+    clients.each(still_connected)
+    clients.close()
+
+
 def shared_live_queries(setting, clients):
     """Consumers of live queries come and go, while the session is terminated."""
     primary = setting.primary()
@@ -929,8 +974,8 @@ def live_query_on_stock(setting, clients):
     clients.wait_for("error")
 
 
-ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, proxy_silent_on_stock, cut_in_message,
+ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change, proxy_silent_on_stock, cut_in_message,
        cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
        stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
        added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, client_closed, tls,
-       live_query, live_query_outage, slow_live_query, live_query_not_executed, shared_live_queries, live_query_through_pooler, live_query_on_stock]
+       live_query, live_query_outage, slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]

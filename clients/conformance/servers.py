@@ -141,11 +141,15 @@ class Proxy:
         for pair in pairs:
             pair.close()
 
-    def fall_silent(self, *directions):
-        """Forward nothing any more for the connections that exist now: "up" (to the server), "down"."""
+    def fall_silent(self, *directions, ports=None):
+        """Forward nothing any more for the connections that exist now: "up" (to the server), "down".
+
+        ports: only for those that come from these ports, as the server sees them.
+        """
         with self.lock:
             for pair in self.pairs:
-                pair.silent.update(directions)
+                if ports is None or pair.server.fileno() != -1 and pair.server.getsockname()[1] in ports:
+                    pair.silent.update(directions)
 
     def cut_in_message(self):
         """End each connection that exists now in the middle of its next message to the client."""

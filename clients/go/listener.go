@@ -241,11 +241,13 @@ func (l *listener) tellAll(event Event) {
 }
 
 func (l *listener) begin(connected Connected) {
-	l.client.mu.Lock()
-	l.connected = &connected
-	l.client.mu.Unlock()
 	l.everConnected = true
-	l.tellAll(connected)
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	l.connected = &connected
+	for s := range l.subscribers { // those that come later are told by Subscribe
+		s.put(connected)
+	}
 }
 
 func (l *listener) setPosition(position string) {
@@ -277,6 +279,8 @@ func (l *listener) listen(ctx context.Context, conn *pgx.Conn, connected Connect
 			return err
 		}
 	}
+	// Of the connection, also if the channels change.
+	heard, anyHeartbeat := time.Now(), false
 	for first := true; ; first = false {
 		wanted := l.wanted()
 		if err := l.listenTo(ctx, conn, wanted, s.hasWait); err != nil {
@@ -297,7 +301,7 @@ func (l *listener) listen(ctx context.Context, conn *pgx.Conn, connected Connect
 			l.begin(connected)
 		}
 		l.tellChanged(wanted, changed)
-		if err := l.read(ctx, conn, s, heartbeats, pooled); err != nil {
+		if err := l.read(ctx, conn, s, heartbeats, pooled, &heard, &anyHeartbeat); err != nil {
 			return err
 		}
 	}
@@ -335,39 +339,39 @@ func (l *listener) listenTo(ctx context.Context, conn *pgx.Conn, wanted map[stri
 	return nil
 }
 
-// read reads notifications until the channels change, or the connection is lost.
-func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartbeats, pooled bool) error {
+// read reads notifications until the channels change, or the connection is lost. heard is the time of
+// the last one.
+func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartbeats, pooled bool, heard *time.Time, anyHeartbeat *bool) error {
+	const grace = 100 * time.Millisecond // to read what has arrived
 	quiet := l.client.options.CheckInterval
 	if heartbeats {
 		quiet = 3 * s.interval
 	}
-	anyHeartbeat := false
-	ctx, cancel := l.untilChanges(parent, quiet)
+	ctx, cancel := l.untilChanges(parent, max(grace, quiet-time.Since(*heard)))
 	defer func() { cancel() }()
-	heard := time.Now()
 	for {
 		notification, err := conn.WaitForNotification(ctx)
 		switch {
 		case err == nil:
-			heard = time.Now()
+			*heard = time.Now()
 			if notification.Channel == heartbeat {
-				anyHeartbeat = true
+				*anyHeartbeat = true
 				l.setPosition(strings.SplitN(notification.Payload, " ", 2)[0])
 				break
 			}
 			l.tell(Notification{notification.Channel, notification.Payload, notification.PID})
 		case parent.Err() != nil:
 			return parent.Err()
-		case errors.Is(ctx.Err(), context.Canceled):
+		case errors.Is(ctx.Err(), context.Canceled) && time.Since(*heard) < quiet+grace:
 			return nil // other channels
 		case ctx.Err() == nil:
 			return err
-		case time.Since(heard) < quiet:
+		case time.Since(*heard) < quiet:
 			// Something was heard meanwhile.
 			cancel()
-			ctx, cancel = l.untilChanges(parent, quiet-time.Since(heard))
+			ctx, cancel = l.untilChanges(parent, quiet-time.Since(*heard))
 		case heartbeats:
-			l.waits = l.waits || pooled && s.hasWait && !anyHeartbeat && l.client.options.Mode == Auto
+			l.waits = l.waits || pooled && s.hasWait && !*anyHeartbeat && l.client.options.Mode == Auto
 			return fmt.Errorf("no heartbeat for %v", quiet)
 		default:
 			var pinpoint bool
@@ -377,7 +381,7 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 			if pinpoint != s.pinpoint {
 				return errors.New("the extension pg_pinpoint was created or dropped")
 			}
-			heard = time.Now()
+			*heard = time.Now()
 			cancel()
 			ctx, cancel = l.untilChanges(parent, quiet)
 		}

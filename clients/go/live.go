@@ -83,7 +83,7 @@ func (q *liveQuery) run() {
 		}
 		q.client.mu.Lock()
 		connected, generation := q.client.listener.connected != nil, q.client.generation
-		ctx, cancel := context.WithTimeout(q.ended, options.QueryTimeout)
+		ctx, cancel := context.WithCancel(q.ended)
 		q.interrupt = cancel
 		q.client.mu.Unlock()
 		if !connected {
@@ -149,6 +149,8 @@ func (q *liveQuery) execute(ctx context.Context, generation int) (result Result,
 		}
 	}()
 
+	ctx, cancel := context.WithTimeout(ctx, client.options.QueryTimeout)
+	defer cancel()
 	if err := q.listenToTables(ctx, conn); err != nil {
 		return result, err
 	}

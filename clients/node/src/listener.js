@@ -96,11 +96,11 @@ export class Listener {
   async session() {
     const { options } = this.client
     const connection = await this.client.connect()
-    const lost = new Promise((_, reject) => {
-      connection.on('error', reject)
-      connection.on('end', () => reject(new ConnectionLost('the connection was closed')))
-    })
-    lost.catch(() => {})
+    const lost = (error) => {
+      connection.lost ??= error ?? new ConnectionLost('the connection was closed')
+      this.changes.set()
+    }
+    connection.on('error', lost).on('end', lost)
     try {
       this.listened = new Set()
       const [version, standby, pid, pinpoint, hasWait, interval, statementTimeout] = await fetch(connection, options.timeout, INQUIRY)
@@ -112,9 +112,10 @@ export class Listener {
       if (!pinpoint) this.position = null
       const connected = { event: 'connected', serverVersion: version, standby, mode: waits ? 'wait' : 'push' }
       const heartbeats = pinpoint && interval > 0
-      if (waits) await this.wait(connection, connected, statementTimeout, lost)
-      else await this.listen(connection, connected, { pinpoint, hasWait, pooled, interval: heartbeats ? interval : 0 }, lost)
+      if (waits) await this.wait(connection, connected, statementTimeout)
+      else await this.listen(connection, connected, { pinpoint, hasWait, pooled, interval: heartbeats ? interval : 0 })
     } finally {
+      connection.off('error', lost).off('end', lost)
       destroy(connection)
     }
   }
@@ -175,7 +176,7 @@ export class Listener {
 
   // ---- LISTEN -----------------------------------------------------------------
 
-  async listen(connection, connected, server, lost) {
+  async listen(connection, connected, server) {
     const { options } = this.client
     const quiet = server.interval ? 3 * server.interval : options.checkInterval
     let heard = performance.now()
@@ -213,10 +214,11 @@ export class Listener {
       early?.forEach(dispatch)
       early = null
 
-      while (!this.changes.isSet) {
+      while (connection.lost || !this.changes.isSet) {
+        if (connection.lost) throw connection.lost
         const rest = heard / 1000 + quiet - performance.now() / 1000
         if (rest > 0) {
-          await Promise.race([this.changes.wait(), lost, this.client.sleep(rest)])
+          await Promise.race([this.changes.wait(), this.client.sleep(rest)])
         } else if (server.interval) {
           this.waits ||= server.pooled && server.hasWait && !anyHeartbeat && options.mode === 'auto'
           throw new ConnectionLost(`no heartbeat for ${quiet} seconds`)
@@ -251,7 +253,7 @@ export class Listener {
 
   // ---- pinpoint.wait() ----------------------------------------------------------
 
-  async wait(connection, connected, statementTimeout, lost) {
+  async wait(connection, connected, statementTimeout) {
     const { options } = this.client
     const longest = Math.min(options.checkInterval, statementTimeout ? statementTimeout / 2 : Infinity)
     for (;;) {
@@ -262,7 +264,8 @@ export class Listener {
       const call = limited(connection, connection.query({ text: WAIT, values }), seconds + options.timeout)
       call.catch(() => {})
       try {
-        const result = await Promise.race([call, this.changes.wait(), lost])
+        const result = await Promise.race([call, this.changes.wait()])
+        if (connection.lost) throw connection.lost
         if (!result) return // pg cannot cancel a query: wait for the other channels on a new connection
         const { changed, position } = result.rows[0]
         this.position = position

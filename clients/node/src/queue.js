@@ -10,13 +10,15 @@ export class Events {
   #wake = () => {}
 
   wake() {
-    this.#wake()
+    const wake = this.#wake
+    this.#wake = () => {}
+    wake()
   }
 
   /** After the events that are there: the end, or an error. */
   end(error) {
     this.#end ??= { error }
-    this.#wake()
+    this.wake()
   }
 
   async next() {
@@ -25,7 +27,13 @@ export class Events {
       if (value) return { done: false, value }
       if (this.#end?.error) throw this.#end.error
       if (this.#end) return { done: true, value: undefined }
-      await new Promise((resolve) => (this.#wake = resolve))
+      await new Promise((resolve) => {
+        const others = this.#wake
+        this.#wake = () => {
+          others()
+          resolve()
+        }
+      })
     }
   }
 

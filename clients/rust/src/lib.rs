@@ -281,6 +281,9 @@ impl Client {
     /// The rows of a query now, and after each change of a table that it reads.
     pub fn live(&self, query: &str, parameters: Vec<Parameter>) -> Result<Live, Error> {
         let mut state = self.0.state();
+        if state.error.is_some() {
+            return Err(Error::Closed);
+        }
         let key = (query.to_owned(), encoded(&parameters).ok_or(state.next_id));
         if !state.live.contains_key(&key) {
             let subscription = self.start(&mut state)?;
@@ -397,23 +400,23 @@ impl Live {
     /// The next event. An error is final.
     pub async fn next(&mut self) -> Result<Update, Arc<Error>> {
         loop {
+            let error = self.results.borrow().error.clone();
+            if let Some(error) = error {
+                return Err(error);
+            }
             if self.results.changed().await.is_err() {
                 return Err(Arc::new(Error::Closed));
             }
             let latest = self.results.borrow_and_update();
-            match (&latest.error, &latest.update) {
-                (Some(error), _) => return Err(error.clone()),
-                (None, Some(update)) => {
-                    let message = match update {
-                        Update::Error(error) => Some(error.to_string()),
-                        _ => None,
-                    };
-                    if message.is_none() || message != self.told {
-                        self.told = message;
-                        return Ok(update.clone());
-                    }
+            if let (None, Some(update)) = (&latest.error, &latest.update) {
+                let message = match update {
+                    Update::Error(error) => Some(error.to_string()),
+                    _ => None,
+                };
+                if message.is_none() || message != self.told {
+                    self.told = message;
+                    return Ok(update.clone());
                 }
-                (None, None) => {}
             }
         }
     }
@@ -423,7 +426,8 @@ impl Drop for Live {
     fn drop(&mut self) {
         let mut state = self.client.0.state();
         if let Some(shared) = state.live.get(&self.key) {
-            if shared.results.receiver_count() == 1 {
+            self.results = watch::channel(live::Latest::default()).1; // so that it is not counted
+            if shared.results.receiver_count() == 0 {
                 shared.ended.notify_one();
                 state.live.remove(&self.key);
             }

@@ -173,9 +173,12 @@ impl Listener {
     fn begin(&mut self, connected: Event) {
         self.ever_connected = true;
         self.connections += 1;
-        self.shared.state().connection = Some(connected.clone());
+        let mut state = self.shared.state();
+        state.connection = Some(connected.clone());
         self.shared.connected.send_replace(self.connections);
-        self.tell_all(&connected);
+        for subscriber in state.subscriptions.values() {
+            subscriber.queue.put(connected.clone()); // those that come later are told when they begin
+        }
     }
 
     fn is_connected(&self) -> bool {
@@ -190,6 +193,7 @@ impl Listener {
         }
         let mut connected = Some(connected);
         let mut any_heartbeat = false;
+        let mut heard = Instant::now(); // of the connection, also if the channels change
         loop {
             let wanted = self.wanted();
             self.listen_to(session, &wanted, server.has_wait).await?;
@@ -207,7 +211,7 @@ impl Listener {
                 self.begin(connected);
             }
             self.tell_changed(&wanted, &changed);
-            self.read(session, server, &mut any_heartbeat).await?;
+            self.read(session, server, &mut heard, &mut any_heartbeat).await?;
         }
     }
 
@@ -232,12 +236,17 @@ impl Listener {
         Ok(())
     }
 
-    /// Read notifications until the channels change, or the connection is lost.
-    async fn read(&mut self, session: &mut Session, server: &Server, any_heartbeat: &mut bool) -> Result<(), Error> {
+    /// Read notifications until the channels change, or the connection is lost. heard: time of the last one.
+    async fn read(
+        &mut self,
+        session: &mut Session,
+        server: &Server,
+        heard: &mut Instant,
+        any_heartbeat: &mut bool,
+    ) -> Result<(), Error> {
         let shared = self.shared.clone();
         let heartbeats = !server.interval.is_zero();
         let quiet = if heartbeats { server.interval * 3 } else { shared.options.check_interval };
-        let mut heard = Instant::now();
         loop {
             tokio::select! {
                 biased;
@@ -245,7 +254,7 @@ impl Listener {
                     let Some(notification) = notification else {
                         return Err(Error::Lost("the connection was closed".to_owned()));
                     };
-                    heard = Instant::now();
+                    *heard = Instant::now();
                     let (channel, payload) = (notification.channel(), notification.payload());
                     if channel == HEARTBEAT {
                         *any_heartbeat = true;
@@ -257,8 +266,7 @@ impl Listener {
                         subscriber.queue.put(Event::Notification { channel, payload, pid: notification.process_id() });
                     }
                 }
-                () = shared.changes.notified() => return Ok(()),
-                () = sleep_until(heard + quiet) => {
+                () = sleep_until(*heard + quiet) => {
                     if heartbeats {
                         self.waits |= server.has_wait && !*any_heartbeat && shared.options.mode == Mode::Auto;
                         return Err(Error::Lost(format!("no heartbeat for {quiet:?}")));
@@ -266,8 +274,9 @@ impl Listener {
                     if session.fetch(HAS_PINPOINT, &[]).await?.get::<_, bool>(0) != server.pinpoint {
                         return Err(Error::Lost("the extension pg_pinpoint was created or dropped".to_owned()));
                     }
-                    heard = Instant::now();
+                    *heard = Instant::now();
                 }
+                () = shared.changes.notified() => return Ok(()),
             }
         }
     }
@@ -300,7 +309,7 @@ impl Listener {
             let result = tokio::select! {
                 result = call => result,
                 // Wait for the other channels on a new connection. The server ends this call.
-                () = self.shared.changes.notified() => return Ok(()),
+                () = self.shared.changes.notified(), if self.is_connected() => return Ok(()),
             };
             match result {
                 Ok(rows) => {
@@ -326,9 +335,12 @@ impl Listener {
 fn is_permanent(error: &Error) -> bool {
     match error {
         Error::Server(_) => true,
-        Error::Postgres(postgres) => match error.code() {
+        Error::Postgres(_) => match error.code() {
             Some(code) => ["28", "3D", "42", "0A"].contains(&&code[..2]),
-            None => ["TLS", "invalid configuration"].iter().any(|text| postgres.to_string().contains(text)),
+            None => {
+                let text = error.to_string();
+                ["certificate", "does not support TLS", "invalid configuration"].iter().any(|part| text.contains(part))
+            }
         },
         _ => false,
     }

@@ -77,7 +77,7 @@ async fn execute_repeatedly(shared: &Shared, live: &LiveQuery) {
             // follow the "disconnected".
             biased;
             _ = connected.wait_for(|now| *now != number) => None,
-            result = within(options.query_timeout, execute(shared, live, number)) => Some(result),
+            result = execute(shared, live, number) => Some(result),
         };
         match result {
             Some(Ok(rows)) => {
@@ -105,8 +105,9 @@ async fn execute(shared: &Shared, live: &LiveQuery, number: u64) -> Result<Vec<R
         Some(session) => session,
         None => connect(shared).await?,
     };
-    let result = query(shared, live, &session).await;
-    if !session.client.is_closed() && *shared.connected.borrow() == number {
+    let result = within(shared.options.query_timeout, query(shared, live, &session)).await;
+    let is_lost = matches!(result, Err(Error::Lost(_))) || session.client.is_closed();
+    if !is_lost && *shared.connected.borrow() == number {
         shared.state().idle.push(session);
     }
     result

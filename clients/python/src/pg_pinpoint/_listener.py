@@ -74,6 +74,8 @@ class Listener:
         self.subscribers: set[Subscription | LiveQuery] = set()
         self.connection: psycopg.AsyncConnection[Any] | None = None
         self.listened: set[str] = set()
+        self.heard = 0.0  # time of the last notification
+        self.any_heartbeat = False
         self.position: str | None = None
         self.waits = client.mode == "wait"
         self.connected: Connected | None = None
@@ -198,6 +200,7 @@ class Listener:
         heartbeats = pinpoint and interval > 0
         if heartbeats:
             await self.execute(connection, sql.SQL("LISTEN {}").format(sql.Identifier(HEARTBEAT)))
+        self.heard, self.any_heartbeat = time.monotonic(), False  # of the connection, also if the channels change
         while True:
             wanted = self.wanted()
             await self.listen_to(connection, wanted, has_listen)
@@ -233,28 +236,26 @@ class Listener:
     async def read(self, connection: Any, pinpoint: bool, interval: float, may_wait: bool) -> None:
         """Read notifications until the connection is lost. interval: of heartbeats, 0 without."""
         quiet = 3 * interval if interval else self.client.check_interval
-        heard = time.monotonic()
-        any_heartbeat = False
         while True:
-            async for notification in connection.notifies(timeout=max(0.01, heard + quiet - time.monotonic())):
-                heard = time.monotonic()
+            async for notification in connection.notifies(timeout=max(0.01, self.heard + quiet - time.monotonic())):
+                self.heard = time.monotonic()
                 if notification.channel == HEARTBEAT:
-                    any_heartbeat = True
+                    self.any_heartbeat = True
                     self.position = notification.payload.split(" ")[0]
                     continue
                 event = Notification(notification.channel, notification.payload, notification.pid)
                 for subscriber in self.subscribers:
                     if event.channel in subscriber.heard:
                         subscriber.put(event)
-            if time.monotonic() < heard + quiet:
+            if time.monotonic() < self.heard + quiet:
                 continue
             if interval:
-                self.waits = self.waits or (may_wait and not any_heartbeat and self.client.mode == "auto")
+                self.waits = self.waits or (may_wait and not self.any_heartbeat and self.client.mode == "auto")
                 raise ConnectionLost(f"no heartbeat for {quiet:g} seconds")
             (has_pinpoint,) = await (await self.execute(connection, HAS_PINPOINT)).fetchone()
             if has_pinpoint != pinpoint:
                 raise ConnectionLost("the extension pg_pinpoint was created or dropped")
-            heard = time.monotonic()
+            self.heard = time.monotonic()
 
     # ---- pinpoint.wait() ------------------------------------------------------------
 
@@ -303,5 +304,5 @@ def is_permanent(error: Exception) -> bool:
     sqlstate = getattr(error, "sqlstate", None)
     if sqlstate:
         return sqlstate[:2] in ("28", "3D", "42", "0A")
-    return re.search(r"authentication|password|pg_hba\.conf|(role|database) .* does not exist|permission denied|not permitted to log in"
-                     r"|certificate|SSL", str(error)) is not None
+    return re.search(r"authentication (failed|method)|password|pg_hba\.conf|(role|database) .* does not exist|permission denied|not permitted to log in"
+                     r"|certificate|unknown ca|does not support SSL", str(error)) is not None

@@ -189,6 +189,7 @@ async fn live(client: &Client, query: &str) -> Result<(), Error> {
             Ok(Update::Error(error)) => show_error(&error),
             Ok(Update::Disconnected { reason, retry_in }) => show_disconnected(&reason, retry_in),
             Err(error) => {
+                live.next().await.unwrap_err(); // and does not wait
                 show_error(&error);
                 std::process::exit(1);
             }

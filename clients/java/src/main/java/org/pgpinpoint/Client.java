@@ -38,6 +38,8 @@ public final class Client implements AutoCloseable {
     this.properties.put("prepareThreshold", "0");
     this.properties.put("loginTimeout", Integer.toString((int) Math.ceil(options.timeout())));
     this.properties.put("connectTimeout", Integer.toString((int) Math.ceil(options.timeout())));
+    // While it connects; later limit() sets it.
+    this.properties.put("socketTimeout", Integer.toString((int) Math.ceil(options.timeout())));
     this.properties.put("tcpKeepAlive", "true");
     properties.stringPropertyNames().forEach(name -> this.properties.put(name, properties.getProperty(name)));
   }
@@ -64,7 +66,9 @@ public final class Client implements AutoCloseable {
   public synchronized Live live(String query, Object... parameters) {
     start();
     parameters = parameters.clone();
-    List<Object> key = List.of(query, Arrays.asList(parameters));
+    // Objects of different classes can be equal, such as Date and Timestamp.
+    List<Object> key = List.of(query, Arrays.asList(parameters),
+        Arrays.stream(parameters).map(p -> p == null ? Void.class : p.getClass()).toList());
     LiveQuery shared = live.get(key);
     if (shared == null) {
       shared = new LiveQuery(this, key, query, parameters);

@@ -272,8 +272,8 @@ final class Listener extends Thread {
     synchronized (client) {
       connected = event;
       client.notifyAll();
+      tellAll(event); // those that come later are told by subscribe()
     }
-    tellAll(event);
   }
 
   private void setPosition(String text) {
@@ -314,25 +314,27 @@ final class Listener extends Thread {
         tellChanged(wanted, changed);
       }
       double silent = (System.nanoTime() - heard) / 1e9;
-      if (silent < quiet) {
-        for (PGNotification n : notifications(connection, Math.min(SLICE / 1000.0, quiet - silent))) {
-          heard = System.nanoTime();
-          if (n.getName().equals(HEARTBEAT)) {
-            anyHeartbeat = true;
-            setPosition(n.getParameter().split(" ")[0]);
-          } else {
-            tell(new Event.Notification(n.getName(), n.getParameter(), n.getPID()));
-          }
+      PGNotification[] arrived = notifications(connection, Math.min(SLICE / 1000.0, quiet - silent));
+      for (PGNotification n : arrived) {
+        heard = System.nanoTime();
+        if (n.getName().equals(HEARTBEAT)) {
+          anyHeartbeat = true;
+          setPosition(n.getParameter().split(" ")[0]);
+        } else {
+          tell(new Event.Notification(n.getName(), n.getParameter(), n.getPID()));
         }
-      } else if (heartbeats) {
+      }
+      if (arrived.length > 0 || silent < quiet) {
+        continue;
+      }
+      if (heartbeats) {
         waits |= pooled && server.hasWait && !anyHeartbeat && options.mode() == null;
         throw new ConnectionLost("no heartbeat for " + quiet + " seconds");
-      } else {
-        if (fetch(connection, HAS_PINPOINT, row -> row.getBoolean(1)) != server.pinpoint) {
-          throw new ConnectionLost("the extension pg_pinpoint was created or dropped");
-        }
-        heard = System.nanoTime();
       }
+      if (fetch(connection, HAS_PINPOINT, row -> row.getBoolean(1)) != server.pinpoint) {
+        throw new ConnectionLost("the extension pg_pinpoint was created or dropped");
+      }
+      heard = System.nanoTime();
     }
   }
 
