@@ -371,7 +371,13 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 			cancel()
 			ctx, cancel = l.untilChanges(parent, quiet-time.Since(*heard))
 		case heartbeats:
-			l.waits = l.waits || pooled && s.hasWait && !*anyHeartbeat && l.client.options.Mode == Auto
+			if pooled && s.hasWait && !*anyHeartbeat && l.client.options.Mode == Auto {
+				var pinpoint bool
+				if err := l.fetch(parent, conn, hasPinpoint, nil, &pinpoint); err != nil {
+					return err // it is the connection
+				}
+				l.waits = true
+			}
 			return fmt.Errorf("no heartbeat for %v", quiet)
 		default:
 			var pinpoint bool
@@ -405,7 +411,7 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 	if s.statementTimeout > 0 {
 		timeout = min(timeout, s.statementTimeout/2)
 	}
-	for {
+	for first := true; ; {
 		wanted := l.wanted()
 		longest := time.Duration(0) // the first call shows whether it works
 		if l.connected != nil {
@@ -422,9 +428,14 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 		err := conn.QueryRow(call, callWait, channels, null(l.position), fmt.Sprintf("%f s", longest.Seconds())).Scan(&changed, &position)
 		canceled := errors.Is(call.Err(), context.Canceled)
 		cancel()
+		forgetNotifications(conn)
 		var pgError *pgconn.PgError
 		switch {
+		case err == nil && first && l.connected != nil && serverOf(position) != serverOf(l.position):
+			// This is a connection for other channels: the live queries have theirs.
+			return errors.New("the connection leads to another server")
 		case err == nil:
+			first = false
 			l.setPosition(position)
 			if l.connected == nil {
 				l.begin(connected)
@@ -440,6 +451,15 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 		default:
 			return err
 		}
+	}
+}
+
+// forgetNotifications forgets those that other clients of a pooler listen for, which pgx collects.
+func forgetNotifications(conn *pgx.Conn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for err := error(nil); err == nil; {
+		_, err = conn.WaitForNotification(ctx) // only what is there
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 
@@ -151,6 +152,7 @@ func (q *liveQuery) execute(ctx context.Context, generation int) (result Result,
 
 	ctx, cancel := context.WithTimeout(ctx, client.options.QueryTimeout)
 	defer cancel()
+	forgetNotifications(conn)
 	if err := q.listenToTables(ctx, conn); err != nil {
 		return result, err
 	}
@@ -241,6 +243,9 @@ func (q *liveQuery) hears(channels map[string]bool) bool {
 	return true
 }
 
+// localPort is the part of an error of the connection that is another one at each attempt.
+var localPort = regexp.MustCompile(`:[0-9]+->`)
+
 // Live gives the results of a live query. A slow consumer gets the newest one.
 type Live struct {
 	consumer[Result]
@@ -254,7 +259,7 @@ func (l *Live) put(result Result) {
 	defer l.mu.Unlock()
 	told := ""
 	if _, disconnected := result.Err.(Disconnected); result.Err != nil && !disconnected {
-		told = result.Err.Error()
+		told = localPort.ReplaceAllString(result.Err.Error(), "->")
 		if told == l.told {
 			return
 		}

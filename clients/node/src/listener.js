@@ -31,6 +31,9 @@ export class PinpointError extends Error {
   }
 }
 
+/** The part of a position that tells the server. */
+export const serverOf = (position) => position?.split('-').slice(0, 2).join('-')
+
 /** Something that can be waited for. */
 export class Signal {
   set() {
@@ -220,7 +223,13 @@ export class Listener {
         if (rest > 0) {
           await Promise.race([this.changes.wait(), this.client.sleep(rest)])
         } else if (server.interval) {
-          this.waits ||= server.pooled && server.hasWait && !anyHeartbeat && options.mode === 'auto'
+          // What has arrived while something else ran is read now.
+          await new Promise((resolve) => setImmediate(resolve))
+          if (performance.now() < heard + quiet * 1000) continue
+          if (server.pooled && server.hasWait && !anyHeartbeat && options.mode === 'auto') {
+            await fetch(connection, options.timeout, HAS_PINPOINT) // it is not the connection
+            this.waits ||= !anyHeartbeat
+          }
           throw new ConnectionLost(`no heartbeat for ${quiet} seconds`)
         } else {
           const { rows } = await limited(connection, connection.query({ text: HAS_PINPOINT, rowMode: 'array' }), options.timeout)
@@ -256,7 +265,7 @@ export class Listener {
   async wait(connection, connected, statementTimeout) {
     const { options } = this.client
     const longest = Math.min(options.checkInterval, statementTimeout ? statementTimeout / 2 : Infinity)
-    for (;;) {
+    for (let first = true; ; ) {
       const wanted = this.wanted()
       if (this.connected) this.tellChanged(wanted, new Set())
       const seconds = this.connected ? longest : 0 // the first call shows whether it works
@@ -268,6 +277,10 @@ export class Listener {
         if (connection.lost) throw connection.lost
         if (!result) return // pg cannot cancel a query: wait for the other channels on a new connection
         const { changed, position } = result.rows[0]
+        // A connection for other channels: the live queries have theirs.
+        if (first && this.connected && serverOf(position) !== serverOf(this.position))
+          throw new ConnectionLost('the connection leads to another server')
+        first = false
         this.position = position
         if (!this.connected) this.begin(connected)
         this.tellChanged(wanted, new Set(changed))

@@ -2,7 +2,7 @@
 
 import pg from 'pg'
 import { destroy, fetch, limited } from './connection.js'
-import { describe, PinpointError, Signal } from './listener.js'
+import { describe, PinpointError, serverOf, Signal } from './listener.js'
 import { Events } from './queue.js'
 
 /** A consumer of a live query. A slow one gets the newest event. */
@@ -151,13 +151,12 @@ export class LiveQuery {
   /** Connect to the server on which the client listens. */
   async #connect() {
     const client = this.#client
-    const server = (position) => position.split('-').slice(0, 2).join('-')
     if (client.listener.position === null)
       throw new PinpointError('live queries need the extension pg_pinpoint 1.1 or later in this database', '0A000')
     const connection = await client.connect()
     try {
       const [position] = await fetch(connection, client.options.timeout, 'SELECT pinpoint.position()')
-      if (server(position) !== server(client.listener.position ?? ''))
+      if (serverOf(position) !== serverOf(client.listener.position))
         throw new PinpointError('the connection leads to another server than the one on which the client listens')
       return connection
     } catch (error) {

@@ -264,6 +264,7 @@ impl Client {
         if state.error.is_some() {
             return Err(Error::Closed);
         }
+        let _runtime = tokio::runtime::Handle::current(); // panics here, and not below
         let queue = Arc::new(Queue::new(self.0.options.buffer));
         if let Some(event) = &state.connection {
             queue.put(event.clone());

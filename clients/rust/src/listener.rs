@@ -105,6 +105,7 @@ impl Listener {
         let mode = if waits { Mode::Wait } else { Mode::Push };
         let connected = Event::Connected { server_version, standby, mode };
         if waits {
+            session.notifications.close(); // of other clients of a pooler
             self.wait(&session, connected, &server).await
         } else {
             self.listen(&mut session, connected, &server).await
@@ -268,7 +269,10 @@ impl Listener {
                 }
                 () = sleep_until(*heard + quiet) => {
                     if heartbeats {
-                        self.waits |= server.has_wait && !*any_heartbeat && shared.options.mode == Mode::Auto;
+                        if server.has_wait && !*any_heartbeat && shared.options.mode == Mode::Auto {
+                            session.fetch(HAS_PINPOINT, &[]).await?; // it is not the connection
+                            self.waits = true;
+                        }
                         return Err(Error::Lost(format!("no heartbeat for {quiet:?}")));
                     }
                     if session.fetch(HAS_PINPOINT, &[]).await?.get::<_, bool>(0) != server.pinpoint {
@@ -289,6 +293,7 @@ impl Listener {
         if !server.statement_timeout.is_zero() {
             timeout = timeout.min(server.statement_timeout / 2);
         }
+        let mut first = true;
         loop {
             let wanted = self.wanted();
             let mut longest = Duration::ZERO; // the first call shows whether it works
@@ -314,7 +319,13 @@ impl Listener {
             match result {
                 Ok(rows) => {
                     let changed: HashSet<String> = rows[0].get::<_, Vec<String>>(0).into_iter().collect();
-                    self.shared.state().position = Some(rows[0].get(1));
+                    let told: String = rows[0].get(1);
+                    // A connection for other channels: the live queries have theirs.
+                    if first && self.is_connected() && position.as_deref().map(server_of) != Some(server_of(&told)) {
+                        return Err(Error::Lost("the connection leads to another server".to_owned()));
+                    }
+                    first = false;
+                    self.shared.state().position = Some(told);
                     if !self.is_connected() {
                         self.begin(connected.clone());
                     }
@@ -329,6 +340,11 @@ impl Listener {
             }
         }
     }
+}
+
+/// The part of a position that tells the server.
+pub(crate) fn server_of(position: &str) -> Vec<&str> {
+    position.split('-').take(2).collect()
 }
 
 /// Errors that another attempt does not mend: authorization, no such database, no such feature.

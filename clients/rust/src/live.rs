@@ -9,7 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::Row;
 
 use crate::connection::{within, Session};
-use crate::listener::POSITION;
+use crate::listener::{server_of, POSITION};
 use crate::{Error, Event, Parameter, Shared, Subscription, Update};
 
 const CHANNELS_OF: &str = "SELECT relation::text, channel::text FROM pinpoint.channels_of($1)";
@@ -122,13 +122,13 @@ async fn query(shared: &Shared, live: &LiveQuery, session: &Session) -> Result<V
 
 /// Connect to the server on which the client listens.
 async fn connect(shared: &Shared) -> Result<Session, Error> {
-    let server = |position: &str| position.split('-').take(2).map(str::to_owned).collect::<Vec<_>>();
     let heard = shared.state().position.clone();
     let heard =
         heard.ok_or(Error::Server("live queries need the extension pg_pinpoint 1.1 or later in this database"))?;
-    let session = (shared.connector)().await?;
+    let mut session = (shared.connector)().await?;
+    session.notifications.close(); // of other clients of a pooler
     let position: String = session.fetch(POSITION, &[]).await?.get(0);
-    if server(&position) != server(&heard) {
+    if server_of(&position) != server_of(&heard) {
         let text = "the connection leads to another server than the one on which the client listens";
         return Err(Error::Lost(text.to_owned()));
     }

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ._events import PinpointError
-from ._listener import HEARTBEAT, Listener, cut
+from ._listener import HEARTBEAT, Connection, Listener, cut
 from ._live import Live, LiveQuery
 from ._queue import EventQueue
 
@@ -105,7 +105,7 @@ class Client:
         return self.listener
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
-        return await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, **self.options)
+        return await Connection.connect(self.conninfo, autocommit=True, **self.options)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that ends with the client."""

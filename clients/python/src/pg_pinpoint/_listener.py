@@ -66,6 +66,19 @@ def cut(connection: psycopg.AsyncConnection[Any]) -> None:
         duplicate.shutdown(socket.SHUT_RDWR)
 
 
+class Connection(psycopg.AsyncConnection[Any]):
+    async def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        """With a limit, which psycopg does not have before libpq 17."""
+        try:
+            await asyncio.wait_for(super().cancel_safe(timeout=timeout), timeout)
+        except TimeoutError:
+            raise psycopg.OperationalError("the server does not answer") from None
+
+
+def ignore(_: object) -> None:
+    """What other clients of a pooler listen for would be collected."""
+
+
 class Listener:
     """Keeps one connection that hears of all channels of a client."""
 
@@ -250,7 +263,9 @@ class Listener:
             if time.monotonic() < self.heard + quiet:
                 continue
             if interval:
-                self.waits = self.waits or (may_wait and not self.any_heartbeat and self.client.mode == "auto")
+                if may_wait and not self.any_heartbeat and self.client.mode == "auto":
+                    await self.execute(connection, HAS_PINPOINT)  # it is not the connection
+                    self.waits = True
                 raise ConnectionLost(f"no heartbeat for {quiet:g} seconds")
             (has_pinpoint,) = await (await self.execute(connection, HAS_PINPOINT)).fetchone()
             if has_pinpoint != pinpoint:
@@ -260,6 +275,7 @@ class Listener:
     # ---- pinpoint.wait() ------------------------------------------------------------
 
     async def wait(self, connection: Any, connected: Connected, statement_timeout: float) -> None:
+        connection.add_notify_handler(ignore)
         timeout = self.client.check_interval
         if statement_timeout:
             timeout = min(timeout, statement_timeout / 2)

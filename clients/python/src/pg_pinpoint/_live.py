@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from ._events import Disconnected, Event, LiveEvent, PinpointError, QueryError, Rows
-from ._listener import cut, describe, limit
+from ._listener import cut, describe, ignore, limit
 from ._queue import Events
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class LiveQuery:
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """Connect to the server on which the client listens."""
         connection = await self.client.connect()
+        connection.add_notify_handler(ignore)
         try:
             if self.listener.position is None:
                 raise PinpointError("live queries need the extension pg_pinpoint 1.1 or later in this database", "0A000")

@@ -13,6 +13,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.Semaphore;
+import org.postgresql.util.PGobject;
 
 /** A client of one database. It connects when the first subscription is made. */
 public final class Client implements AutoCloseable {
@@ -66,9 +67,8 @@ public final class Client implements AutoCloseable {
   public synchronized Live live(String query, Object... parameters) {
     start();
     parameters = parameters.clone();
-    // Objects of different classes can be equal, such as Date and Timestamp.
-    List<Object> key = List.of(query, Arrays.asList(parameters),
-        Arrays.stream(parameters).map(p -> p == null ? Void.class : p.getClass()).toList());
+    // Objects of different types can be equal, such as Date and Timestamp, or two PGobjects.
+    List<Object> key = List.of(query, Arrays.asList(parameters), Arrays.stream(parameters).map(Client::type).toList());
     LiveQuery shared = live.get(key);
     if (shared == null) {
       shared = new LiveQuery(this, key, query, parameters);
@@ -77,6 +77,13 @@ public final class Client implements AutoCloseable {
       shared.start();
     }
     return shared.consumer();
+  }
+
+  private static String type(Object parameter) {
+    if (parameter == null) {
+      return "";
+    }
+    return parameter.getClass().getName() + (parameter instanceof PGobject object ? " " + object.getType() : "");
   }
 
   private void start() {

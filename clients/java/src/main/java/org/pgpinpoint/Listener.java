@@ -81,7 +81,7 @@ final class Listener extends Thread {
     while (!client.isClosed()) {
       try {
         session();
-      } catch (SQLException | PinpointException e) {
+      } catch (SQLException | RuntimeException e) {
         if (client.isClosed()) {
           return;
         }
@@ -218,17 +218,24 @@ final class Listener extends Thread {
 
   /** Called with the lock of the client. A call that is canceled too late begins again. */
   void channelsChanged() {
-    changes = true;
     Statement call = waiting;
-    if (call != null) {
+    if (call != null && !changes) {
       new Thread(() -> {
         try {
-          call.cancel();
-        } catch (SQLException e) {
+          // Until it ends: the server may not have begun to execute it.
+          for (boolean goesOn = true; goesOn; ) {
+            call.getConnection().unwrap(PGConnection.class).cancelQuery();
+            Thread.sleep(SLICE);
+            synchronized (client) {
+              goesOn = waiting == call;
+            }
+          }
+        } catch (SQLException | InterruptedException e) {
           // It ends later.
         }
       }, "pg_pinpoint cancel").start();
     }
+    changes = true;
   }
 
   private Set<String> wanted() {
@@ -328,7 +335,10 @@ final class Listener extends Thread {
         continue;
       }
       if (heartbeats) {
-        waits |= pooled && server.hasWait && !anyHeartbeat && options.mode() == null;
+        if (pooled && server.hasWait && !anyHeartbeat && options.mode() == null) {
+          fetch(connection, HAS_PINPOINT, row -> null); // it is not the connection
+          waits = true;
+        }
         throw new ConnectionLost("no heartbeat for " + quiet + " seconds");
       }
       if (fetch(connection, HAS_PINPOINT, row -> row.getBoolean(1)) != server.pinpoint) {
@@ -408,6 +418,7 @@ final class Listener extends Thread {
             first = false;
           }
           tellChanged(wanted, changed);
+          connection.unwrap(PGConnection.class).getNotifications(); // of other clients of a pooler
           if (!changed.isEmpty()) {
             Thread.sleep((long) (options.minInterval() * 1000));
           }

@@ -11,6 +11,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.NoSuchElementException;
 import java.util.Set;
+import org.postgresql.PGConnection;
 import org.postgresql.core.BaseConnection;
 
 /** One query that is executed for all its consumers. The lock of the client protects the fields. */
@@ -127,10 +128,11 @@ final class LiveQuery extends Thread implements Subscriber {
           tell(execute(heardBy), heardBy);
           failures = 0;
           pause = options.minInterval() - (System.nanoTime() - started) / 1e9;
-        } catch (SQLException | PinpointException e) {
+        } catch (SQLException | RuntimeException e) {
           setDirty();
           failures++;
-          String state = e instanceof SQLException sql ? sql.getSQLState() : ((PinpointException) e).sqlState();
+          String state = e instanceof SQLException sql ? sql.getSQLState() : null;
+          state = e instanceof PinpointException pinpoint ? pinpoint.sqlState() : state;
           tell(new Result.Failed(e.getMessage(), state), heardBy);
           pause = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures, 30)));
         }
@@ -153,6 +155,7 @@ final class LiveQuery extends Thread implements Subscriber {
       }
       try {
         Listener.limit(connection, client.options.queryTimeout());
+        connection.unwrap(PGConnection.class).getNotifications(); // of other clients of a pooler
         listenToTables(connection);
         Result result = rows(connection);
         synchronized (client) {
@@ -162,7 +165,7 @@ final class LiveQuery extends Thread implements Subscriber {
           client.idle.push(connection);
         }
         return result;
-      } catch (SQLException | PinpointException | InterruptedException e) {
+      } catch (SQLException | RuntimeException | InterruptedException e) {
         client.discard(connection);
         throw e;
       }
