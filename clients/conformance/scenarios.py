@@ -463,6 +463,22 @@ def session_pooling(setting, clients):
 
 
 @contextlib.contextmanager
+def silent_in_session_pool(setting, clients):
+    """A proxy before a pool in session mode falls silent before the first heartbeat: LISTEN is used again."""
+    primary = setting.primary()
+    proxy = setting.proxy(setting.pooler("session", primary))
+
+    def silent(client):
+        client.wait_for("connected", mode="push")
+        proxy.fall_silent("up", "down")
+    clients.start(dsn(proxy), "subscribe", "a")
+    clients.each(silent)
+    since = time.monotonic()
+    clients.wait_for("connected", since, mode="push")
+    check_alive(primary, clients, "a")
+    clients.close()
+
+
 def noise(server, pooler):
     """All sessions of the pool listen on a channel that is notified all the time."""
     with contextlib.ExitStack() as stack:
@@ -976,6 +992,6 @@ def live_query_on_stock(setting, clients):
 
 ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change, proxy_silent_on_stock, cut_in_message,
        cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
-       stock_server, session_pooling, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
+       stock_server, session_pooling, silent_in_session_pool, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
        added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, client_closed, tls,
        live_query, live_query_outage, slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]
