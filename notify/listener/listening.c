@@ -243,7 +243,7 @@ enter(LocalChannel *local, int share_limit, bool begins)
 				 errmsg("cannot listen on \"%s\" because this session may have missed notifications",
 						local->channel),
 				 errdetail("Notifications were not replicated to this standby while the session listened on other channels."),
-				 errhint("Execute UNLISTEN * or connect again, then LISTEN on all channels, and query which of them have changed.")));
+				 errhint("Execute UNLISTEN * in a transaction of its own or connect again, then LISTEN on all channels, and query which of them have changed.")));
 
 	if (pinpoint_channel_map_add(local->channel, local->hash,
 								 PINPOINT_MY_SLOT_NUMBER, pinpoint_slot_role(),
@@ -544,6 +544,15 @@ pinpoint_listening_used(void)
 }
 
 /*
+ * May the channels differ from PostgreSQL's own list, until the next commit?
+ */
+bool
+pinpoint_listening_in_doubt(void)
+{
+	return in_doubt;
+}
+
+/*
  * Is the session to be notified on any channel, because it has become valid?
  */
 bool
@@ -622,7 +631,7 @@ forget_channel(LocalChannel *local)
 		nby_database--;
 	if (local->in_to_notify)
 		dlist_delete(&local->to_notify_link);
-	if (local->findable != NOT_FINDABLE &&
+	if (pinpoint_slot_registered() &&
 		pinpoint_is_heartbeat_channel(local->channel))
 		(void) pinpoint_slot_set_heartbeats(false, false);
 	(void) local_channel(local->channel, local->hash, HASH_REMOVE, NULL);

@@ -19,6 +19,7 @@ extern void pinpoint_listening_commit(List *actions);
 extern void pinpoint_listening_abort(List *actions);
 extern void pinpoint_listening_stop(void);
 extern bool pinpoint_listening_used(void);
+extern bool pinpoint_listening_in_doubt(void);
 extern bool pinpoint_listening_any_to_notify(void);
 extern const char *pinpoint_listening_next_to_notify(void);
 extern bool pinpoint_is_listening(const char *channel, uint32 hash,

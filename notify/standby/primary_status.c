@@ -42,9 +42,15 @@
  * notifications that were counted up to P.  Those that were not counted are the ones
  * of 2, 3, and of messages in 1.  When the state becomes ON, and when such a message is
  * replayed, listeners of heartbeats are disconnected under the same hold of the lock
- * under which the counter advances.  So no session that was listening before receives
- * a position from after that.  Listeners that did not listen for heartbeats stay
- * connected, but can no longer begin to; see pinpoint_slot_set_heartbeats().
+ * under which the counter advances.  So no session whose LISTEN has committed before
+ * receives a position from after that.  Listeners that did not listen for heartbeats
+ * stay connected, but can no longer begin to; see pinpoint_slot_set_heartbeats().
+ *
+ * A session that registers in this transaction may still begin to.  What was not
+ * counted is visible before the counter advances, so before this transaction commits;
+ * the client reads its tables, or calls changed_since(), after that.  In this
+ * transaction, changed_since() reports all channels as changed, because none is
+ * committed.
  *
  * The orders of events, and why each is safe.  "Record" is one of the two that make
  * the state UNKNOWN.  A primary writes such a record before any session can commit.

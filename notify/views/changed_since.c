@@ -214,7 +214,8 @@ channel_changed(Datum channel, uint64 counter)
 
 /*
  * Has this transaction executed LISTEN on a channel on which this session did
- * not listen before?
+ * not listen before?  Also true if that is in doubt: then the commit may enter
+ * the channel anew.
  */
 static bool
 begins_to_listen(const char *channel)
@@ -224,7 +225,8 @@ begins_to_listen(const char *channel)
 	bool		shared;
 
 	return pinpoint_pending_listens(channel, hash) &&
-		!pinpoint_is_listening(channel, hash, &since, &shared);
+		(pinpoint_listening_in_doubt() ||
+		 !pinpoint_is_listening(channel, hash, &since, &shared));
 }
 
 /*

@@ -334,6 +334,7 @@ pinpoint_slot_set_heartbeats(bool heartbeats, bool begins)
 
 	AssertNoLockHeld();
 	Assert(registered);
+	Assert(heartbeats || !begins);
 
 	/* The lock excludes pinpoint_evict_heartbeat_listeners(). */
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);

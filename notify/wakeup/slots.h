@@ -105,7 +105,8 @@ typedef struct PinpointSlot
 								 * still has to reassign one */
 	bool		heartbeats;		/* it listens on the channel of heartbeats */
 	bool		missed;			/* it may have missed notifications, so it must
-								 * not begin to listen there */
+								 * not begin to listen there, except in the
+								 * transaction in which it registered */
 	PinpointEviction evicted;	/* reason why it was told to end */
 	TimestampTz rests_from;		/* while RESTING: time of its last delivery */
 	TimestampTz rests_until;	/* while RESTING: time at which it will
