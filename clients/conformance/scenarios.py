@@ -462,7 +462,6 @@ def session_pooling(setting, clients):
     clients.close()
 
 
-@contextlib.contextmanager
 def silent_in_session_pool(setting, clients):
     """A proxy before a pool in session mode falls silent before the first heartbeat: LISTEN is used again."""
     primary = setting.primary()
@@ -479,6 +478,7 @@ def silent_in_session_pool(setting, clients):
     clients.close()
 
 
+@contextlib.contextmanager
 def noise(server, pooler):
     """All sessions of the pool listen on a channel that is notified all the time."""
     with contextlib.ExitStack() as stack:

@@ -488,6 +488,11 @@ func set(list []string) map[string]bool {
 // isPermanent tells errors that another attempt does not mend: authorization, no such database, no
 // such feature.
 func isPermanent(err error) bool {
+	var attempts interface{ Unwrap() []error }
+	if errors.As(err, &attempts) { // with several addresses, the last one counts
+		all := attempts.Unwrap()
+		err = all[len(all)-1]
+	}
 	var pgError *pgconn.PgError
 	if errors.As(err, &pgError) {
 		return strings.Contains(" 28 3D 42 0A ", " "+pgError.Code[:2]+" ")

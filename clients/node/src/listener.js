@@ -221,6 +221,7 @@ export class Listener {
         if (connection.lost) throw connection.lost
         const rest = heard / 1000 + quiet - performance.now() / 1000
         if (rest > 0) {
+          this.changes.clear() // its promise would keep what belongs to each race
           await Promise.race([this.changes.wait(), this.client.sleep(rest)])
         } else if (server.interval) {
           // What has arrived while something else ran is read now.

@@ -107,8 +107,11 @@ async fn execute(shared: &Shared, live: &LiveQuery, number: u64) -> Result<Vec<R
     };
     let result = within(shared.options.query_timeout, query(shared, live, &session)).await;
     let is_lost = matches!(result, Err(Error::Lost(_))) || session.client.is_closed();
-    if !is_lost && *shared.connected.borrow() == number {
-        shared.state().idle.push(session);
+    if !is_lost {
+        let mut state = shared.state(); // as when the listener is lost: it clears "idle"
+        if *shared.connected.borrow() == number {
+            state.idle.push(session);
+        }
     }
     result
 }

@@ -12,7 +12,9 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
 import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
 import org.postgresql.core.Utils;
@@ -208,10 +210,17 @@ final class Listener extends Thread {
   }
 
   /** The notifications that arrive within a time; returns with the first one. */
-  private static PGNotification[] notifications(Connection connection, double seconds) throws SQLException {
-    PGNotification[] arrived =
-        connection.unwrap(PGConnection.class).getNotifications(Math.max(1, (int) (seconds * 1000)));
-    return arrived == null ? new PGNotification[0] : arrived;
+  private PGNotification[] notifications(Connection connection, double seconds) throws SQLException {
+    // In the middle of a message, the driver waits without limit.
+    CompletableFuture<Void> limit = CompletableFuture.runAsync(() -> client.discard(connection),
+        CompletableFuture.delayedExecutor((long) ((seconds + options.timeout()) * 1000), TimeUnit.MILLISECONDS));
+    try {
+      PGNotification[] arrived =
+          connection.unwrap(PGConnection.class).getNotifications(Math.max(1, (int) (seconds * 1000)));
+      return arrived == null ? new PGNotification[0] : arrived;
+    } finally {
+      limit.cancel(false);
+    }
   }
 
   // ---- Channels ---------------------------------------------------------------
