@@ -211,9 +211,9 @@ final class Listener extends Thread {
 
   /** The notifications that arrive within a time; returns with the first one. */
   private PGNotification[] notifications(Connection connection, double seconds) throws SQLException {
-    // In the middle of a message, the driver waits without limit.
+    // In the middle of a message, the driver waits without limit. A large one may take a while.
     CompletableFuture<Void> limit = CompletableFuture.runAsync(() -> client.discard(connection),
-        CompletableFuture.delayedExecutor((long) ((seconds + options.timeout()) * 1000), TimeUnit.MILLISECONDS));
+        CompletableFuture.delayedExecutor((long) ((seconds + options.queryTimeout()) * 1000), TimeUnit.MILLISECONDS));
     try {
       PGNotification[] arrived =
           connection.unwrap(PGConnection.class).getNotifications(Math.max(1, (int) (seconds * 1000)));
