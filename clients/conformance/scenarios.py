@@ -225,14 +225,23 @@ def proxy_falls_silent(setting, clients):
     clients.close()
 
 
-def silent_while_channels_change(setting, clients):
-    """A proxy falls silent while channels are removed all the time."""
-    primary = setting.primary()
-    proxy = setting.proxy(primary)
+def noticed(setting, clients, server, meanwhile=contextlib.nullcontext()):
+    """A proxy falls silent, the clients notice it, and miss nothing. meanwhile: what goes on until then."""
+    proxy = setting.proxy(server)
     connected(setting, clients, proxy, "a")
     since = time.monotonic()
     proxy.fall_silent("up", "down")
-    notify(primary, "a")
+    notify(server, "a")
+    with meanwhile:
+        clients.wait_for("disconnected", since)
+        clients.wait_told("a", since)
+    check_alive(server, clients, "a")
+    clients.close()
+
+
+@contextlib.contextmanager
+def removing_channels(clients):
+    """Channels are removed all the time."""
     ended = threading.Event()
 
     def remove():
@@ -241,27 +250,20 @@ def silent_while_channels_change(setting, clients):
     remover = threading.Thread(target=remove)
     remover.start()
     try:
-        clients.wait_for("disconnected", since)
-        clients.wait_told("a", since)
+        yield
     finally:
         ended.set()
         remover.join()
-    check_alive(primary, clients, "a")
-    clients.close()
+
+
+def silent_while_channels_change(setting, clients):
+    """A proxy falls silent while channels are removed all the time."""
+    noticed(setting, clients, setting.primary(), removing_channels(clients))
 
 
 def proxy_silent_on_stock(setting, clients):
     """A proxy falls silent before a server without pg_pinpoint."""
-    stock = setting.stock()
-    proxy = setting.proxy(stock)
-    connected(setting, clients, proxy, "a")
-    since = time.monotonic()
-    proxy.fall_silent("up", "down")
-    notify(stock, "a")
-    clients.wait_for("disconnected", since)
-    clients.wait_told("a", since)
-    check_alive(stock, clients, "a")
-    clients.close()
+    noticed(setting, clients, setting.stock())
 
 
 def cut_in_message(setting, clients):
@@ -990,8 +992,9 @@ def live_query_on_stock(setting, clients):
     clients.wait_for("error")
 
 
-ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change, proxy_silent_on_stock, cut_in_message,
-       cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped, settings_of_roles, promotion, failover,
-       stock_server, session_pooling, silent_in_session_pool, transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer,
-       added_under_load, large_payload, strange_names, added_and_removed, closed_during_reconnect, client_closed, tls,
-       live_query, live_query_outage, slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]
+ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change,
+       proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped,
+       settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool, transaction_pooling,
+       transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload, strange_names, added_and_removed,
+       closed_during_reconnect, client_closed, tls, live_query, live_query_outage, slow_live_query, live_query_not_executed,
+       live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]

@@ -99,7 +99,9 @@ func (l *listener) run() {
 		}
 		delay := math.Min(options.MaxBackoff.Seconds(), options.MinBackoff.Seconds()*math.Pow(2, float64(min(failures-1, 30))))
 		delay *= 0.5 + mathrand.Float64()/2
+		l.client.mu.Lock()
 		l.tellAll(Disconnected{err.Error(), delay})
+		l.client.mu.Unlock()
 		sleep(l.client.context, time.Duration(delay*float64(time.Second)))
 	}
 }
@@ -232,9 +234,8 @@ func (l *listener) tellChanged(heard, changed map[string]bool) {
 	}
 }
 
+// tellAll is called with the mutex held.
 func (l *listener) tellAll(event Event) {
-	l.client.mu.Lock()
-	defer l.client.mu.Unlock()
 	for s := range l.subscribers {
 		s.put(event)
 	}
@@ -245,9 +246,7 @@ func (l *listener) begin(connected Connected) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
 	l.connected = &connected
-	for s := range l.subscribers { // those that come later are told by Subscribe
-		s.put(connected)
-	}
+	l.tellAll(connected) // those that come later are told by Subscribe
 }
 
 func (l *listener) setPosition(position string) {

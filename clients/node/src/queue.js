@@ -7,12 +7,10 @@ const size = (event) => OVERHEAD + (event.event === 'notification' ? event.chann
 /** An asynchronous iterator over what take() returns, undefined if there is nothing yet. */
 export class Events {
   #end = null
-  #wake = () => {}
+  #waiting = []
 
   wake() {
-    const wake = this.#wake
-    this.#wake = () => {}
-    wake()
+    for (const resolve of this.#waiting.splice(0)) resolve()
   }
 
   /** After the events that are there: the end, or an error. */
@@ -27,13 +25,7 @@ export class Events {
       if (value) return { done: false, value }
       if (this.#end?.error) throw this.#end.error
       if (this.#end) return { done: true, value: undefined }
-      await new Promise((resolve) => {
-        const others = this.#wake
-        this.#wake = () => {
-          others()
-          resolve()
-        }
-      })
+      await new Promise((resolve) => this.#waiting.push(resolve))
     }
   }
 

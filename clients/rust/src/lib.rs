@@ -224,7 +224,7 @@ impl Shared {
         for subscriber in state.subscriptions.values() {
             subscriber.queue.end(Some(error.clone()));
         }
-        for live in state.live.values() {
+        for (_, live) in state.live.drain() {
             live.results.send_modify(|latest| latest.error = Some(error.clone()));
         }
     }
@@ -282,9 +282,6 @@ impl Client {
     /// The rows of a query now, and after each change of a table that it reads.
     pub fn live(&self, query: &str, parameters: Vec<Parameter>) -> Result<Live, Error> {
         let mut state = self.0.state();
-        if state.error.is_some() {
-            return Err(Error::Closed);
-        }
         let key = (query.to_owned(), encoded(&parameters).ok_or(state.next_id));
         if !state.live.contains_key(&key) {
             let subscription = self.start(&mut state)?;

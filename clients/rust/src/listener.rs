@@ -9,7 +9,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::connection::{within, Session};
-use crate::{Error, Event, Mode, Shared};
+use crate::{Error, Event, Mode, Shared, State};
 
 pub(crate) const HEARTBEAT: &str = "pinpoint_heartbeat";
 
@@ -69,7 +69,7 @@ impl Listener {
             }
             let delay = options.min_backoff.saturating_mul(1 << (failures - 1).min(20)).min(options.max_backoff);
             let delay = delay.mul_f64(0.5 + f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX) / 2.0);
-            self.tell_all(&Event::Disconnected { reason: error.to_string(), retry_in: delay });
+            tell_all(&self.shared.state(), &Event::Disconnected { reason: error.to_string(), retry_in: delay });
             sleep(delay).await;
         }
     }
@@ -165,21 +165,13 @@ impl Listener {
         }
     }
 
-    fn tell_all(&self, event: &Event) {
-        for subscriber in self.shared.state().subscriptions.values() {
-            subscriber.queue.put(event.clone());
-        }
-    }
-
     fn begin(&mut self, connected: Event) {
         self.ever_connected = true;
         self.connections += 1;
         let mut state = self.shared.state();
         state.connection = Some(connected.clone());
         self.shared.connected.send_replace(self.connections);
-        for subscriber in state.subscriptions.values() {
-            subscriber.queue.put(connected.clone()); // those that come later are told when they begin
-        }
+        tell_all(&state, &connected); // those that come later are told when they begin
     }
 
     fn is_connected(&self) -> bool {
@@ -339,6 +331,12 @@ impl Listener {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+fn tell_all(state: &State, event: &Event) {
+    for subscriber in state.subscriptions.values() {
+        subscriber.queue.put(event.clone());
     }
 }
 

@@ -320,9 +320,9 @@ def is_permanent(error: Exception) -> bool:
     libpq gives no SQLSTATE of errors while it connects.
     """
     sqlstate = getattr(error, "sqlstate", None)
-    last = str(error).split("\nMultiple connection attempts failed")[0]  # psycopg lists all of them after it
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "", last)  # without names
     if sqlstate:
         return sqlstate[:2] in ("28", "3D", "42", "0A")
+    last = str(error).split("\nMultiple connection attempts failed")[0]  # psycopg lists all of them after it
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "", last)  # without names
     return re.search(r"authentication (failed|method)|password|pg_hba\.conf|(role|database) .* does not exist|permission denied|not permitted to log in"
                      r"|certificate|unknown ca|does not support SSL", text) is not None

@@ -87,7 +87,7 @@ final class Listener extends Thread {
         if (client.isClosed()) {
           return;
         }
-        String state = e instanceof SQLException sql ? sql.getSQLState() : null;
+        String state = PinpointException.sqlState(e);
         synchronized (client) {
           failures = connected != null ? 1 : failures + 1;
           connected = null;

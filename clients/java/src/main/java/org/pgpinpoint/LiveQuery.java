@@ -131,9 +131,7 @@ final class LiveQuery extends Thread implements Subscriber {
         } catch (SQLException | RuntimeException e) {
           setDirty();
           failures++;
-          String state = e instanceof SQLException sql ? sql.getSQLState() : null;
-          state = e instanceof PinpointException pinpoint ? pinpoint.sqlState() : state;
-          tell(new Result.Failed(e.getMessage(), state), heardBy);
+          tell(new Result.Failed(e.getMessage(), PinpointException.sqlState(e)), heardBy);
           pause = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures, 30)));
         }
         Thread.sleep(Math.max(0, (long) (pause * 1000)));

@@ -1,5 +1,7 @@
 package org.pgpinpoint;
 
+import java.sql.SQLException;
+
 /** A subscription or a live query cannot go on. */
 public class PinpointException extends RuntimeException {
   private static final long serialVersionUID = 1L;
@@ -8,6 +10,14 @@ public class PinpointException extends RuntimeException {
   PinpointException(String message, String sqlState) {
     super(message);
     this.sqlState = sqlState;
+  }
+
+  /** The SQLSTATE of an error, null if there is none. */
+  static String sqlState(Exception error) {
+    if (error instanceof SQLException sql) {
+      return sql.getSQLState();
+    }
+    return error instanceof PinpointException pinpoint ? pinpoint.sqlState : null;
   }
 
   /** The SQLSTATE, null if the server has sent none. */
