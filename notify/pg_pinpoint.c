@@ -486,6 +486,7 @@ at_resource_release(ResourceReleasePhase phase, bool is_commit,
 	 * UNLISTEN.
 	 */
 	pinpoint_commit_order_publish();
+	pinpoint_delivery_after_publication();
 	if (pinpoint_pending_actions() != NIL)
 		pinpoint_listening_commit(pinpoint_pending_actions());
 	end_transaction();

@@ -247,6 +247,20 @@ pinpoint_delivery_look_afterwards(void)
 }
 
 /*
+ * After the publication of this transaction: as in PostgreSQL, the client
+ * receives notifications of its own transaction before the end of the command.
+ * If another sender has made this session SIGNALLED since
+ * pinpoint_delivery_look_afterwards(), the publication set no flag, and the
+ * signal of that sender may come later.  Does not fail.
+ */
+void
+pinpoint_delivery_after_publication(void)
+{
+	if (pinpoint_slot_pending())
+		notifyInterruptPending = true;
+}
+
+/*
  * Is the delivery to be delayed, because it is too early or because of a
  * snapshot?  If so, a timeout or the interrupt will cause the next attempt.
  */

@@ -14,6 +14,7 @@
 extern void pinpoint_delivery_at_statement(void);
 extern void pinpoint_delivery_at_pre_commit(void);
 extern void pinpoint_delivery_look_afterwards(void);
+extern void pinpoint_delivery_after_publication(void);
 extern void pinpoint_delivery_at_abort(void);
 
 #endif							/* PINPOINT_DELIVERY_H */

@@ -26,26 +26,6 @@ sub connect_all
 	return;
 }
 
-sub find_waker
-{
-	wait_until(
-		sub {
-			$waker = $observer->value(
-				q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker' AND wait_event_type = 'Extension'});
-		}) or die 'there is no waker';
-	return;
-}
-
-# It holds no lock where it waits for work.
-sub stop_waker
-{
-	find_waker();
-	kill 'STOP', $waker or die "could not stop $waker: $!";
-	wait_until(sub { slurp_file("/proc/$waker/stat") =~ /^\d+ \(.*\) T/ })
-	  or die 'the waker does not stop';
-	return;
-}
-
 # A transaction that pauses after its commit record, and then many others.
 sub hold_back
 {
@@ -76,7 +56,7 @@ sub all_arrive
 # ---- nobody publishes all of it
 
 connect_all();
-stop_waker();
+$waker = stop_waker($observer);
 is(hold_back(), $count, "$count transactions are held back");
 release();
 my $left = stat_queue($observer)->{held_back};
@@ -91,7 +71,7 @@ all_arrive('the waker publishes the rest, in the order of the commits', 'innocen
 
 # ---- the waker is terminated
 
-stop_waker();
+$waker = stop_waker($observer);
 hold_back();
 release();
 cmp_ok(stat_queue($observer)->{held_back}, '>', 0, 'some are left to the waker');
@@ -101,7 +81,8 @@ all_arrive('before it ends, it publishes the rest');
 
 # ---- the slow session is terminated
 
-find_waker();
+wait_until(sub { $observer->value(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'}) })
+  or die 'there is no waker';
 hold_back();
 $observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
 open_gate();
@@ -118,7 +99,7 @@ foreach my $session (@crowd)
 }
 $slow = connect_to($node);
 $slow->run("LOAD '$library'");
-stop_waker();
+$waker = stop_waker($observer);
 my $wide = 50;
 is( hold_back(
 		"DO \$\$ BEGIN FOR i IN 1 .. $wide LOOP PERFORM pg_notify('wide' || j, i::text) FROM generate_series(1, 64) j;"

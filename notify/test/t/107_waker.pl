@@ -58,7 +58,7 @@ is( $observer->value(
 # It catches up with invalidation messages, and PostgreSQL does not flush then.
 my @idle = connect_many($node, 20);
 $_->run('LISTEN a') for @idle;
-stop_waker();
+stop_waker($observer);
 $sender->run(q(NOTIFY a, 'caught up'));
 ok( wait_until(
 		sub {
@@ -83,6 +83,8 @@ foreach my $round (1 .. 10)
 }
 ok((grep { $_ == @idle } @wakeups[ 1 .. 9 ]), "each time, without reminders: @wakeups");
 $_->close for @idle;
+wait_until(sub { $observer->value('SELECT count(*) FROM pinpoint.stat_listeners WHERE channels > 0') == 0 })
+  or die 'they stay';
 
 # ---- it does its work
 
@@ -95,22 +97,10 @@ $sender->run(q(NOTIFY a, 'first'));
 all_get('first', "$many listeners are woken", @listeners);
 woken_times(stat_queue($observer)->{wakeups} - $before, $many, $began, 'once each');
 
-# It stands still, so whoever gets anything is not woken by it.  Stopped elsewhere than
-# where it waits for work it could hold a lock that others need.
-sub stop_waker
-{
-	wait_until(
-		sub {
-			$observer->value(
-				"SELECT count(*) FROM pg_stat_activity WHERE pid = $waker AND wait_event_type = 'Extension'");
-		}) or die 'the waker does not wait';
-	kill 'STOP', $waker or die "could not stop $waker: $!";
-	wait_until(sub { slurp_file("/proc/$waker/stat") =~ /^\d+ \(.*\) T/ })
-	  or die 'the waker does not stop';
-	return;
-}
-
-stop_waker();
+# It stands still, so whoever gets anything is not woken by it.  A signal that comes late
+# would make a session read.
+wait_until(sub { !grep { !is_asleep($_) } @listeners }) or die 'somebody is busy';
+stop_waker($observer);
 $sender->run(q(NOTIFY a, 'handed over'));
 is($sender->value('SELECT 1'), 1, 'the sender does not wait for it');
 my @states = map { $_->[0] } @{
@@ -126,7 +116,7 @@ all_get('handed over', 'when it goes on, all are woken', @listeners[ 1 .. $#list
 # A few are signalled by the sender.
 my @few = connect_many($node, 8);
 $_->run('LISTEN b') for @few;
-stop_waker();
+stop_waker($observer);
 $sender->run(q(NOTIFY b, 'few'));
 is_deeply([ map { as_text($_->wait_for(1)) } @few ], [ ('b/few') x @few ],
 	'a few are woken without it');
@@ -136,9 +126,27 @@ kill 'CONT', $waker;
 $listeners[0]->run(q(NOTIFY a, 'own'));
 all_get('own', 'a sender that listens itself', @listeners);
 
+# Another sender comes first, while the sender commits, and the waker does not signal it.
+my ($first, $itself) = ($sender, $listeners[0]);
+$_->run("LOAD '@{[ compile_interference() ]}'") for $first, $itself;
+begin_and_pause($observer, $first, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'before it'; COMMIT), 1);
+begin_and_pause($observer, $itself, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'its own'; COMMIT), 2);
+stop_waker($observer);
+open_gate(1);
+is($first->result->error, undef, 'another sender commits');
+is(stat_listener($observer, $itself->pid)->{state}, 'signalled', 'and leaves the signal to the waker');
+open_gate(2);
+is_deeply(all_as_text($itself->result->notifications), [ 'a/before it', 'a/its own' ],
+	'what a session notifies comes with the result of its command');
+kill 'CONT', $waker;
+all_get('before it', 'the others are told', @listeners[ 1 .. $#listeners ]);
+all_get('its own', 'both', @listeners[ 1 .. $#listeners ]);
+$itself->take_notifications;
+$_->run(q(SET interference.pause = 'nowhere')) for $first, $itself;
+
 # ---- it is ended with something in its list
 
-stop_waker();
+stop_waker($observer);
 $sender->run(q(NOTIFY a, 'terminated'));
 is($observer->value("SELECT pg_terminate_backend($waker)"), 't', 'it can be terminated');
 kill 'CONT', $waker;
@@ -151,7 +159,7 @@ all_get('restarted', 'and works', @listeners);
 # ---- listeners that end while they are in the list
 
 my ($first_pid) = map { $_->pid } @listeners;
-stop_waker();
+stop_waker($observer);
 $sender->run(q(NOTIFY a, 'to those who leave'));
 my @leaving = splice @listeners, 0, 100;
 $_->hang_up for @leaving;
@@ -169,7 +177,7 @@ all_get('to those who leave', 'those who stay get it', @listeners);
 $sender->run(q(NOTIFY c, 'to the new ones'));
 is_deeply([ map { as_text($_->wait_for(1)) } @new ], [ ('c/to the new ones') x @new ],
 	'those who have taken their places are told nothing else');
-stop_waker();
+stop_waker($observer);
 $sender->run(q(NOTIFY c, 'and again'));
 $_->run('UNLISTEN c; LISTEN a') for @new;
 $sender->run(q(NOTIFY a, 'another channel'));

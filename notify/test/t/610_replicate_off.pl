@@ -101,6 +101,7 @@ is($admin->value(q(SELECT count(*) FROM pg_drop_replication_slot('notifications'
 
 # ---- another server becomes the primary, and has it off
 
+wait_until_counting(connect_to($standby));
 $primary->wait_for_catchup($_) for $next, $standby;
 $_->close for $admin;
 $primary->stop;

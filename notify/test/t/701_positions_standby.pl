@@ -73,6 +73,7 @@ sub wait_until_never_changed_is
 
 $writer->run('NOTIFY begin');
 catch_up();
+wait_until_counting($client);
 my $before = position();
 is(changed($before, 'a', 'b'), '', 'nothing has changed on the standby');
 isnt($before, $writer->value('SELECT pinpoint.position()'), 'its positions are its own');

@@ -36,6 +36,7 @@ sub listener
 	return $session;
 }
 
+wait_until_counting($client);
 my $listener = listener();
 is(($listener->wait_for(1))[0]{channel}, 'pinpoint_heartbeat', 'heartbeats come while the primary replicates');
 

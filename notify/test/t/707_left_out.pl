@@ -187,8 +187,7 @@ is(changed($before), 'c never', 'and positions from before are not good any more
 counts_for_all(
 	'off and on so quickly that the waker does not notice',
 	sub {
-		my $waker = $admin->value(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'});
-		kill 'STOP', $waker;
+		my $waker = stop_waker($admin);
 		set_replicate('off', $writer);
 		$writer->run('NOTIFY c');
 		set_replicate('on', $writer);

@@ -445,6 +445,7 @@ $_->close for $witness, @others;
 $sender->run('CREATE TABLE t (b bool)');
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 my ($listener, $looker) = connect_many($standby, 2);
+wait_until_counting($looker);
 $listener->run('LISTEN a; LISTEN pinpoint_heartbeat');
 $looker->run(q{SET pinpoint.shared_channels = 'a'; LISTEN a});
 my $startup = $looker->value(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'});

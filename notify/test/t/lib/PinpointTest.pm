@@ -38,6 +38,8 @@ our @EXPORT = qw(
   stat_listener
   wait_until_idle
   is_asleep
+  stop_waker
+  wait_until_counting
   wait_until_commits_wait
   get_stuck_in_error
   woken_times
@@ -210,6 +212,34 @@ sub is_asleep
 	return slurp_file('/proc/' . $session->pid . '/stat') =~ /^\d+ \(.*\) S/;
 }
 
+# Stops the waker where it waits for work, and returns its PID.  Elsewhere it could hold a
+# lock that others need.
+sub stop_waker
+{
+	my ($session) = @_;
+	my $waiting = q{FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker' AND wait_event_type = 'Extension'};
+	my $pid;
+	wait_until(
+		sub {
+			$pid = $session->value("SELECT max(pid) $waiting") // return 0;
+			kill 'STOP', $pid or die "could not stop $pid: $!";
+			wait_until(sub { slurp_file("/proc/$pid/stat") =~ /^\d+ \(.*\) T/ }) or die 'the waker does not stop';
+			return 1 if $session->value("SELECT count(*) $waiting AND pid = $pid");
+			kill 'CONT', $pid;
+			return 0;
+		}) or die 'the waker does not wait';
+	return $pid;
+}
+
+# Waits until a standby counts what is notified: until it knows that its primary replicates.
+sub wait_until_counting
+{
+	my ($session) = @_;
+	wait_until(sub { $session->value(q{SELECT changed FROM pinpoint.changed_since(pinpoint.position(), 'never')}) eq '{}' })
+	  or die 'the standby does not count';
+	return;
+}
+
 # A number of wakeups is as many as it should be.  Who has been signalled and does not
 # get to read for a second, as on a machine that stands still, is reminded, again and
 # again, and each time counts.  So there may be more for each second that has passed
@@ -351,11 +381,12 @@ sub _compile
 }
 
 # Has a session that has loaded what compile_interference() made begin a statement, and
-# waits until it pauses at a place of its transaction: see interference.c.
+# waits until it pauses at a place of its transaction: see interference.c.  Sessions with
+# different names of gates go on one by one.
 sub begin_and_pause
 {
-	my ($observer, $session, $place, $sql) = @_;
-	my $gate = gate();
+	my ($observer, $session, $place, $sql, $name) = @_;
+	my $gate = gate($name);
 	$session->run("SET interference.gate = '$gate'; SET interference.pause = '$place'");
 	append_to_file($gate, '');
 	$session->send_query($sql);
@@ -371,13 +402,15 @@ sub begin_and_pause
 # Lets it go on.
 sub open_gate
 {
-	unlink gate() or die "could not remove the gate: $!";
+	my ($name) = @_;
+	unlink gate($name) or die "could not remove the gate: $!";
 	return;
 }
 
 sub gate
 {
-	return "$PostgreSQL::Test::Utils::tmp_check/gate";
+	my ($name) = @_;
+	return "$PostgreSQL::Test::Utils::tmp_check/gate" . ($name // '');
 }
 
 # Makes sure that this process may open $count files, starting it again with a
