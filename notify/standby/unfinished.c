@@ -231,6 +231,7 @@ reserve(Size size)
 	for (int divisor = 4; batch == NULL && divisor > 0; divisor /= 2)
 	{
 		int			n = pinpoint_evict_oldest(divisor);
+		bool		waits;
 
 		if (n > 0)
 			ereport(LOG,
@@ -241,11 +242,14 @@ reserve(Size size)
 
 		/*
 		 * Sessions that were evicted for this before are not waited for again.
+		 * The last attempt is after the last session has ended: otherwise the
+		 * next pass could evict a session although there is space.
 		 */
 		do
 		{
+			waits = pinpoint_eviction_wait(&began);
 			batch = try_reserve(size);
-		} while (batch == NULL && pinpoint_eviction_wait(&began));
+		} while (batch == NULL && waits);
 	}
 	return batch;
 }
