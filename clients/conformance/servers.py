@@ -95,6 +95,14 @@ class Server:
         return psycopg.connect(host="127.0.0.1", port=self.port, user="postgres", dbname=dbname, autocommit=True,
                                connect_timeout=DEADLINE)
 
+    def set_heartbeat_interval(self, seconds):
+        interval = f"{int(seconds * 1000)}ms"
+        with self.connect() as connection:
+            connection.execute(f"ALTER SYSTEM SET pinpoint.heartbeat_interval = '{interval}'")
+            connection.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: self.sql("SELECT setting || 'ms' FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'")
+                   == [(interval,)], "the heartbeat interval")
+
     def sql(self, *statements, dbname="postgres"):
         """Execute statements, each in its own transaction. Returns the rows of the last one."""
         with self.connect(dbname) as connection:

@@ -133,8 +133,8 @@ $listener = new_listener();
 $listener->run('SELECT unlisten_all()');
 is($listener->value('SELECT count(*) FROM pg_listening_channels()'),
 	0, 'C code has made PostgreSQL forget what the session listens on');
-$sender->run("NOTIFY a, 'in vain'");
-is(stat_listener($observer, $listener->pid)->{state}, 'signalled', 'it is woken in vain');
+is( $sender->value("BEGIN; NOTIFY a, 'in vain'; COMMIT; SELECT state FROM pinpoint.stat_listeners WHERE pid = " . $listener->pid),
+	'signalled', 'it is woken in vain');
 ok( send_until(sub { !stat_listener($observer, $listener->pid) }),
 	'and then is no listener any more');
 ok( wait_until(

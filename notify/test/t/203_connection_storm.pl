@@ -69,7 +69,7 @@ sub resources
 	return {
 		'file descriptors of the postmaster'        => count_files($postmaster),
 		'file descriptors of a session that stayed' => count_files($steady->pid),
-		'sessions'      => $observer->value('SELECT count(*) FROM pg_stat_activity'),
+		'sessions'      => $observer->value(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type <> 'io worker'}),
 		'listeners'     => $observer->value('SELECT count(*) FROM pinpoint.stat_listeners'),
 		'channels'      => $observer->value('SELECT count(*) FROM pinpoint.stat_channels'),
 		map { $_ => stat_queue($observer)->{$_} } qw(used_bytes batches in_flight held_back file_bytes)

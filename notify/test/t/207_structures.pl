@@ -137,6 +137,12 @@ for (1 .. 20)
 }
 ok($full, 'the queue was full');
 check_quiet('and is in order');
+wait_until(
+	sub {
+		$_->receive_available  for @slow[ 1 .. 4 ];
+		$_->take_notifications for @slow[ 1 .. 4 ];
+		return !grep { stat_listener($observer, $_->pid)->{state} ne 'idle' } @slow[ 1 .. 4 ];
+	}) or die 'those that read are behind';
 $observer->run($_) for q{ALTER SYSTEM SET pinpoint.on_lag = 'disconnect'}, q{ALTER SYSTEM SET pinpoint.max_listener_lag = '1MB'},
   'SELECT pg_reload_conf()';
 ok( wait_until(

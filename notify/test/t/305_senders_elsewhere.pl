@@ -157,7 +157,7 @@ is_deeply(all_as_text($listener->wait_for(1)), ['t/by a remote view'],
 	'a rollback notifies on neither side; pg_notify() in a remote view does');
 
 # The remote session cannot be used for LISTEN by accident: it has no listener.
-is($observer->value('SELECT count(*) FROM pinpoint.stat_listeners'), 1, 'no other session listens');
+ok(wait_until(sub { $observer->value('SELECT count(*) FROM pinpoint.stat_listeners') == 1 }), 'no other session listens');
 
 # ---- the end
 

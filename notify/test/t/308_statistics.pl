@@ -83,7 +83,9 @@ counters_are(
 	}),
 	{ transactions => 4, notifications => 4, signals => 9, signals_saved => 3, delivered => 8 },
 	'one of them in a transaction');
-is_deeply(counted(sub { $listeners[0]->run('COMMIT') }), { delivered => 4 }, 'which ends');
+my $ends = counted(sub { $listeners[0]->run('COMMIT') });
+delete $ends->{signals} if ($ends->{signals} // 0) <= 1 + $seconds;    # reminders
+is_deeply($ends, { delivered => 4 }, 'which ends');
 $listeners[0]->run('SET pinpoint.fold = on');
 $listeners[0]->run('BEGIN');
 $_->close for @listeners[ 1, 2 ];
@@ -166,6 +168,9 @@ is_deeply(
 		$_->send_query(q(DO $$ BEGIN FOR i IN 1 .. 500 LOOP PERFORM pg_notify('nobody', j::text) FROM generate_series(1, 3) j; COMMIT; END LOOP; END $$))
 		  for @senders;
 		$_->result for @senders;
+
+		# The last ones can have left some to the waker.
+		wait_until(sub { stat_queue($observer)->{held_back} == 0 }) or die 'some are held back';
 	})->{$_},
 	{ transactions => 4000, notifications => 12000, unheard => 4000 }->{$_}, "eight sessions: $_")
   for qw(transactions notifications unheard);

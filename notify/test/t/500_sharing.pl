@@ -237,6 +237,9 @@ foreach my $way ('UNLISTEN c', 'UNLISTEN *', 'close', 'hang up', 'terminate')
 				$observer->value(q(SELECT sharers FROM pinpoint.stat_channels WHERE channel = 'c')) ==
 				  @sessions - 1;
 			}) or die "$way: it does not leave";
+
+		# A session that ends has given away what it has not read when its slot is free.
+		wait_until(sub { $way =~ /UNLISTEN/ || !stat_listener($observer, $session->pid) }) or die "$way: it does not end";
 		@sessions = grep { $_ != $session } @sessions;
 	}
 	my %left_with;

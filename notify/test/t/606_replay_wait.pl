@@ -108,6 +108,7 @@ pass('who reads stays, and gets everything');
 # ---- a standby: DROP DATABASE with a stuck listener in that database
 
 $primary->safe_psql('victim4', 'CREATE EXTENSION pg_pinpoint');
+$primary->wait_for_catchup($standby);
 my $inside = connect_to($standby, dbname => 'victim4');
 my $inside_sender = connect_to($primary, dbname => 'victim4');
 $inside->run('LISTEN a');

@@ -137,7 +137,7 @@ with_standby('tablespace_conflict', '', '3s', sub {
 	drop_tablespace('victim0');
 	ok(wait_until(sub { !is_there() }), 'a tablespace is dropped: the session is ended like a query');
 	ok(wait_until(sub { $observer->value(q(SELECT count(*) FROM pg_tablespace WHERE spcname = 'victim0')) == 0 }), 'replay goes on');
-	ok($standby->log_contains('disconnecting 1 listener because replay waits for it'), 'the log says so');
+	ok(wait_until(sub { $standby->log_contains('disconnecting 1 listener because replay waits for it') }), 'the log says so');
 	reader_gets_everything('conflict', $admin);
 });
 
@@ -174,10 +174,12 @@ with_standby('delayed', '', -1, sub {
 	$observer->run(q(ALTER SYSTEM SET recovery_min_apply_delay = '1h'));
 	$standby->reload;
 	wait_until(sub { $observer->value('SHOW recovery_min_apply_delay') eq '1h' }) or die 'not reloaded';
-	# Only commits are delayed.
-	$admin->run('CREATE TABLE delayed ()');
+	# Only commits are delayed.  The startup process may read its configuration later than
+	# sessions do.
+	my $delayed = 0;
+	wait_until(sub { $admin->run('CREATE TABLE delayed' . $delayed++ . ' ()'); state_of(q(backend_type = 'startup')) eq 'RecoveryApplyDelay' })
+	  or die 'no delay';
 	$admin->run('DROP DATABASE victim1');
-	startup_waits('RecoveryApplyDelay') or die 'no delay';
 	promotes('delayed');
 });
 

@@ -96,9 +96,10 @@ is_deeply(all_as_text($listener->wait_for(1)), ['a/2'], 'to others, too');
 # ---- in a transaction
 
 $beats->run('BEGIN; SELECT 1');
+$beats->take_notifications;
 wait_until(sub { stat_listener($observer, $beats->pid)->{state} eq 'signalled' })
   or die 'no heartbeat comes';
-is_deeply([ $beats->take_notifications ], [], 'nothing comes in a transaction');
+is_deeply([ $beats->query('SELECT 1')->notifications ], [], 'nothing comes in a transaction');
 $beats->run('COMMIT');
 ok(heartbeat($beats), 'but after it');
 
@@ -164,6 +165,7 @@ is(changed(new_heartbeat($beats, \@others), 'a', 'b', 'c'), 'a b c', 'nor later 
 
 $observer->run('SELECT pg_cancel_backend(' . $slow->pid . ')');
 is($slow->result->error, undef, 'the slow commit succeeds');
+wait_until(sub { stat_queue($observer)->{held_back} == 0 }) or die 'something is still held back';
 @others = ();
 my $after = new_heartbeat($beats, \@others);
 is_deeply(\@others, [ 'a/slow', 'a/second' ], 'all is delivered');
@@ -177,6 +179,8 @@ $_->send_query(q{DO $$ BEGIN FOR i IN 1 .. 5000 LOOP INSERT INTO rows VALUES ('x
 my @positions;
 my $active = q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'DO %'};
 wait_until(sub { $observer->value($active) == @writers }) or die 'the writers do not start';
+$beats->query('');
+$beats->take_notifications;
 while ($observer->value($active))
 {
 	push @positions, heartbeat($beats);

@@ -160,6 +160,11 @@ $standby->append_conf('postgresql.conf', "shared_preload_libraries = ''\npinpoin
 stop_and_start($standby, 'fast');
 $second->append_conf('postgresql.conf', "primary_conninfo = '" . $standby->connstr . "'");
 $second->reload;
+
+# Nothing may be on the second standby only, so it has left the primary first.
+$primary->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_replication WHERE application_name = 'second'})
+  or die 'the second standby stays';
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 $primary->stop('immediate');
 $standby->promote;
 $writer = connect_to($standby);
