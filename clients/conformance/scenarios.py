@@ -930,7 +930,7 @@ def live_query_silent(setting, clients):
     primary = setting.primary()
     primary.sql("DROP TABLE IF EXISTS quiet", "CREATE TABLE quiet (n int)", "INSERT INTO quiet VALUES (0)", "SELECT pinpoint.watch('quiet')")
     proxy = setting.proxy(primary)
-    clients.start(dsn(proxy), "live", "SELECT n FROM quiet", options={"timeout": 1, "query_timeout": 3})
+    clients.start(dsn(proxy), "live", "SELECT n FROM quiet", options={"timeout": 1, "query_timeout": 9})
     clients.wait_rows([[0]])
     since = time.monotonic()
     ports = primary.sql("SELECT client_port FROM pg_stat_activity WHERE query LIKE '%FROM quiet'")

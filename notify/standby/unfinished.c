@@ -231,7 +231,7 @@ reserve(Size size)
 	for (int divisor = 4; batch == NULL && divisor > 0; divisor /= 2)
 	{
 		int			n = pinpoint_evict_oldest(divisor);
-		bool		waits;
+		bool		waits = true;
 
 		if (n > 0)
 			ereport(LOG,
@@ -245,11 +245,8 @@ reserve(Size size)
 		 * The last attempt is after the last session has ended: otherwise the
 		 * next pass could evict a session although there is space.
 		 */
-		do
-		{
+		while ((batch = try_reserve(size)) == NULL && waits)
 			waits = pinpoint_eviction_wait(&began);
-			batch = try_reserve(size);
-		} while (batch == NULL && waits);
 	}
 	return batch;
 }

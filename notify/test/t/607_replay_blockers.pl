@@ -37,6 +37,14 @@ sub startup_waits
 	return wait_until(sub { state_of(q(backend_type = 'startup')) eq $event });
 }
 
+# The standby has all WAL of the primary.
+sub wait_until_received
+{
+	my $lsn = $admin->value('SELECT pg_current_wal_flush_lsn()');
+	wait_until(sub { $observer->value("SELECT pg_last_wal_receive_lsn() >= '$lsn'") eq 't' }) or die 'not received';
+	return;
+}
+
 # A new standby, with a session that reads and one that does not.
 sub begin_standby
 {
@@ -167,6 +175,7 @@ with_standby('paused', '', -1, sub {
 	$observer->run('SELECT pg_wal_replay_pause()');
 	$admin->run('DROP DATABASE victim0');
 	startup_waits('RecoveryPause') or die 'not paused';
+	wait_until_received();
 	promotes('paused');
 });
 
@@ -180,6 +189,7 @@ with_standby('delayed', '', -1, sub {
 	wait_until(sub { $admin->run('CREATE TABLE delayed' . $delayed++ . ' ()'); state_of(q(backend_type = 'startup')) eq 'RecoveryApplyDelay' })
 	  or die 'no delay';
 	$admin->run('DROP DATABASE victim1');
+	wait_until_received();
 	promotes('delayed');
 });
 

@@ -121,7 +121,7 @@ sub changed_since
 }
 foreach my $waker (1, 0)
 {
-	my $since = $position;
+	my $since = $admin->value('SELECT pinpoint.position()');
 	foreach my $session (@many)
 	{
 		$session->send_query("CALL pinpoint.wait('{all,c" . $session->pid . "}', '$since', NULL)");
