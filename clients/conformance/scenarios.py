@@ -396,8 +396,9 @@ def extension_dropped(setting, clients):
 def settings_of_roles(setting, clients):
     """The role has a statement_timeout, and is serializable by default."""
     primary = setting.primary()
-    primary.sql("DROP ROLE IF EXISTS strict", "CREATE ROLE strict LOGIN", "ALTER ROLE strict SET statement_timeout = '300ms'",
-                "ALTER ROLE strict SET default_transaction_isolation = 'serializable'")
+    primary.sql("DROP ROLE IF EXISTS strict", "CREATE ROLE strict LOGIN", "ALTER ROLE strict SET default_transaction_isolation = 'serializable'")
+    limits = [name for name, in primary.sql("SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout') ORDER BY name")]
+    primary.sql(f"ALTER ROLE strict SET {limits[-1]} = '300ms'")  # the second one since PostgreSQL 17
     # pinpoint.wait() needs READ COMMITTED, and cannot be called in a transaction block.
     clients.start(dsn(primary, user="strict"), "subscribe", "a", options={"mode": "wait"})
     clients.wait_for("error", sqlstate="0A000")
@@ -414,6 +415,17 @@ def settings_of_roles(setting, clients):
         clients.command("+b")
         clients.wait_told("b", since)
         check_alive(primary, clients, "a", "b")
+        if mode == "wait":
+            calls = {}
+
+            def keep_their_sessions():
+                for pid, start in primary.sql("SELECT pid, query_start FROM pg_stat_activity"
+                                              " WHERE usename = 'strict' AND query LIKE 'CALL%'"):
+                    calls.setdefault(pid, set()).add(start)
+                if len(calls) > len(clients.clients):
+                    raise Failed("a call takes longer than the role may")
+                return len(calls) == len(clients.clients) and all(len(starts) > 3 for starts in calls.values())
+            wait_until(keep_their_sessions, "each client has waited four times in one session")
         clients.close()
 
 

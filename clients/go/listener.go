@@ -24,7 +24,8 @@ const inquiry = `
 	       to_regproc('pinpoint.changed_since') IS NOT NULL,
 	       to_regproc('pinpoint.wait') IS NOT NULL,
 	       coalesce((SELECT setting::int FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'), 0),
-	       (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')`
+	       (SELECT coalesce(min(setting::int), 0) FROM pg_settings
+	         WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')`
 
 const (
 	hasPinpoint  = `SELECT to_regproc('pinpoint.changed_since') IS NOT NULL`
@@ -41,13 +42,13 @@ var errNoWait = errors.New("waiting needs the extension pg_pinpoint 1.1 or later
 
 // server is what a client knows of the server of a connection.
 type server struct {
-	version          int
-	standby          bool
-	pid              uint32
-	pinpoint         bool
-	hasWait          bool
-	interval         time.Duration // of heartbeats
-	statementTimeout time.Duration
+	version   int
+	standby   bool
+	pid       uint32
+	pinpoint  bool
+	hasWait   bool
+	interval  time.Duration // of heartbeats
+	timeLimit time.Duration
 }
 
 // subscriber is a subscription or a live query.
@@ -116,11 +117,11 @@ func (l *listener) session(ctx context.Context) error {
 	defer closeNow(conn)
 	l.listened = map[string]bool{}
 	var s server
-	if err := l.fetch(ctx, conn, inquiry, nil, &s.version, &s.standby, &s.pid, &s.pinpoint, &s.hasWait, &s.interval, &s.statementTimeout); err != nil {
+	if err := l.fetch(ctx, conn, inquiry, nil, &s.version, &s.standby, &s.pid, &s.pinpoint, &s.hasWait, &s.interval, &s.timeLimit); err != nil {
 		return err
 	}
 	s.interval *= time.Millisecond
-	s.statementTimeout *= time.Millisecond
+	s.timeLimit *= time.Millisecond
 	pooled := s.pid != conn.PgConn().PID()
 	// The client is still connected if only the channels are others.
 	waits := l.waits || l.connected != nil && l.connected.Mode == Wait
@@ -407,8 +408,8 @@ func (l *listener) tell(notification Notification) {
 
 func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected, s server) error {
 	timeout := l.client.options.CheckInterval
-	if s.statementTimeout > 0 {
-		timeout = min(timeout, s.statementTimeout/2)
+	if s.timeLimit > 0 {
+		timeout = min(timeout, s.timeLimit/2)
 	}
 	for first := true; ; {
 		wanted := l.wanted()

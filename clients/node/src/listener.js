@@ -13,7 +13,8 @@ const INQUIRY = `
          to_regproc('pinpoint.wait') IS NOT NULL,
          coalesce((SELECT setting::float8 / 1000 FROM pg_settings
                     WHERE name = 'pinpoint.heartbeat_interval'), 0),
-         (SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'statement_timeout')`
+         (SELECT coalesce(min(setting::float8), 0) / 1000 FROM pg_settings
+          WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')`
 const HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL"
 const CHANGED_SINCE = 'SELECT changed::text[], position FROM pinpoint.changed_since($1, VARIADIC $2::text[])'
 const WAIT = 'CALL pinpoint.wait($1::text[], $2::text, $3::interval)'
@@ -106,7 +107,7 @@ export class Listener {
     connection.on('error', lost).on('end', lost)
     try {
       this.listened = new Set()
-      const [version, standby, pid, pinpoint, hasWait, interval, statementTimeout] = await fetch(connection, options.timeout, INQUIRY)
+      const [version, standby, pid, pinpoint, hasWait, interval, timeLimit] = await fetch(connection, options.timeout, INQUIRY)
       const pooled = pid !== connection.processID
       // Connected is it still if only the channels are others.
       let waits = this.waits || this.connected?.mode === 'wait'
@@ -115,7 +116,7 @@ export class Listener {
       if (!pinpoint) this.position = null
       const connected = { event: 'connected', serverVersion: version, standby, mode: waits ? 'wait' : 'push' }
       const heartbeats = pinpoint && interval > 0
-      if (waits) await this.wait(connection, connected, statementTimeout)
+      if (waits) await this.wait(connection, connected, timeLimit)
       else await this.listen(connection, connected, { pinpoint, hasWait, pooled, interval: heartbeats ? interval : 0 })
     } finally {
       connection.off('error', lost).off('end', lost)
@@ -263,9 +264,9 @@ export class Listener {
 
   // ---- pinpoint.wait() ----------------------------------------------------------
 
-  async wait(connection, connected, statementTimeout) {
+  async wait(connection, connected, timeLimit) {
     const { options } = this.client
-    const longest = Math.min(options.checkInterval, statementTimeout ? statementTimeout / 2 : Infinity)
+    const longest = Math.min(options.checkInterval, timeLimit ? timeLimit / 2 : Infinity)
     for (let first = true; ; ) {
       const wanted = this.wanted()
       if (this.connected) this.tellChanged(wanted, new Set())

@@ -19,7 +19,8 @@ const INQUIRY: &str = "
            to_regproc('pinpoint.changed_since') IS NOT NULL,
            to_regproc('pinpoint.wait') IS NOT NULL,
            coalesce((SELECT setting::int FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'), 0),
-           (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')";
+           (SELECT coalesce(min(setting::int), 0) FROM pg_settings
+            WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')";
 const HAS_PINPOINT: &str = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL";
 pub(crate) const POSITION: &str = "SELECT pinpoint.position()";
 const CHANGED_SINCE: &str = "SELECT changed::text[], position FROM pinpoint.changed_since($1, VARIADIC $2)";
@@ -36,7 +37,7 @@ struct Server {
     has_wait: bool,
     /// Of heartbeats; zero if there are none.
     interval: Duration,
-    statement_timeout: Duration,
+    time_limit: Duration,
 }
 
 /// Keeps one connection that hears of all channels of a client.
@@ -86,7 +87,7 @@ impl Listener {
             pinpoint: row.get(2),
             has_wait: row.get(3),
             interval: milliseconds(4),
-            statement_timeout: milliseconds(5),
+            time_limit: milliseconds(5),
         };
         if !server.pinpoint {
             server.interval = Duration::ZERO;
@@ -282,8 +283,8 @@ impl Listener {
     async fn wait(&mut self, session: &Session, connected: Event, server: &Server) -> Result<(), Error> {
         let options = self.shared.options.clone();
         let mut timeout = options.check_interval;
-        if !server.statement_timeout.is_zero() {
-            timeout = timeout.min(server.statement_timeout / 2);
+        if !server.time_limit.is_zero() {
+            timeout = timeout.min(server.time_limit / 2);
         }
         let mut first = true;
         loop {

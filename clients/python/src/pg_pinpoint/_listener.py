@@ -30,7 +30,8 @@ INQUIRY = """
            to_regproc('pinpoint.wait') IS NOT NULL,
            coalesce((SELECT setting::float8 / 1000 FROM pg_settings
                       WHERE name = 'pinpoint.heartbeat_interval'), 0),
-           (SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'statement_timeout')"""
+           (SELECT coalesce(min(setting::float8), 0) / 1000 FROM pg_settings
+            WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')"""
 HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL"
 CHANGED_SINCE = "SELECT changed, position FROM pinpoint.changed_since(%s, VARIADIC %s::text[])"
 WAIT = "CALL pinpoint.wait(%s::text[], %s::text, %s::interval)"
@@ -123,7 +124,7 @@ class Listener:
         connection = self.connection = await self.client.connect()
         try:
             self.listened.clear()
-            version, standby, pid, pinpoint, has_wait, interval, statement_timeout = await self.fetch(connection, INQUIRY)
+            version, standby, pid, pinpoint, has_wait, interval, time_limit = await self.fetch(connection, INQUIRY)
             pooled = pid != connection.info.backend_pid
             waits = self.waits
             if pooled and not waits and self.client.mode == "auto":
@@ -134,7 +135,7 @@ class Listener:
                 self.position = None
             connected = Connected(version, standby, "wait" if waits else "push")
             if waits:
-                await self.wait(connection, connected, statement_timeout)
+                await self.wait(connection, connected, time_limit)
             else:
                 await self.listen(connection, connected, pinpoint, has_wait, interval, pooled)
         finally:
@@ -276,11 +277,11 @@ class Listener:
 
     # ---- pinpoint.wait() ------------------------------------------------------------
 
-    async def wait(self, connection: Any, connected: Connected, statement_timeout: float) -> None:
+    async def wait(self, connection: Any, connected: Connected, time_limit: float) -> None:
         connection.add_notify_handler(ignore)
         timeout = self.client.check_interval
-        if statement_timeout:
-            timeout = min(timeout, statement_timeout / 2)
+        if time_limit:
+            timeout = min(timeout, time_limit / 2)
         while True:
             wanted = self.wanted()
             if self.connected:

@@ -29,7 +29,8 @@ final class Listener extends Thread {
              to_regproc('pinpoint.changed_since') IS NOT NULL,
              to_regproc('pinpoint.wait') IS NOT NULL,
              coalesce((SELECT setting::int FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'), 0),
-             (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')""";
+             (SELECT coalesce(min(setting::int), 0) FROM pg_settings
+              WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')""";
   private static final String HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL";
   static final String POSITION = "SELECT pinpoint.position()";
   private static final String CHANGED_SINCE =
@@ -43,7 +44,7 @@ final class Listener extends Thread {
 
   /** What a client knows of the server of a connection. Times are in seconds; 0 is never. */
   private record Server(int version, boolean standby, int pid, boolean pinpoint, boolean hasWait, double interval,
-      double statementTimeout) {}
+      double timeLimit) {}
 
   /** The answer of changed_since(). */
   private record Changed(Set<String> channels, String position) {}
@@ -400,8 +401,8 @@ final class Listener extends Thread {
 
   private void await(Connection connection, Event.Connected event, Server server) throws SQLException {
     double timeout = options.checkInterval();
-    if (server.statementTimeout > 0) {
-      timeout = Math.min(timeout, server.statementTimeout / 2);
+    if (server.timeLimit > 0) {
+      timeout = Math.min(timeout, server.timeLimit / 2);
     }
     boolean first = true;
     while (!client.isClosed()) {
