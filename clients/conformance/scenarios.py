@@ -496,7 +496,8 @@ def session_pooling(setting, clients):
 def silent_in_session_pool(setting, clients):
     """A proxy before a pool in session mode falls silent before the first heartbeat: LISTEN is used again."""
     primary = setting.primary()
-    proxy = setting.proxy(setting.pooler("session", primary))
+    # A silent connection keeps its server connection for ever, and those that come back meanwhile fall silent, too.
+    proxy = setting.proxy(setting.pooler("session", primary, pool_size=60))
 
     def silent(client):
         client.wait_for("connected", mode="push")
