@@ -96,11 +96,9 @@ class Server:
                                connect_timeout=DEADLINE)
 
     def set_heartbeat_interval(self, seconds):
-        interval = f"{int(seconds * 1000)}ms"
-        with self.connect() as connection:
-            connection.execute(f"ALTER SYSTEM SET pinpoint.heartbeat_interval = '{interval}'")
-            connection.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: self.sql("SELECT setting || 'ms' FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'")
+        interval = str(int(seconds * 1000))
+        self.sql(f"ALTER SYSTEM SET pinpoint.heartbeat_interval = {interval}", "SELECT pg_reload_conf()")
+        wait_until(lambda: self.sql("SELECT setting FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'")
                    == [(interval,)], "the heartbeat interval")
 
     def sql(self, *statements, dbname="postgres"):

@@ -48,7 +48,7 @@ type server struct {
 	pinpoint  bool
 	hasWait   bool
 	interval  time.Duration // of heartbeats
-	timeLimit time.Duration
+	timeLimit time.Duration // of a statement or a transaction; 0 if there is none
 }
 
 // subscriber is a subscription or a live query.

@@ -37,6 +37,7 @@ struct Server {
     has_wait: bool,
     /// Of heartbeats; zero if there are none.
     interval: Duration,
+    /// Of a statement or a transaction; zero if there is none.
     time_limit: Duration,
 }
 

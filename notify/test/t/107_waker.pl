@@ -128,7 +128,8 @@ all_get('own', 'a sender that listens itself', @listeners);
 
 # Another sender comes first, while the sender commits, and the waker does not signal it.
 my ($first, $itself) = ($sender, $listeners[0]);
-$_->run("LOAD '@{[ compile_interference() ]}'") for $first, $itself;
+my $library = compile_interference();
+$_->run("LOAD '$library'") for $first, $itself;
 begin_and_pause($observer, $first, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'before it'; COMMIT), 1);
 begin_and_pause($observer, $itself, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'its own'; COMMIT), 2);
 stop_waker($observer);

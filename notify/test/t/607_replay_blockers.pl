@@ -37,14 +37,6 @@ sub startup_waits
 	return wait_until(sub { state_of(q(backend_type = 'startup')) eq $event });
 }
 
-# The standby has all WAL of the primary.
-sub wait_until_received
-{
-	my $lsn = $admin->value('SELECT pg_current_wal_flush_lsn()');
-	wait_until(sub { $observer->value("SELECT pg_last_wal_receive_lsn() >= '$lsn'") eq 't' }) or die 'not received';
-	return;
-}
-
 # A new standby, with a session that reads and one that does not.
 sub begin_standby
 {
@@ -175,7 +167,7 @@ with_standby('paused', '', -1, sub {
 	$observer->run('SELECT pg_wal_replay_pause()');
 	$admin->run('DROP DATABASE victim0');
 	startup_waits('RecoveryPause') or die 'not paused';
-	wait_until_received();
+	$primary->wait_for_catchup($standby, 'flush', $primary->lsn('flush'));
 	promotes('paused');
 });
 
@@ -186,10 +178,13 @@ with_standby('delayed', '', -1, sub {
 	# Only commits are delayed.  The startup process may read its configuration later than
 	# sessions do.
 	my $delayed = 0;
-	wait_until(sub { $admin->run('CREATE TABLE delayed' . $delayed++ . ' ()'); state_of(q(backend_type = 'startup')) eq 'RecoveryApplyDelay' })
-	  or die 'no delay';
+	wait_until(
+		sub {
+			$admin->run('CREATE TABLE delayed' . $delayed++ . ' ()');
+			return state_of(q(backend_type = 'startup')) eq 'RecoveryApplyDelay';
+		}) or die 'no delay';
 	$admin->run('DROP DATABASE victim1');
-	wait_until_received();
+	$primary->wait_for_catchup($standby, 'flush', $primary->lsn('flush'));
 	promotes('delayed');
 });
 

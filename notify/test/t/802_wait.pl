@@ -131,7 +131,8 @@ foreach my $waker (1, 0)
 	my %changed = changed_since($since, 'all', map { 'c' . $_->pid } @many);
 	my %waits = map { $_->pid => 1 } grep { !$changed{all} && !$changed{ 'c' . $_->pid } } @many;
 	like(changed($many[42]), qr/\bc@{[ $many[42]->pid ]}\b/, 'one of many sessions');
-	wait_until(sub { $admin->value('SELECT count(*) FROM pinpoint.waiting') <= keys %waits }) or die 'one that is woken does not return';
+	wait_until(sub { $admin->value('SELECT count(*) FROM pinpoint.waiting') <= keys %waits })
+	  or die 'one that is woken does not return';
 	is($admin->value('SELECT count(*) FROM pinpoint.waiting'), keys %waits, 'the others wait');
 	if (!$waker)
 	{
