@@ -258,8 +258,9 @@ copy_sources() {
 }
 
 # Compile in a copy, so that everything is compiled each time and the objects
-# in the checkout stay as they are, and install. What "make install" of another version has
-# put there goes: that extension could not be updated. Arguments are given to make.
+# in the checkout stay as they are, and install. What another "make install" has put there goes:
+# an extension of another version could not be updated, and the bitcode is of other functions.
+# Arguments are given to make.
 build_extension() {
 	local extdir install stale
 	extdir=$("$PG_CONFIG" --sharedir)/extension
@@ -269,22 +270,26 @@ build_extension() {
 	supervise make -s -C "$WORK/build" clean "PG_CONFIG=$PG_CONFIG"
 	run make -s "-j$(nproc)" -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
 
-	mapfile -t stale < <(find "$extdir" -maxdepth 1 -name 'pg_pinpoint*--*')
-	install=(make -s -C "$WORK/build" install "PG_CONFIG=$PG_CONFIG")
+	mapfile -t stale < <(
+		find "$extdir" -maxdepth 1 -name 'pg_pinpoint*--*'
+		find "$PKGLIBDIR/bitcode" -maxdepth 1 -name 'pg_pinpoint*' 2>/dev/null
+	)
+	install=(make -s -C "$WORK/build" install "PG_CONFIG=$PG_CONFIG" "$@")
 	if [ -w "$PKGLIBDIR" ] && [ -w "$extdir" ]; then
-		rm -f "${stale[@]}"
+		rm -rf "${stale[@]}"
 		run "${install[@]}"
 	else
-		[ "${#stale[@]}" -eq 0 ] || as_root rm -f "${stale[@]}"
+		[ "${#stale[@]}" -eq 0 ] || as_root rm -rf "${stale[@]}"
 		as_root "${install[@]}"
 	fi
 }
 
 # ---- The temporary folder, and leaving nothing behind -----------------------
 
-WORK=    # the temporary folder
-CHILD=   # the process group that is running
-STOPPED= # not empty if a signal ends the run
+WORK=            # the temporary folder
+WORK_PARENT=/tmp # where it is made
+CHILD=           # the process group that is running
+STOPPED=         # not empty if a signal ends the run
 
 # Everything that a run makes is below $WORK, which belongs to the user of the
 # servers. The name is short: the path of a Unix socket may have 107 bytes.
@@ -296,7 +301,7 @@ make_work_dir() {
 		trap "on_signal $signal" "$signal"
 	done
 
-	WORK=$(mktemp -d /tmp/pinpoint.XXXXXX)
+	WORK=$(mktemp -d "$WORK_PARENT/pinpoint.XXXXXX")
 	export TMPDIR=$WORK/tmp
 	mkdir "$TMPDIR"
 	# Without that user there is no server, and nobody to have the folder.

@@ -11,7 +11,7 @@
 # the command that is built. Arguments: its name, which begins with the language, and its
 # folder.
 describe_example() {
-	local dir=$2
+	local dir=$2 target=${CARGO_TARGET_DIR:-$2/target}
 	case $1 in
 		python-*)
 			TOOL=python3 EXAMPLE=("$dir/venv/bin/python" "$dir/example.py")
@@ -22,8 +22,8 @@ describe_example() {
 			BUILD='npm ci --silent --no-audit --no-fund'
 			;;
 		rust-*)
-			TOOL=cargo EXAMPLE=("$dir/target/debug/example-${1#rust-}")
-			BUILD='cargo build -q --locked --target-dir target'
+			TOOL=cargo EXAMPLE=("$target/debug/example-${1#rust-}")
+			BUILD="cargo build -q --locked --target-dir ${target@Q}"
 			;;
 	esac
 }

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # The stages of script/test that build the libraries, and test them with the makefiles of the parts.
 
-# A callback has the parameters that PostgreSQL gives it, needed or not.
+# A callback has the parameters that PostgreSQL gives it, needed or not. The bitcode for JIT is made on
+# the machine's own server only, as clang takes longer than gcc.
 stage_build() {
-	build_extension COPT="-Wall -Wextra -Werror -Wno-unused-parameter"
+	build_extension COPT="-Wall -Wextra -Werror -Wno-unused-parameter" ${PINPOINT_IN_FOLDER:+with_llvm=no}
 }
 
 # Copy the tests to where the servers' user may read and write, and the sources
