@@ -17,7 +17,7 @@
  *
  * See eviction.c for how a session ends.
  *
- * On a standby no session sends.  There the waker checks once a second, and the
+ * On a standby no session sends.  There the waker checks at least twice a second, and the
  * warning is only in the server log.
  *
  * A NOTIFY that finds no space fails with PostgreSQL's own error, and a hint that
