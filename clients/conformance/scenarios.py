@@ -393,6 +393,26 @@ def extension_dropped(setting, clients):
     clients.close()
 
 
+def false_heartbeat(setting, clients):
+    """A role sends a heartbeat without a position; then the session is terminated."""
+    primary = setting.primary()
+    primary.set_heartbeat_interval(60)  # no true one replaces it
+    try:
+        connected(setting, clients, primary, "a")
+        primary.sql("DROP TABLE IF EXISTS heartbeats",
+                    "CREATE TABLE heartbeats (t text CHECK (pg_notify('pinpoint_heartbeat', t) IS NOT NULL))",
+                    "INSERT INTO heartbeats VALUES ('none')")
+        check_alive(primary, clients, "a")  # it has arrived
+        since = time.monotonic()
+        primary.sql(KILL, "NOTIFY a")
+        clients.wait_told("a", since)
+        clients.wait_for("connected", since)
+        check_alive(primary, clients, "a")
+    finally:
+        primary.set_heartbeat_interval(HEARTBEAT)
+    clients.close()
+
+
 def settings_of_roles(setting, clients):
     """The role has a statement_timeout, and is serializable by default."""
     primary = setting.primary()
@@ -1028,7 +1048,7 @@ def live_query_on_stock(setting, clients):
 
 ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change,
        proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped,
-       settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool, transaction_pooling,
-       transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload, strange_names, added_and_removed,
-       closed_during_reconnect, client_closed, tls, live_query, live_query_outage, slow_live_query, live_query_not_executed,
+       false_heartbeat, settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool,
+       transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload,
+       strange_names, added_and_removed, closed_during_reconnect, client_closed, tls, live_query, live_query_outage, slow_live_query, live_query_not_executed,
        live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]

@@ -92,6 +92,10 @@ func (l *listener) run() {
 			failures = 1
 		}
 		l.connected = nil
+		var pgError *pgconn.PgError
+		if errors.As(err, &pgError) && pgError.Code == "22P02" {
+			l.position = "" // of a false heartbeat, or unknown to an older version: ask without
+		}
 		l.client.mu.Unlock()
 		l.client.dropQueryConnections()
 		if !l.everConnected && isPermanent(err) || failures > options.MaxAttempts {

@@ -193,7 +193,8 @@ func (q *liveQuery) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // serverOf returns the part of a position that tells the server.
 func serverOf(position string) string {
-	return strings.Join(strings.SplitN(position, "-", 3)[:2], "-")
+	parts := strings.SplitN(position, "-", 3) // those of a false heartbeat may be fewer
+	return strings.Join(parts[:min(2, len(parts))], "-")
 }
 
 // listenToTables listens on the channels of the tables that the query reads, before it is executed.

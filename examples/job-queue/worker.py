@@ -2,8 +2,8 @@
 
     python worker.py
 
-Any number of workers can run, also through a pooler in transaction mode. DATABASE_URL names the
-database, which has ../schema.sql.
+Any number of workers can run. Through a pooler in transaction mode, each of them holds one of its
+connections. DATABASE_URL names the database, which has ../schema.sql.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def work():
             try:
                 # The statements of a session are not prepared, because a pooler may change the session.
                 with psycopg.connect(URL, autocommit=True, prepare_threshold=None) as connection:
-                    while payload := take_job(connection):
+                    while (payload := take_job(connection)) is not None:
                         if payload == "stop":
                             return done
                         done += 1

@@ -28,7 +28,7 @@ createServer(async (request, response) => {
   if (request.url === '/events') {
     sendEvents(request, response).catch((error) => {
       console.error(error.message)
-      response.end()
+      process.exit(1) // a final error has ended the client
     })
   } else {
     response.writeHead(200, { 'Content-Type': 'text/html; charset=utf-8' })

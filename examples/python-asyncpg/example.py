@@ -124,7 +124,7 @@ async def work():
     connection, told = await listen("job_added")
     say("ready")
     while True:
-        while payload := await take_job(connection):
+        while (payload := await take_job(connection)) is not None:
             if payload == "stop":
                 await connection.close()
                 say(f"done {done}")

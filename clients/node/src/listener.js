@@ -81,6 +81,8 @@ export class Listener {
         error = reason
       }
       if (this.client.closed) return
+      // Of a false heartbeat, or unknown to an older version: ask without.
+      if (error.code === '22P02') this.position = null
       failures = this.connected ? 1 : failures + 1
       this.connected = null
       this.client.dropQueryConnections()

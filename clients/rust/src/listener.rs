@@ -61,6 +61,10 @@ impl Listener {
         let mut failures = 0u32;
         loop {
             let Err(error) = self.session().await else { continue };
+            if error.code() == Some(SqlState::INVALID_TEXT_REPRESENTATION.code()) {
+                // Of a false heartbeat, or unknown to an older version: ask without.
+                self.shared.state().position = None;
+            }
             let was_connected = self.shared.state().connection.take().is_some();
             self.shared.connected.send_replace(0);
             self.shared.state().idle.clear();

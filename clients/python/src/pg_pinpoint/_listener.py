@@ -108,6 +108,8 @@ class Listener:
                 reason = describe(error)
                 sqlstate = getattr(error, "sqlstate", None)
                 final = not self.ever_connected and (isinstance(error, PinpointError) or is_permanent(error))
+            if sqlstate == "22P02":
+                self.position = None  # of a false heartbeat, or unknown to an older version: ask without
             failures = 1 if self.connected else failures + 1
             self.connected = None
             self.client.drop_query_connections()

@@ -92,6 +92,9 @@ final class Listener extends Thread {
         synchronized (client) {
           failures = connected != null ? 1 : failures + 1;
           connected = null;
+          if ("22P02".equals(state)) {
+            position = null; // of a false heartbeat, or unknown to an older version: ask without
+          }
         }
         client.closeAll();
         if (!everConnected && isPermanent(e, state) || failures > options.maxAttempts()) {

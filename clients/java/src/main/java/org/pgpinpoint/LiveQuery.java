@@ -215,7 +215,7 @@ final class LiveQuery extends Thread implements Subscriber {
   }
 
   private static List<String> server(String position) {
-    return List.of(position.split("-")).subList(0, 2);
+    return Arrays.stream(position.split("-")).limit(2).toList(); // a false heartbeat may have fewer
   }
 
   /** Listen on the channels of the tables that the query reads, before it is executed. */
