@@ -140,9 +140,10 @@ async fn torture(args: &TortureArgs) -> anyhow::Result<bool> {
     pinpoint_torture::torture(&args.plan, &on_progress).await
 }
 
-/// The command line for the record, with the passwords left out.
+/// The command line for the record, without passwords and without the folder of the program.
 fn command_line() -> Vec<String> {
-    without_passwords(std::env::args())
+    let program = env!("CARGO_PKG_NAME").to_owned();
+    without_passwords(std::iter::once(program).chain(std::env::args().skip(1)))
 }
 
 fn without_passwords(arguments: impl Iterator<Item = String>) -> Vec<String> {
