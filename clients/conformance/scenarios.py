@@ -117,17 +117,20 @@ def cut_off(proxy, clients):
     return since
 
 
-def with_rare_heartbeats(scenario):
-    """A scenario in which a client that is slow on a busy machine must not take its connection for lost."""
-    @functools.wraps(scenario)
-    def run(setting, clients):
-        primary = setting.primary()
-        primary.set_heartbeat_interval(2)
-        try:
-            scenario(setting, clients)
-        finally:
-            primary.set_heartbeat_interval(HEARTBEAT)
-    return run
+def heartbeats_every(seconds):
+    """A scenario with another interval of heartbeats. By default a client may only be silent for a moment, so one that
+    is slow on a busy machine takes its connection for lost."""
+    def decorate(scenario):
+        @functools.wraps(scenario)
+        def run(setting, clients):
+            primary = setting.primary()
+            primary.set_heartbeat_interval(seconds)
+            try:
+                scenario(setting, clients)
+            finally:
+                primary.set_heartbeat_interval(HEARTBEAT)
+        return run
+    return decorate
 
 
 # ---- Connections that are lost ----------------------------------------------------
@@ -150,7 +153,7 @@ def server_restart(setting, clients):
     clients.close()
 
 
-@with_rare_heartbeats
+@heartbeats_every(2)
 def session_killed(setting, clients):
     """The session is terminated; only what was notified meanwhile is named."""
     primary = setting.primary()
@@ -393,23 +396,20 @@ def extension_dropped(setting, clients):
     clients.close()
 
 
+@heartbeats_every(60)  # no true one replaces the false one
 def false_heartbeat(setting, clients):
     """A role sends a heartbeat without a position; then the session is terminated."""
     primary = setting.primary()
-    primary.set_heartbeat_interval(60)  # no true one replaces it
-    try:
-        connected(setting, clients, primary, "a")
-        primary.sql("DROP TABLE IF EXISTS heartbeats",
-                    "CREATE TABLE heartbeats (t text CHECK (pg_notify('pinpoint_heartbeat', t) IS NOT NULL))",
-                    "INSERT INTO heartbeats VALUES ('none')")
-        check_alive(primary, clients, "a")  # it has arrived
-        since = time.monotonic()
-        primary.sql(KILL, "NOTIFY a")
-        clients.wait_told("a", since)
-        clients.wait_for("connected", since)
-        check_alive(primary, clients, "a")
-    finally:
-        primary.set_heartbeat_interval(HEARTBEAT)
+    connected(setting, clients, primary, "a")
+    primary.sql("DROP TABLE IF EXISTS heartbeats",
+                "CREATE TABLE heartbeats (t text CHECK (pg_notify('pinpoint_heartbeat', t) IS NOT NULL))",
+                "INSERT INTO heartbeats VALUES ('none')")
+    check_alive(primary, clients, "a")  # it has arrived
+    since = time.monotonic()
+    primary.sql(KILL, "NOTIFY a")
+    clients.wait_told("a", since)
+    clients.wait_for("connected", since)
+    check_alive(primary, clients, "a")
     clients.close()
 
 
@@ -647,7 +647,7 @@ def slow_consumer(setting, clients):
     clients.close()
 
 
-@with_rare_heartbeats
+@heartbeats_every(2)
 def added_under_load(setting, clients):
     """Channels are added and removed while notifications arrive; each of 2,000 is told."""
     primary = setting.primary()
@@ -696,7 +696,7 @@ def large_payload(setting, clients):
     clients.close()
 
 
-@with_rare_heartbeats
+@heartbeats_every(2)
 def strange_names(setting, clients):
     """Names with quotes, capitals, spaces and letters of several bytes; too long ones are refused."""
     primary = setting.primary()
@@ -893,7 +893,7 @@ def live_query(setting, clients):
     clients.close()
 
 
-@with_rare_heartbeats
+@heartbeats_every(2)
 def live_query_outage(setting, clients):
     """A live query during outages: disconnected, no rows until the client is connected again, and the same error again."""
     primary = setting.primary()
@@ -957,7 +957,7 @@ def slow_live_query(setting, clients):
     clients.close()
 
 
-@with_rare_heartbeats
+@heartbeats_every(2)
 def live_query_silent(setting, clients):
     """The connections for live queries fall silent, and the one that listens does not."""
     primary = setting.primary()
@@ -1050,5 +1050,5 @@ ALL = [server_restart, session_killed, changes_during_reconnects, connection_ref
        proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped,
        false_heartbeat, settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool,
        transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload,
-       strange_names, added_and_removed, closed_during_reconnect, client_closed, tls, live_query, live_query_outage, slow_live_query, live_query_not_executed,
-       live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]
+       strange_names, added_and_removed, closed_during_reconnect, client_closed, tls, live_query, live_query_outage,
+       slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]

@@ -23,7 +23,7 @@ describe_example() {
 			;;
 		rust-*)
 			TOOL=cargo EXAMPLE=("$target/debug/example-${1#rust-}")
-			BUILD="cargo build -q --locked --target-dir ${target@Q}"
+			BUILD='cargo build -q --locked'
 			;;
 	esac
 }
