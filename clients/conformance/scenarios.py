@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import shutil
 import socket
@@ -259,25 +260,28 @@ def noticed(setting, clients, server, meanwhile=contextlib.nullcontext()):
 
 
 @contextlib.contextmanager
-def removing_channels(clients):
-    """Channels are removed all the time."""
+def changing_channels(clients, seconds, commands):
+    """Channels are added or removed all the time. commands: a function of the number of the time; seconds: between two times."""
     ended = threading.Event()
 
-    def remove():
-        while not ended.wait(0.1):
-            clients.command("-never_added")
-    remover = threading.Thread(target=remove)
-    remover.start()
+    def change():
+        for number in itertools.count():
+            if ended.wait(seconds):
+                return
+            for command in commands(number):
+                clients.command(command)
+    changer = threading.Thread(target=change)
+    changer.start()
     try:
         yield
     finally:
         ended.set()
-        remover.join()
+        changer.join()
 
 
 def silent_while_channels_change(setting, clients):
     """A proxy falls silent while channels are removed all the time."""
-    noticed(setting, clients, setting.primary(), removing_channels(clients))
+    noticed(setting, clients, setting.primary(), changing_channels(clients, 0.1, lambda number: ["-never_added"]))
 
 
 def proxy_silent_on_stock(setting, clients):
@@ -741,6 +745,28 @@ def added_and_removed(setting, clients):
     clients.close()
 
 
+def channels_change_while_waiting(setting, clients):
+    """Channels come and go while the client waits: the others are heard, and those of the call need no new connection."""
+    primary = setting.primary()
+    clients.start(dsn(primary), "subscribe", "a", "b", options={"mode": "wait", "check_interval": 60})
+    clients.wait_told("b", 0)
+
+    def sessions():
+        return {pid for pid, in primary.sql("SELECT pid FROM pinpoint.waiting")}
+    before = wait_until(lambda: len(sessions()) == len(clients.clients) and sessions(), "all clients wait")
+    since = time.monotonic()
+    clients.command("-b")
+    clients.command("+b")
+    clients.wait_told("b", since)
+    wait_until(lambda: len(sessions()) == len(clients.clients), "all clients wait again")
+    if sessions() != before:
+        raise Failed(f"{len(sessions() - before)} clients have made a new connection")
+    with changing_channels(clients, 0.005, lambda number: [f"-n{number - 1}", f"+n{number}"]):
+        for _ in range(10):
+            check_alive(primary, clients, "a")
+    clients.close()
+
+
 def closed_during_reconnect(setting, clients):
     """The client is closed while it connects again, and while the server does not answer."""
     primary = setting.primary()
@@ -1050,5 +1076,5 @@ ALL = [server_restart, session_killed, changes_during_reconnects, connection_ref
        proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped,
        false_heartbeat, settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool,
        transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload,
-       strange_names, added_and_removed, closed_during_reconnect, client_closed, tls, live_query, live_query_outage,
-       slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]
+       strange_names, added_and_removed, channels_change_while_waiting, closed_during_reconnect, client_closed, tls,
+       live_query, live_query_outage, slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]

@@ -57,7 +57,7 @@ func New(connString string, options Options) (*Client, error) {
 }
 
 // NewWithConfig makes a client with a configuration of pgx. Statements are never prepared, because
-// a pooler may be in between.
+// a pooler may be in between, and OnNotification is never called.
 func NewWithConfig(config *pgx.ConnConfig, options Options) *Client {
 	setDefault(&options.Mode, Auto)
 	setDefault(&options.MinInterval, 50*time.Millisecond)
@@ -72,6 +72,7 @@ func NewWithConfig(config *pgx.ConnConfig, options Options) *Client {
 	setDefault(&options.QueryConnections, 2)
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.OnNotification = nil // pgx would give notifications to it only
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = options.Timeout
 	}

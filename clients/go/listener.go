@@ -260,18 +260,42 @@ func (l *listener) setPosition(position string) {
 	l.position = position
 }
 
-// untilChanges makes a context that ends when the channels of the subscriptions change, too.
-func (l *listener) untilChanges(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+// covers tells whether a call that waits for these channels has all that are wanted. Then it goes on,
+// and subscribers are told.
+func (l *listener) covers(asked map[string]bool) bool {
+	for channel := range l.wanted() {
+		if !asked[channel] {
+			return false
+		}
+	}
+	l.tellChanged(asked, nil)
+	return true
+}
+
+// untilChanges makes a context that ends, too, when the channels of the subscriptions change and goesOn
+// is false.
+func (l *listener) untilChanges(parent context.Context, timeout time.Duration, goesOn func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(parent, timeout)
+	ended := make(chan struct{})
 	go func() {
-		select {
-		case <-l.changes:
-			wake(l.changes)
-			cancel()
-		case <-ctx.Done():
+		defer close(ended)
+		for {
+			select {
+			case <-l.changes:
+				if !goesOn() {
+					wake(l.changes)
+					cancel()
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
 		}
 	}()
-	return ctx, cancel
+	return ctx, func() {
+		cancel()
+		<-ended // it would take the next change
+	}
 }
 
 // ---- LISTEN ---------------------------------------------------------------------
@@ -351,7 +375,8 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 	if heartbeats {
 		quiet = 3 * s.interval
 	}
-	ctx, cancel := l.untilChanges(parent, max(grace, quiet-time.Since(*heard)))
+	never := func() bool { return false }
+	ctx, cancel := l.untilChanges(parent, max(grace, quiet-time.Since(*heard)), never)
 	defer func() { cancel() }()
 	for {
 		notification, err := conn.WaitForNotification(ctx)
@@ -373,7 +398,7 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 		case time.Since(*heard) < quiet:
 			// Something was heard meanwhile.
 			cancel()
-			ctx, cancel = l.untilChanges(parent, quiet-time.Since(*heard))
+			ctx, cancel = l.untilChanges(parent, quiet-time.Since(*heard), never)
 		case heartbeats:
 			if pooled && s.hasWait && !*anyHeartbeat && l.client.options.Mode == Auto {
 				var pinpoint bool
@@ -393,7 +418,7 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 			}
 			*heard = time.Now()
 			cancel()
-			ctx, cancel = l.untilChanges(parent, quiet)
+			ctx, cancel = l.untilChanges(parent, quiet, never)
 		}
 	}
 }
@@ -417,10 +442,14 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 	}
 	for first := true; ; {
 		wanted := l.wanted()
-		longest := time.Duration(0) // the first call shows whether it works
 		if l.connected != nil {
 			l.tellChanged(wanted, nil)
-			longest = timeout
+		}
+		// The first call shows whether it works. It ends at once, so each connection brings an answer,
+		// however often the channels change.
+		longest, goesOn := time.Duration(0), func() bool { return true }
+		if !first {
+			longest, goesOn = timeout, func() bool { return l.covers(wanted) }
 		}
 		channels := keys(wanted)
 		if len(channels) == 0 {
@@ -428,7 +457,7 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 		}
 		var changed []string
 		var position string
-		call, cancel := l.untilChanges(ctx, timeout+l.client.options.Timeout)
+		call, cancel := l.untilChanges(ctx, timeout+l.client.options.Timeout, goesOn)
 		err := conn.QueryRow(call, callWait, channels, null(l.position), fmt.Sprintf("%f s", longest.Seconds())).Scan(&changed, &position)
 		canceled := errors.Is(call.Err(), context.Canceled)
 		cancel()

@@ -7,6 +7,10 @@ export class ConnectionLost extends Error {}
 
 /** pg takes one host. A list of hosts, as libpq has it, becomes a list of configurations. */
 export function hosts(config) {
+  const [, attributes = 'any'] = /[?&]target_session_attrs=([^&]*)/.exec(config.connectionString ?? '') ?? []
+  if (attributes !== 'any') {
+    throw new TypeError('target_session_attrs is not supported, because pg ignores it: name only hosts that have the attribute')
+  }
   const [, before, list, after] = /^(\w+:\/\/(?:[^@/?]*@)?)([^@/?]*,[^/?]*)(.*)$/s.exec(config.connectionString ?? '') ?? []
   if (!list) return [config]
   return list.split(',').map((host) => ({ ...config, connectionString: before + host + after }))

@@ -159,6 +159,16 @@ export class Listener {
     return new Set([...this.subscribers].flatMap((subscriber) => [...subscriber.channels]))
   }
 
+  /** Has a call that waits for these channels all that are wanted? Then it goes on, and subscribers are told. */
+  covers(asked) {
+    if (![...this.wanted()].every((channel) => asked.has(channel))) {
+      this.changes.set()
+      return false
+    }
+    this.tellChanged(asked, new Set())
+    return true
+  }
+
   /** Tell subscribers of changed channels, and of all that they begin to hear. */
   tellChanged(heard, changed) {
     for (const subscriber of this.subscribers) {
@@ -272,14 +282,20 @@ export class Listener {
     for (let first = true; ; ) {
       const wanted = this.wanted()
       if (this.connected) this.tellChanged(wanted, new Set())
-      const seconds = this.connected ? longest : 0 // the first call shows whether it works
+      // The first call shows whether it works. It ends at once, so each connection brings an answer,
+      // however often the channels change.
+      const seconds = first ? 0 : longest
       const values = [wanted.size ? [...wanted] : [HEARTBEAT], this.position, `${seconds} s`]
       const call = limited(connection, connection.query({ text: WAIT, values }), seconds + options.timeout)
       call.catch(() => {})
       try {
-        const result = await Promise.race([call, this.changes.wait()])
+        let result
+        while (!(result = await Promise.race(first ? [call] : [call, this.changes.wait()]))) {
+          if (connection.lost) throw connection.lost
+          // pg cannot cancel a query: wait for the other channels on a new connection.
+          if (this.client.closed || !this.covers(wanted)) return
+        }
         if (connection.lost) throw connection.lost
-        if (!result) return // pg cannot cancel a query: wait for the other channels on a new connection
         const { changed, position } = result.rows[0]
         // A connection for other channels: the live queries have theirs.
         if (first && this.connected && serverOf(position) !== serverOf(this.position))

@@ -1,6 +1,7 @@
 //! The connection that hears of changes: by LISTEN and heartbeats, or by pinpoint.wait().
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,8 +150,19 @@ impl Listener {
     // ---- Channels -----------------------------------------------------------------
 
     fn wanted(&self) -> HashSet<String> {
+        pin!(self.shared.changes.notified()).enable(); // this takes the changes until now
         let state = self.shared.state();
         state.subscriptions.values().flat_map(|subscriber| subscriber.channels.iter().cloned()).collect()
+    }
+
+    /// Has a call that waits for these channels all that are wanted? Then it goes on, and
+    /// subscriptions are told.
+    fn covers(&self, asked: &HashSet<String>) -> bool {
+        let covers = self.wanted().is_subset(asked);
+        if covers {
+            self.tell_changed(asked, &HashSet::new());
+        }
+        covers
     }
 
     /// Tell subscriptions of changed channels, and of all that they begin to hear.
@@ -294,11 +306,12 @@ impl Listener {
         let mut first = true;
         loop {
             let wanted = self.wanted();
-            let mut longest = Duration::ZERO; // the first call shows whether it works
             if self.is_connected() {
                 self.tell_changed(&wanted, &HashSet::new());
-                longest = timeout;
             }
+            // The first call shows whether it works. It ends at once, so each connection brings an
+            // answer, however often the channels change.
+            let longest = if first { Duration::ZERO } else { timeout };
             let mut channels: Vec<&str> = wanted.iter().map(String::as_str).collect();
             if channels.is_empty() {
                 channels.push(HEARTBEAT);
@@ -309,10 +322,16 @@ impl Listener {
                 [(&channels, Type::TEXT_ARRAY), (&position, Type::TEXT), (&seconds, Type::TEXT)];
             let call =
                 within(timeout + options.timeout, async { Ok(session.client.query_typed(WAIT, &parameters).await?) });
-            let result = tokio::select! {
-                result = call => result,
-                // Wait for the other channels on a new connection. The server ends this call.
-                () = self.shared.changes.notified(), if self.is_connected() => return Ok(()),
+            let mut call = pin!(call);
+            let result = loop {
+                tokio::select! {
+                    result = &mut call => break result,
+                    () = self.shared.changes.notified(), if !first => {
+                        if !self.covers(&wanted) {
+                            return Ok(()); // wait for the other channels on a new connection: the server ends this call
+                        }
+                    }
+                }
             };
             match result {
                 Ok(rows) => {

@@ -181,6 +181,14 @@ class Listener:
         self.changes.clear()
         return set().union(*(subscriber.channels for subscriber in self.subscribers))
 
+    def covers(self, asked: Set[str]) -> bool:
+        """Has a call that waits for these channels all that are wanted? Then it goes on, and subscribers are told."""
+        if not self.wanted() <= asked:
+            self.changes.set()
+            return False
+        self.tell_changed(asked, ())
+        return True
+
     def tell_changed(self, heard: Set[str], changed: Collection[str]) -> None:
         """Tell subscribers of changed channels, and of all that they begin to hear."""
         for subscriber in self.subscribers:
@@ -290,7 +298,10 @@ class Listener:
                 self.tell_changed(wanted, ())
             # The first call shows whether it works.
             arguments = (sorted(wanted) or [HEARTBEAT], self.position, f"{timeout if self.connected else 0} s")
-            call = await self.until_changes(connection.execute(WAIT, arguments, prepare=False), timeout + self.client.timeout)
+            end = time.monotonic() + timeout + self.client.timeout
+            call = await self.until_changes(connection.execute(WAIT, arguments, prepare=False), end - time.monotonic())
+            while not call.done() and self.changes.is_set() and self.connected and self.covers(wanted):
+                call = await self.until_changes(call, max(0, end - time.monotonic()))
             try:
                 async with limit(connection, self.client.timeout):
                     if not call.done():

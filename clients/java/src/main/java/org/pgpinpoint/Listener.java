@@ -63,12 +63,13 @@ final class Listener extends Thread {
   private boolean waits;
   private boolean everConnected;
   private Set<String> listened = new HashSet<>();
-  private Statement waiting; // a call of pinpoint.wait()
 
   // The lock of the client protects these fields.
   Event.Connected connected;
   String position;
   private boolean changes; // the channels of the subscribers have changed
+  private Statement waiting; // a call of pinpoint.wait()
+  private Set<String> asked; // its channels
 
   Listener(Client client) {
     super("pg_pinpoint listener");
@@ -232,6 +233,10 @@ final class Listener extends Thread {
   /** Called with the lock of the client. A call that is canceled too late begins again. */
   void channelsChanged() {
     Statement call = waiting;
+    if (call != null && !changes && connected != null && asked.containsAll(wanted())) {
+      tellChanged(asked, Set.of()); // it has all that are wanted
+      return;
+    }
     if (call != null && !changes) {
       new Thread(() -> {
         try {
@@ -421,6 +426,7 @@ final class Listener extends Thread {
             continue;
           }
           waiting = call;
+          asked = wanted;
         }
         try (ResultSet rows = call.executeQuery()) {
           rows.next();
