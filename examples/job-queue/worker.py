@@ -9,6 +9,7 @@ connections. DATABASE_URL names the database, which has ../schema.sql.
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 
@@ -24,6 +25,9 @@ LOOK_AGAIN = 60
 
 # After so many seconds, if its own connection has failed.
 RETRY = 1
+
+# libpq waits for an answer without limit, if nobody closes the connection.
+LIMITS = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30000}
 
 
 def take_job(connection):
@@ -50,9 +54,13 @@ def work():
             look.put_nowait(None)
 
     def listen(events):
-        for event in events:
-            if isinstance(event, (Changed, Notification)):
-                look_soon()
+        try:
+            for event in events:
+                if isinstance(event, (Changed, Notification)):
+                    look_soon()
+        except pg_pinpoint.PinpointError as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)  # a final error has ended the client: a supervisor starts the worker again
 
     with pg_pinpoint.blocking.Client(URL) as client, client.subscribe("job_added") as events:
         threading.Thread(target=listen, args=(events,), daemon=True).start()
@@ -63,7 +71,7 @@ def work():
                 pass
             try:
                 # The statements of a session are not prepared, because a pooler may change the session.
-                with psycopg.connect(URL, autocommit=True, prepare_threshold=None) as connection:
+                with psycopg.connect(URL, autocommit=True, prepare_threshold=None, **LIMITS) as connection:
                     while (payload := take_job(connection)) is not None:
                         if payload == "stop":
                             return done

@@ -10,16 +10,25 @@ const QUERY = `
   SELECT product, sum(quantity)::int AS sold, max(ordered_at)::time(0)::text AS last_order
     FROM orders GROUP BY product ORDER BY sold DESC, product`
 
+// So often the page learns that its connection works, in milliseconds.
+const SIGN_OF_LIFE = 5000
+
 const client = new Client(process.env.DATABASE_URL)
 
 async function sendEvents(request, response) {
   // All pages share one execution of the query.
   const results = client.live(QUERY)
-  request.on('close', () => results.close())
+  const send = (event, data) => response.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`)
+  const timer = setInterval(() => response.writableNeedDrain || send('alive', true), SIGN_OF_LIFE)
+  response.on('close', () => {
+    clearInterval(timer)
+    results.close()
+  })
   response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' })
   for await (const result of results) {
-    // The browser itself has an event "error".
-    response.write(`event: ${result.event === 'error' ? 'problem' : result.event}\ndata: ${JSON.stringify(result)}\n\n`)
+    // The browser itself has an event "error". A browser that does not read gets only the newest result.
+    if (!send(result.event === 'error' ? 'problem' : result.event, result))
+      await new Promise((resolve) => response.once('drain', resolve).once('close', resolve))
   }
   response.end()
 }
