@@ -157,7 +157,7 @@ fn pinpoint_passes_and_its_record_too() {
     let files = tempfile::tempdir().unwrap();
     let record = files.path().join("record");
     let record = record.to_str().unwrap();
-    let verdict = torture.run(&["--seed=12", "--duration=8s", "--record", record]);
+    let verdict = torture.run(&["--seed=12", "--duration=4s", "--record", record]);
     verdict.assert_passed();
     assert!(verdict.number("batches") > 0, "{}", verdict.stdout);
     verdict.assert_positions_checked();
@@ -246,7 +246,7 @@ fn publication_in_order_of_arrival_is_caught() {
 /// What is given to somebody, who may leave before he has read it.
 #[test]
 fn listeners_that_share_pass() {
-    let verdict = Torture::new().run(&["--seed=17", "--duration=10", "--sharing"]);
+    let verdict = Torture::new().run(&["--seed=17", "--duration=4", "--sharing"]);
     verdict.assert_passed();
     assert!(verdict.number("shared") > 0, "{}", verdict.stdout);
 }

@@ -26,7 +26,30 @@ stage_quick-cargo() {
 }
 
 stage_cargo() {
-	cargo_test --no-fail-fast
+	make_bench_programs
+	PATH=$BENCH_PROGRAMS:$PATH cargo_test --no-fail-fast
+}
+
+# As make_initdb_template() does for the TAP tests: BENCH_PROGRAMS is a folder with the programs of the
+# server, in which initdb copies a data directory, if its arguments are those of pinpoint-bench.
+make_bench_programs() {
+	local template=$WORK/bench-template options="--username=postgres --auth=trust --encoding=UTF8 --no-locale"
+	BENCH_PROGRAMS=$WORK/bench-programs
+	# shellcheck disable=SC2086  # several words
+	run_quietly "$WORK/initdb.log" as_server_user "$BINDIR/initdb" --pgdata="$template" $options --no-sync
+	mkdir "$BENCH_PROGRAMS"
+	ln -s "$BINDIR"/* "$BENCH_PROGRAMS"
+	rm "$BENCH_PROGRAMS"/{initdb,pg_config}
+	cat >"$BENCH_PROGRAMS/initdb" <<-EOF
+		#!/bin/sh
+		[ "\$*" != "--pgdata=data $options" ] || exec cp -RPp '$template' data
+		exec '$BINDIR/initdb' "\$@"
+	EOF
+	cat >"$BENCH_PROGRAMS/pg_config" <<-EOF
+		#!/bin/sh
+		'$BINDIR/pg_config' "\$@" | sed 's|$BINDIR\$|$BENCH_PROGRAMS|'
+	EOF
+	chmod 755 "$BENCH_PROGRAMS"/{initdb,pg_config}
 }
 
 # Those that "cargo test" leaves out, as not every machine has a browser.

@@ -25,7 +25,8 @@ EXPECTED_DIFFERENCE=isolation/stats.out
 stage_upstream() {
 	UPSTREAM=$WORK/upstream
 	mkdir "$UPSTREAM"
-	get_postgres_source "${PGSRC:-apt}" || {
+	# The server with assertions is built without the patches of the distribution.
+	get_postgres_source "${PGSRC:-apt}" ${ASSERTIONS:+--skip-patches} || {
 		not_run upstream "the source of $("$PG_CONFIG" --version) is not to be had"
 		return
 	}
@@ -63,15 +64,17 @@ run_and_compare() {
 }
 
 # Set ONLY to the suites of pg_regress and the files of TAP tests that do not pass with the
-# libraries. The others count as the same.
+# libraries. The others count as the same, and so do the tests that pass in a suite of isolation tests.
 select_failed() {
-	local output file
+	local output name file
 	ONLY=()
 	for output in "$UPSTREAM"/pinpoint/*/output; do
 		[ -e "$output" ] || continue
+		name=$(basename "$(dirname "$output")")
 		if grep -qE "$NOT_OK" "$output"; then
-			ONLY+=("$(basename "$(dirname "$output")")")
-		else
+			ONLY+=("$name")
+		fi
+		if ! contains "$name" "${ONLY[@]}" || [[ $name == *isolation ]]; then
 			SAME_OUTPUTS=$((SAME_OUTPUTS + $(matches "$OK" "$output")))
 		fi
 	done
@@ -164,9 +167,14 @@ upstream_regress() {
 # Arguments: mode, a name for the suite, "regress" or "isolation", its folder, then
 # the tests, as the runner gets them.
 pg_regress_suite() {
-	local mode=$1 name=$2 kind=$3 dir=$4 out=$UPSTREAM/$1/$2 runner log libraries options=()
+	local mode=$1 name=$2 kind=$3 dir=$4 out=$UPSTREAM/$1/$2 runner log libraries tests options=()
 	shift 4
 	if [ "$#" -eq 0 ] || ! is_wanted "$name"; then return 0; fi
+	if [ "$mode:$kind" = stock:isolation ]; then
+		# Isolation tests do not need each other: only those that do not pass.
+		readarray -t tests < <(failed_tests "$UPSTREAM/pinpoint/$name/output")
+		set -- "${tests[@]}"
+	fi
 	log=$out/output
 	runner=$TESTTOOLS/regress/pg_regress
 	[ "$kind" = regress ] || runner=$TESTTOOLS/isolation/pg_isolation_regress
@@ -188,6 +196,11 @@ pg_regress_suite() {
 	rm -rf "$out/instance/data"
 	printf '%s ok, %s not ok\n' "$(matches "$OK" "$log")" "$(matches "$NOT_OK" "$log")"
 	[ -n "$(compgen -G "$out/results/*.out")" ] || print_log "$log" 50
+}
+
+# The names of the tests that do not pass. Argument: the output of a suite of pg_regress.
+failed_tests() {
+	sed -nE 's/^(test|   ) +([^ ]+) +\.\.\. FAILED.*/\2/p; s/^not ok [0-9]+ +[-+] +([^ ]+).*/\1/p' "$1"
 }
 
 # The line of settings by which both libraries are loaded, before what the file
