@@ -272,8 +272,8 @@ func (l *listener) covers(asked map[string]bool) bool {
 	return true
 }
 
-// untilChanges makes a context that ends, too, when the channels of the subscriptions change and goesOn
-// is false.
+// untilChanges makes a context that ends, too, when the channels of the subscriptions change, unless
+// goesOn returns true then.
 func (l *listener) untilChanges(parent context.Context, timeout time.Duration, goesOn func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(parent, timeout)
 	ended := make(chan struct{})
@@ -282,7 +282,7 @@ func (l *listener) untilChanges(parent context.Context, timeout time.Duration, g
 		for {
 			select {
 			case <-l.changes:
-				if !goesOn() {
+				if goesOn == nil || !goesOn() {
 					wake(l.changes)
 					cancel()
 					return
@@ -375,8 +375,7 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 	if heartbeats {
 		quiet = 3 * s.interval
 	}
-	never := func() bool { return false }
-	ctx, cancel := l.untilChanges(parent, max(grace, quiet-time.Since(*heard)), never)
+	ctx, cancel := l.untilChanges(parent, max(grace, quiet-time.Since(*heard)), nil)
 	defer func() { cancel() }()
 	for {
 		notification, err := conn.WaitForNotification(ctx)
@@ -398,7 +397,7 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 		case time.Since(*heard) < quiet:
 			// Something was heard meanwhile.
 			cancel()
-			ctx, cancel = l.untilChanges(parent, quiet-time.Since(*heard), never)
+			ctx, cancel = l.untilChanges(parent, quiet-time.Since(*heard), nil)
 		case heartbeats:
 			if pooled && s.hasWait && !*anyHeartbeat && l.client.options.Mode == Auto {
 				var pinpoint bool
@@ -418,7 +417,7 @@ func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartb
 			}
 			*heard = time.Now()
 			cancel()
-			ctx, cancel = l.untilChanges(parent, quiet, never)
+			ctx, cancel = l.untilChanges(parent, quiet, nil)
 		}
 	}
 }

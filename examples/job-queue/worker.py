@@ -9,7 +9,6 @@ connections. DATABASE_URL names the database, which has ../schema.sql.
 import contextlib
 import os
 import queue
-import sys
 import threading
 import time
 
@@ -48,6 +47,7 @@ def work():
     """Do jobs until one says "stop". Returns how many were done."""
     done = 0
     look = queue.Queue(maxsize=1)
+    final = []  # the error that has ended the client
 
     def look_soon():
         with contextlib.suppress(queue.Full):  # one look is enough for any number of notifications
@@ -59,8 +59,8 @@ def work():
                 if isinstance(event, (Changed, Notification)):
                     look_soon()
         except pg_pinpoint.PinpointError as error:
-            print(error, file=sys.stderr, flush=True)
-            os._exit(1)  # a final error has ended the client: a supervisor starts the worker again
+            final.append(error)
+            look_soon()
 
     with pg_pinpoint.blocking.Client(URL) as client, client.subscribe("job_added") as events:
         threading.Thread(target=listen, args=(events,), daemon=True).start()
@@ -69,6 +69,8 @@ def work():
                 look.get(timeout=LOOK_AGAIN)
             except queue.Empty:
                 pass
+            if final:
+                raise final[0]
             try:
                 # The statements of a session are not prepared, because a pooler may change the session.
                 with psycopg.connect(URL, autocommit=True, prepare_threshold=None, **LIMITS) as connection:

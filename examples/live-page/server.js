@@ -20,15 +20,18 @@ async function sendEvents(request, response) {
   const results = client.live(QUERY)
   const send = (event, data) => response.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`)
   const timer = setInterval(() => response.writableNeedDrain || send('alive', true), SIGN_OF_LIFE)
+  let goOn = () => {}
+  response.on('drain', () => goOn())
   response.on('close', () => {
     clearInterval(timer)
     results.close()
+    goOn()
   })
   response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' })
   for await (const result of results) {
     // The browser itself has an event "error". A browser that does not read gets only the newest result.
-    if (!send(result.event === 'error' ? 'problem' : result.event, result))
-      await new Promise((resolve) => response.once('drain', resolve).once('close', resolve))
+    if (!send(result.event === 'error' ? 'problem' : result.event, result) && !response.destroyed)
+      await new Promise((resolve) => (goOn = resolve))
   }
   response.end()
 }

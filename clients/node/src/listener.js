@@ -161,12 +161,9 @@ export class Listener {
 
   /** Has a call that waits for these channels all that are wanted? Then it goes on, and subscribers are told. */
   covers(asked) {
-    if (![...this.wanted()].every((channel) => asked.has(channel))) {
-      this.changes.set()
-      return false
-    }
-    this.tellChanged(asked, new Set())
-    return true
+    const covers = [...this.wanted()].every((channel) => asked.has(channel))
+    if (covers) this.tellChanged(asked, new Set())
+    return covers
   }
 
   /** Tell subscribers of changed channels, and of all that they begin to hear. */

@@ -292,16 +292,22 @@ class Listener:
         timeout = self.client.check_interval
         if time_limit:
             timeout = min(timeout, time_limit / 2)
+        # The first call shows whether it works. It and each call after a cancellation are not canceled, and end at
+        # once, so there are answers, however often the channels change.
+        at_once = True
         while True:
             wanted = self.wanted()
             if self.connected:
                 self.tell_changed(wanted, ())
-            # The first call shows whether it works.
-            arguments = (sorted(wanted) or [HEARTBEAT], self.position, f"{timeout if self.connected else 0} s")
+            arguments = (sorted(wanted) or [HEARTBEAT], self.position, f"{0 if at_once else timeout} s")
             end = time.monotonic() + timeout + self.client.timeout
             call = await self.until_changes(connection.execute(WAIT, arguments, prepare=False), end - time.monotonic())
-            while not call.done() and self.changes.is_set() and self.connected and self.covers(wanted):
-                call = await self.until_changes(call, max(0, end - time.monotonic()))
+            while not call.done() and self.changes.is_set() and time.monotonic() < end:
+                if at_once:
+                    self.changes.clear()  # the next call has them
+                elif not self.covers(wanted):
+                    break
+                call = await self.until_changes(call, end - time.monotonic())
             try:
                 async with limit(connection, self.client.timeout):
                     if not call.done():
@@ -310,9 +316,11 @@ class Listener:
                         await connection.cancel_safe(timeout=self.client.timeout)
                     changed, self.position = await (await call).fetchone()
             except psycopg.errors.QueryCanceled:
+                at_once = True
                 continue  # by this client, or by a timeout that the server has
             finally:
                 call.cancel()
+            at_once = False
             if not self.connected:
                 self.begin(connected)
             self.tell_changed(wanted, changed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import threading
 from concurrent.futures import Future
 from typing import Any, Coroutine, Generic, Iterator, TypeVar
@@ -21,7 +23,9 @@ class Client:
         self.client = _client.Client(*arguments, **options)
         self.closed = False
         self.lock = threading.Lock()  # of closed: nothing begins in a loop that ends
-        self.loop = asyncio.new_event_loop()
+        self.pid = os.getpid()
+        # psycopg does not work with the default of Windows.
+        self.loop = asyncio.SelectorEventLoop() if sys.platform == "win32" else asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="pg_pinpoint", daemon=True)
         self.thread.start()
 
@@ -40,6 +44,8 @@ class Client:
             # The iterators of other threads have an error now. They receive it before the loop ends.
             await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
+        if os.getpid() != self.pid:
+            return  # it belongs to the other process
         with self.lock:
             if self.closed:
                 return
@@ -58,6 +64,9 @@ class Client:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin work in the thread of the client."""
+        if os.getpid() != self.pid:
+            work.close()
+            raise PinpointError("the client was made before the fork of this process: make one after it")
         with self.lock:
             if self.closed:
                 work.close()

@@ -12,7 +12,8 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.UUID;
-import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import org.postgresql.PGConnection;
@@ -56,6 +57,17 @@ final class Listener extends Thread {
     ConnectionLost(String reason) {
       super(reason);
     }
+  }
+
+  // Of all clients. What is canceled leaves it at once: there is one for each batch of notifications.
+  private static final ScheduledThreadPoolExecutor LIMITS = new ScheduledThreadPoolExecutor(1, task -> {
+    Thread thread = new Thread(task, "pg_pinpoint limits");
+    thread.setDaemon(true);
+    return thread;
+  });
+
+  static {
+    LIMITS.setRemoveOnCancelPolicy(true);
   }
 
   private final Client client;
@@ -217,8 +229,8 @@ final class Listener extends Thread {
   /** The notifications that arrive within a time; returns with the first one. */
   private PGNotification[] notifications(Connection connection, double seconds) throws SQLException {
     // In the middle of a message, the driver waits without limit. A large one may take a while.
-    CompletableFuture<Void> limit = CompletableFuture.runAsync(() -> client.discard(connection),
-        CompletableFuture.delayedExecutor((long) ((seconds + options.queryTimeout()) * 1000), TimeUnit.MILLISECONDS));
+    Future<?> limit = LIMITS.schedule(() -> client.discard(connection),
+        (long) ((seconds + options.queryTimeout()) * 1000), TimeUnit.MILLISECONDS);
     try {
       PGNotification[] arrived =
           connection.unwrap(PGConnection.class).getNotifications(Math.max(1, (int) (seconds * 1000)));
@@ -230,14 +242,20 @@ final class Listener extends Thread {
 
   // ---- Channels ---------------------------------------------------------------
 
-  /** Called with the lock of the client. A call that is canceled too late begins again. */
-  void channelsChanged() {
+  /**
+   * The channels of a subscriber have changed, or it has ended. Called with the lock of the client. A call that is
+   * canceled too late begins again.
+   */
+  void channelsChanged(Subscriber subscriber) {
     Statement call = waiting;
-    if (call != null && !changes && connected != null && asked.containsAll(wanted())) {
-      tellChanged(asked, Set.of()); // it has all that are wanted
-      return;
-    }
     if (call != null && !changes) {
+      boolean ended = !client.subscribers.contains(subscriber);
+      if (ended || asked.containsAll(subscriber.channels())) {
+        if (!ended) {
+          tellChanged(subscriber, asked, Set.of());
+        }
+        return; // the call has all that are wanted
+      }
       new Thread(() -> {
         try {
           // Until it ends: the server may not have begun to execute it.
@@ -274,15 +292,17 @@ final class Listener extends Thread {
   /** Tell subscriptions of changed channels, and of all that they begin to hear. */
   private void tellChanged(Set<String> heard, Set<String> changed) {
     synchronized (client) {
-      for (Subscriber subscriber : client.subscribers) {
-        List<String> channels = new ArrayList<>(subscriber.channels());
-        channels.removeIf(c -> !heard.contains(c) || !changed.contains(c) && subscriber.heard().contains(c));
-        subscriber.heard().addAll(channels);
-        if (!channels.isEmpty()) {
-          subscriber.putChanged(channels);
-        }
-      }
+      client.subscribers.forEach(subscriber -> tellChanged(subscriber, heard, changed));
       client.notifyAll();
+    }
+  }
+
+  private static void tellChanged(Subscriber subscriber, Set<String> heard, Set<String> changed) {
+    List<String> channels = new ArrayList<>(subscriber.channels());
+    channels.removeIf(c -> !heard.contains(c) || !changed.contains(c) && subscriber.heard().contains(c));
+    subscriber.heard().addAll(channels);
+    if (!channels.isEmpty()) {
+      subscriber.putChanged(channels);
     }
   }
 
@@ -413,6 +433,9 @@ final class Listener extends Thread {
       timeout = Math.min(timeout, server.timeLimit / 2);
     }
     boolean first = true;
+    // The first call shows whether it works. It and each call after a cancellation are not canceled, and end at
+    // once, so there are answers, however often the channels change.
+    boolean atOnce = true;
     while (!client.isClosed()) {
       Set<String> wanted = wanted();
       if (!first) {
@@ -420,13 +443,14 @@ final class Listener extends Thread {
       }
       limit(connection, timeout + options.timeout());
       Set<String> channels = wanted.isEmpty() ? Set.of(HEARTBEAT) : wanted;
-      try (PreparedStatement call = prepare(connection, WAIT, channels, position, (first ? 0 : timeout) + " s")) {
+      try (PreparedStatement call = prepare(connection, WAIT, channels, position, timeout + " s")) {
         synchronized (client) {
-          if (changes) {
-            continue;
+          if (atOnce || changes) {
+            call.setObject(3, "0 s");
+          } else {
+            waiting = call;
+            asked = wanted;
           }
-          waiting = call;
-          asked = wanted;
         }
         try (ResultSet rows = call.executeQuery()) {
           rows.next();
@@ -436,6 +460,7 @@ final class Listener extends Thread {
             begin(event);
             first = false;
           }
+          atOnce = false;
           tellChanged(wanted, changed);
           connection.unwrap(PGConnection.class).getNotifications(); // of other clients of a pooler
           if (!changed.isEmpty()) {
@@ -448,6 +473,7 @@ final class Listener extends Thread {
         if (!"57014".equals(e.getSQLState())) { // canceled here, or a timeout that the server has
           throw e;
         }
+        atOnce = true;
       } finally {
         synchronized (client) {
           waiting = null;

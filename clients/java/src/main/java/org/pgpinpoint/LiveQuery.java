@@ -80,7 +80,7 @@ final class LiveQuery extends Thread implements Subscriber {
     consumers.forEach(live -> live.end(error));
     client.live.remove(key, this);
     client.subscribers.remove(this);
-    client.listener.channelsChanged();
+    client.listener.channelsChanged(this);
     interrupt();
   }
 
@@ -239,7 +239,7 @@ final class LiveQuery extends Thread implements Subscriber {
       if (!channels.equals(tablesChannels)) {
         channels = tablesChannels;
         heard.retainAll(channels);
-        client.listener.channelsChanged();
+        client.listener.channelsChanged(this);
       }
       while (!heard.containsAll(channels)) {
         if (client.listener.connected == null) {

@@ -20,7 +20,7 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
     check(names);
     synchronized (client) {
       queue.channels().addAll(List.of(names));
-      client.listener.channelsChanged();
+      client.listener.channelsChanged(queue);
     }
   }
 
@@ -29,7 +29,7 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
     synchronized (client) {
       List.of(names).forEach(queue.channels()::remove);
       List.of(names).forEach(queue.heard()::remove);
-      client.listener.channelsChanged();
+      client.listener.channelsChanged(queue);
     }
   }
 
@@ -48,7 +48,7 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
   public void close() {
     synchronized (client) {
       client.subscribers.remove(queue);
-      client.listener.channelsChanged();
+      client.listener.channelsChanged(queue);
     }
     queue.end(new NoSuchElementException());
   }
