@@ -58,13 +58,13 @@ METHOD = [
 
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="order_lock.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=6, metavar="N", help="how often all is measured (6)")
-    parser.add_argument("--seconds", type=int, default=3, metavar="S", help="of each load, a whole number (3)")
+    parser.add_argument("--runs", type=int, default=6, metavar="N", help="number of runs (default: 6)")
+    parser.add_argument("--seconds", type=int, default=3, metavar="S", help="seconds per load, an integer (default: 3)")
     parser.add_argument("--listeners", type=int, nargs="+", metavar="N", choices=POINTS, default=list(POINTS),
-                        help="sessions that listen (all of them)")
+                        help="numbers of listening sessions (default: all)")
     parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"), metavar="FILE",
-                        help="of the server to measure (PG_CONFIG, or the one on the PATH)")
-    parser.add_argument("--json", metavar="FILE", help="write the report there, as docs/results.md describes it (standard output)")
+                        help="pg_config of the server (default: $PG_CONFIG, or pg_config on the PATH)")
+    parser.add_argument("--json", metavar="FILE", help="write the report, see docs/results.md, to FILE (default: standard output)")
     return parser.parse_args()
 
 

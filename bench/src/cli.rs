@@ -22,7 +22,7 @@ use crate::runner::progress::Progress;
 /// For a measurement that could not be made; clap uses it for the command line, too.
 const FAILURE: u8 = 2;
 
-/// For a server that did not pass a test, or does not meet a condition.
+/// For a server that did not pass the torture test.
 const DIFFERENCE: u8 = 1;
 
 /// Measures PostgreSQL's LISTEN/NOTIFY on several servers side by side.

@@ -263,6 +263,16 @@ impl Cluster {
         connect(&self.config()).await
     }
 
+    /// How many processes of sessions there are, if the system tells. All sessions come
+    /// through the socket.
+    pub fn session_processes(&self) -> usize {
+        let children = self.server.children();
+        children
+            .iter()
+            .filter(|title| title.contains("[local]"))
+            .count()
+    }
+
     /// Fails if a line of postgresql.conf has no effect. A server refuses to start with a
     /// wrong setting of its own, but only warns about a wrong setting of a library.
     async fn check_settings(&self) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 /// PostgreSQL accepts no more connections (2^18 - 1, less its own processes).
 pub const MAX_CONNECTIONS: u32 = 250_000;
 
-/// Nobody waits for longer.
+/// Maximum of all timeouts.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 const NO_DURATION: &str = "not a duration, such as 10, 1.5, 10s, 500ms or 2min";

@@ -1,6 +1,7 @@
 //! Child processes: under which account they run, and that they end.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -131,6 +132,18 @@ impl Process {
         self.child.try_wait()
     }
 
+    /// The command lines of its children, if the system tells.
+    pub fn children(&self) -> Vec<String> {
+        let pid = self.pid;
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        let command = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok();
+        let commands = children.split_whitespace().filter_map(command);
+        commands
+            .map(|line| String::from_utf8_lossy(&line).into_owned())
+            .collect()
+    }
+
     /// Has the process end by a signal, and waits for that.
     pub async fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
         kill(self.pid, signal)?;
@@ -213,6 +226,17 @@ mod tests {
         let deadline = Instant::now() + 8 * STOP_DEADLINE;
         while killpg(group, None) != Err(Errno::ESRCH) {
             assert!(Instant::now() < deadline, "the children still run");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_children_can_be_seen_while_they_run() {
+        let process = start("sh", &["-c", "sleep 0.1; sleep 1000 & wait"]).unwrap();
+        let deadline = Instant::now() + 8 * STOP_DEADLINE;
+        while process.children() != ["sleep\x001000\x00"] {
+            let children = process.children();
+            assert!(Instant::now() < deadline, "the children are {children:?}");
             std::thread::sleep(POLL_INTERVAL);
         }
     }

@@ -84,6 +84,14 @@ impl Server {
         matches!(self.owner, Owner::Own(_))
     }
 
+    /// How many processes of sessions there are, if this can be seen; otherwise zero.
+    pub fn session_processes(&self) -> usize {
+        match &self.owner {
+            Owner::Own(cluster) => cluster.session_processes(),
+            Owner::Other(_) => 0,
+        }
+    }
+
     /// How to connect to the server.
     pub fn config(&self) -> Config {
         self.config.clone()

@@ -72,16 +72,20 @@ impl Session {
 }
 
 /// The sessions that this program has on a server.
-pub struct Sessions {
+pub struct Sessions<'a> {
+    server: &'a Server,
     client: Client,
     count: i64,
+    processes: usize,
 }
 
-impl Sessions {
-    pub async fn of(server: &Server) -> anyhow::Result<Self> {
+impl<'a> Sessions<'a> {
+    pub async fn of(server: &'a Server) -> anyhow::Result<Self> {
         let mut sessions = Self {
+            server,
             client: server.connect().await?,
             count: 0,
+            processes: server.session_processes(),
         };
         sessions.count = sessions.count().await?;
         Ok(sessions)
@@ -102,9 +106,10 @@ impl Sessions {
     }
 
     /// While hundreds of them end, the machine is busy, which must not be part of the
-    /// next run.
+    /// next run. pg_stat_activity forgets a session before its process ends and another
+    /// session can take its place (`ProcKill`, PostgreSQL's proc.c).
     pub async fn wait_for_others_to_go(&self) -> anyhow::Result<()> {
-        while self.count().await? > self.count {
+        while self.count().await? > self.count || self.server.session_processes() > self.processes {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())

@@ -16,8 +16,7 @@ use super::sentences;
 /// Show results as one HTML page
 ///
 /// Reads DIR/*.json, files that --json has written. Writes DIR/index.html, a
-/// self-contained page, and each chart as SVG and PNG. Prints a summary of each
-/// benchmark.
+/// self-contained page, and each chart as SVG. Prints a summary of each benchmark.
 ///
 /// Example: pinpoint-bench report results
 #[derive(Debug, clap::Args)]
@@ -142,7 +141,7 @@ impl Contents {
         Ok(Self { entries, warnings })
     }
 
-    /// Writes `index.html`, and an SVG and a PNG file for each chart. Returns the page's path.
+    /// Writes `index.html`, and an SVG file for each chart. Returns the page's path.
     fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         for Entry { name, report } in &self.entries {
             for chart in chart::of_report(report) {

@@ -61,7 +61,7 @@ pub struct Load {
 pub struct Place<'a> {
     pub server: &'a Server,
     pub standby: Option<&'a Standby>,
-    pub sessions: &'a Sessions,
+    pub sessions: &'a Sessions<'a>,
     pub timeout: Duration,
 }
 

@@ -168,7 +168,7 @@ pub enum Fault {
     None,
     /// Publish in order of arrival (found as a difference)
     ArrivalOrder,
-    /// Discard the signals that senders leave to the waker (found as a hang)
+    /// Discard the signals that senders leave to the waker, and send no reminders (found as a hang)
     DropSignals,
     /// Advance the counter of positions before the places are set (found as a missed change)
     CounterFirst,

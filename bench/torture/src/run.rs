@@ -1,5 +1,5 @@
-//! One run: everybody starts, what they tell is checked in rounds, everybody
-//! stops, and nothing may be left.
+//! One run: all sessions start, their reports are checked in rounds, all sessions end,
+//! and nothing may be left.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -235,7 +235,7 @@ async fn set_up(plan: &Plan, monitor: &Client) -> Result<(), tokio_postgres::Err
         .await
 }
 
-/// Receives what everybody tells, and has it checked.
+/// Receives the reports of all sessions, and has them checked.
 struct Inspection {
     checker: Checker<Workload>,
     recorder: Option<Recorder>,
@@ -464,7 +464,7 @@ async fn sessions(name: &str, config: &Config, looks: &[&str]) -> String {
     }
 }
 
-/// When everybody has gone, nothing of them may be left.
+/// After the end of all sessions, nothing of them may be left.
 async fn ensure_nothing_is_left(
     cluster: &Cluster,
     has_engine: bool,

@@ -51,7 +51,7 @@ pub enum Mismatch {
     #[error("{0} arrived while the listener was in a transaction")]
     InTransaction(Key),
     #[error(
-        "{0} was given to nobody, though there was a listener all the time that shares its channel"
+        "no session received {0}, although a session that shares its channel listened all the time"
     )]
     GivenToNobody(Key),
     #[error(

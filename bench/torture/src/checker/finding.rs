@@ -31,7 +31,7 @@ pub enum Finding {
         sql: String,
         sqlstate: &'static str,
     },
-    #[error("{who} (PID {pid}) lost its connection, though nobody ended it: {error}")]
+    #[error("{who} (PID {pid}) lost its connection unexpectedly: {error}")]
     LostConnection {
         who: String,
         pid: i32,
@@ -39,7 +39,7 @@ pub enum Finding {
     },
     #[error("{who} could not connect: {error}")]
     NoConnection { who: String, error: String },
-    #[error("when all sessions had gone, there was something left: {0}")]
+    #[error("after the end of all sessions, something was left: {0}")]
     Leftover(String),
     #[error("{0}")]
     Crash(String),
