@@ -3,11 +3,11 @@
  * waker.c
  *		The background worker that signals listeners.
  *
- * A sender that must signal more than a few sessions adds the others to a list, and
+ * A sender that must signal more than a few sessions adds all of them to a list, and
  * this process signals them; see publication.c.  It also publishes the batches that senders
  * leave to it when a slow commit has held back many; see commit_order.c.  It starts as
  * soon as sessions can connect, also during recovery.  If it ends, it is restarted
- * after a second.  Nothing depends on it: without a waker, senders signal all
+ * after a second.  Delivery does not depend on it: without a waker, senders signal all
  * listeners, and publish all batches.
  *
  * It connects without a database, because pg_stat_activity does not show a background
@@ -40,6 +40,7 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "utils/guc.h"
+#include "utils/timestamp.h"
 
 #include "base/check.h"
 #include "base/compat.h"
@@ -68,6 +69,12 @@
 
 /* The same, while disk space is freed step by step. */
 #define SLEEP_WHILE_SHRINKING	1
+
+/*
+ * Milliseconds between two executions of the rest of the work, while there is
+ * always a session to signal.
+ */
+#define LOOK_WHILE_BUSY		500
 
 /* Seconds after which the postmaster restarts the waker. */
 #define RESTART_INTERVAL	1
@@ -138,6 +145,7 @@ void
 pinpoint_waker_main(Datum arg)
 {
 	uint32		wait_event = PINPOINT_WAIT_EVENT("PinpointWaker");
+	TimestampTz looked_at = 0;
 
 	Assert(MyBackendType == B_BG_WORKER);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -155,7 +163,8 @@ pinpoint_waker_main(Datum arg)
 		long		sleep = SLEEP_WHILE_EMPTY;
 		long		next_heartbeat;
 		long		next_status;
-		bool		more;
+		bool		busy;
+		TimestampTz now;
 
 		AssertNoLockHeld();
 		Assert(!IsTransactionState());
@@ -167,13 +176,20 @@ pinpoint_waker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		/* These come first, because under load the list may never be empty. */
+		/*
+		 * Under load, the lists may never be empty.  So each round does a
+		 * part of everything, except what takes long and need not be done
+		 * more often.
+		 */
 		next_heartbeat = pinpoint_heartbeat_send();
 		next_status = pinpoint_replication_status_write();
-		more = pinpoint_commit_order_continue();
-		if (signal_listed() >= 0 || more)
-			continue;
-		if (pinpoint_waiters_wake_queued())
+		busy = pinpoint_commit_order_continue();
+		busy |= signal_listed() >= 0 || PINPOINT_FAULT(BUSY_WAKER);
+		busy |= pinpoint_waiters_wake_queued();
+
+		now = GetCurrentTimestamp();
+		if (busy && looked_at <= now &&
+			!TimestampDifferenceExceeds(looked_at, now, LOOK_WHILE_BUSY))
 			continue;
 
 		if (RecoveryInProgress())
@@ -187,11 +203,14 @@ pinpoint_waker_main(Datum arg)
 		{
 			pinpoint_wakeup_remind();
 			if (pinpoint_reassign_stalled())
-				continue;
+				continue;		/* and look again in the next round */
 			sleep = Min(sleep, SLEEP_WHILE_KEPT);
 		}
 		if (pinpoint_message_log_give_back())
 			sleep = SLEEP_WHILE_SHRINKING;
+		looked_at = now;
+		if (busy)
+			continue;
 		if (next_heartbeat >= 0)
 			sleep = Min(sleep, next_heartbeat);
 		if (next_status >= 0)

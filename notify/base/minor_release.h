@@ -26,7 +26,7 @@
  * version: as in server_version_num, for example 150015 for 15.15.
  */
 static inline int
-pinpoint_queue_fault_fixed_in(int version)
+pinpoint_queue_bug_fixed_in(int version)
 {
 	static const int fixed_in[] = {150016, 160012, 170008, 180002};
 

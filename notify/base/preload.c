@@ -14,13 +14,20 @@
 
 /*
  * Shared memory is there only if the library was preloaded.
- *
+ */
+bool
+pinpoint_is_preloaded(void)
+{
+	return PinpointOrderLock != NULL;
+}
+
+/*
  * Errors: ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, if it was not.
  */
 void
 pinpoint_check_preloaded(void)
 {
-	if (PinpointOrderLock == NULL)
+	if (!pinpoint_is_preloaded())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),

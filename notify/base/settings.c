@@ -68,6 +68,7 @@ static const struct config_enum_entry fault_options[] = {
 	{"counter_first", PINPOINT_FAULT_COUNTER_FIRST, false},
 	{"missing_place", PINPOINT_FAULT_MISSING_PLACE, false},
 	{"count_late", PINPOINT_FAULT_COUNT_LATE, false},
+	{"busy_waker", PINPOINT_FAULT_BUSY_WAKER, false},
 	{NULL, 0, false}
 };
 
@@ -86,7 +87,7 @@ pinpoint_settings_define(void)
 {
 	DefineCustomBoolVariable("pinpoint.enabled",
 							 "Enables pg_pinpoint for notifications that a session sends.",
-							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue, and wake every listener of the database.",
+							 "If off, NOTIFY and pg_notify() use PostgreSQL's own queue, which wakes every listener of the database before PostgreSQL 19.",
 							 &pinpoint_enabled,
 							 true,
 							 PGC_SUSET,

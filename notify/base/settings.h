@@ -20,7 +20,8 @@ typedef enum PinpointFault
 	PINPOINT_FAULT_COUNTER_FIRST,	/* advance the counter of positions before
 									 * the places are set */
 	PINPOINT_FAULT_MISSING_PLACE,	/* do not set the places */
-	PINPOINT_FAULT_COUNT_LATE	/* count transactions at their publication */
+	PINPOINT_FAULT_COUNT_LATE,	/* count transactions at their publication */
+	PINPOINT_FAULT_BUSY_WAKER	/* the list of the waker is never empty */
 } PinpointFault;
 
 /* Is a fault introduced?  NAME is without its prefix: PINPOINT_FAULT(ARRIVAL_ORDER). */

@@ -40,6 +40,7 @@ pinpoint_own_queue_will_be_used(bool has_actions)
 	MemoryContext oldcontext = CurrentMemoryContext;
 	uint32		holdoff = InterruptHoldoffCount;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	bool		exit_on_error = ExitOnAnyError;
 	volatile bool result = false;
 
 	AssertNoLockHeld();
@@ -48,14 +49,17 @@ pinpoint_own_queue_will_be_used(bool has_actions)
 	if (PinpointMyTransaction.sent_to_own_queue)
 		return true;
 
-	/* With ExitOnAnyError, no user code is executed, and errors are FATAL. */
-	if (has_actions || ExitOnAnyError)
+	if (has_actions)
 		return false;
 
 	PG_TRY();
 	{
-		/* No callback has anything to add to an error that nobody sees. */
+		/*
+		 * The error is discarded, so no context callback is needed.  With
+		 * exit_on_error, which every role can set, it would end the session.
+		 */
 		error_context_stack = NULL;
+		ExitOnAnyError = false;
 		AtPrepare_Notify();
 	}
 	PG_CATCH();
@@ -67,6 +71,7 @@ pinpoint_own_queue_will_be_used(bool has_actions)
 		result = true;
 	}
 	PG_END_TRY();
+	ExitOnAnyError = exit_on_error;
 	return result;
 }
 

@@ -12,11 +12,12 @@
  * These changes are not counted: those of foreign tables, and those of ALTER TABLE,
  * which changes rows by writing a new table.
  *
- * A partition or child that is attached, detached or dropped changes the rows of its
- * parent, too.  The hooks in live.c report the parent here.  Its channels are notified
- * at the commit, and not by the statement, because a transaction that has notified
- * cannot be prepared.  PREPARE TRANSACTION discards the reported parents: such a
- * statement locks the child, so COMMIT PREPARED notifies the parent; see prepared.c.
+ * The hooks in live.c and watch.c report other changes here: a table is altered or
+ * dropped, or gets another channel; a partition or child is attached, detached or
+ * dropped, which changes the rows of its parent.  The channels are notified at the
+ * commit, and not by the statement, because a transaction that has notified cannot be
+ * prepared.  PREPARE TRANSACTION discards what was reported: such a statement locks the
+ * table, or the child, so COMMIT PREPARED notifies the same channels; see prepared.c.
  *
  * Without track_counts nothing is counted.  If the setting was off during a part of the
  * transaction, and the transaction has an XID, all watched tables count as changed.
@@ -37,11 +38,13 @@
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/preload.h"
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "live/changes.h"
@@ -51,16 +54,18 @@
 /* Was track_counts off at the start of this transaction, or later? */
 static bool uncounted = false;
 
-/* A table whose rows have changed with its children. */
-typedef struct ChangedParent
+/* A change that was reported: either a table or a channel. */
+typedef struct ReportedChange
 {
-	Oid			relid;
-	SubTransactionId subid;		/* the subtransaction that has changed it */
-} ChangedParent;
+	Oid			relid;			/* InvalidOid for a channel */
+	NameData	channel;
+	SubTransactionId subid;		/* the subtransaction of the change */
+} ReportedChange;
 
 /* List of these, in TopTransactionContext. */
-static List *changed_parents = NIL;
+static List *reported = NIL;
 
+static void report(Oid relid, const char *channel);
 static void for_each(List *channels, void (*action) (const char *channel));
 static bool cannot_be_watched(PgStat_TableStatus *table);
 static void notify_channel(const char *channel);
@@ -83,39 +88,65 @@ void
 pinpoint_changes_end_transaction(void)
 {
 	uncounted = !pgstat_track_counts;
-	changed_parents = NIL;
+	reported = NIL;
 }
 
 /*
- * The rows of a table have changed, because one of its children has been
- * attached, detached or dropped.
+ * A table has changed in a way that is not counted.  Its channels are
+ * determined before the commit.
  *
  * Errors: out of memory.
  */
 void
-pinpoint_changes_of_parent(Oid relid)
+pinpoint_changes_report_table(Oid relid)
+{
+	Assert(OidIsValid(relid));
+	report(relid, "");
+}
+
+/*
+ * The same for a channel, which the table may no longer have before the commit.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_changes_report_channel(const char *channel)
+{
+	Assert(channel[0] != '\0');
+	report(InvalidOid, channel);
+}
+
+static void
+report(Oid relid, const char *channel)
 {
 	MemoryContext oldcontext;
-	ChangedParent *parent;
+	ReportedChange *change;
 	ListCell   *lc;
 
-	Assert(IsTransactionState() && OidIsValid(relid));
+	Assert(IsTransactionState());
+
+	/* Without the library's callbacks, nothing is notified. */
+	if (!pinpoint_is_preloaded())
+		return;
 
 	/*
 	 * Subtransactions get ascending numbers.  So an abort that removes an
 	 * element would also remove a later one.
 	 */
-	foreach(lc, changed_parents)
+	foreach(lc, reported)
 	{
-		if (((ChangedParent *) lfirst(lc))->relid == relid)
+		change = lfirst(lc);
+		if (change->relid == relid &&
+			strcmp(NameStr(change->channel), channel) == 0)
 			return;
 	}
 
 	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
-	parent = palloc(sizeof(ChangedParent));
-	parent->relid = relid;
-	parent->subid = GetCurrentSubTransactionId();
-	changed_parents = lappend(changed_parents, parent);
+	change = palloc(sizeof(ReportedChange));
+	change->relid = relid;
+	namestrcpy(&change->channel, channel);
+	change->subid = GetCurrentSubTransactionId();
+	reported = lappend(reported, change);
 	MemoryContextSwitchTo(oldcontext);
 }
 
@@ -127,14 +158,14 @@ pinpoint_changes_at_subabort(SubTransactionId subid)
 {
 	ListCell   *lc;
 
-	foreach(lc, changed_parents)
+	foreach(lc, reported)
 	{
-		ChangedParent *parent = lfirst(lc);
+		ReportedChange *change = lfirst(lc);
 
-		if (parent->subid >= subid)
+		if (change->subid >= subid)
 		{
-			changed_parents = foreach_delete_current(changed_parents, lc);
-			pfree(parent);
+			reported = foreach_delete_current(reported, lc);
+			pfree(change);
 		}
 	}
 }
@@ -163,6 +194,7 @@ pinpoint_changes_at_pre_commit(void)
 void
 pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
+	bool		any_watched;
 	ListCell   *lc;
 
 	/* No subtransaction is left: all counts are those of the outermost level. */
@@ -171,7 +203,21 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 
 	/* Without an XID, it has changed nothing. */
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		!OidIsValid(MyDatabaseId) || !pinpoint_any_watched())
+		!OidIsValid(MyDatabaseId))
+		return;
+
+	/* The last watched table may have been dropped. */
+	any_watched = pinpoint_any_watched();
+	foreach(lc, reported)
+	{
+		ReportedChange *change = lfirst(lc);
+
+		if (!OidIsValid(change->relid))
+			action(NameStr(change->channel));
+		else if (any_watched)
+			for_each(pinpoint_channels_of_changed(change->relid), action);
+	}
+	if (!any_watched)
 		return;
 
 	if (uncounted || !pgstat_track_counts)
@@ -189,10 +235,6 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 			for_each(pinpoint_channels_of_changed(PINPOINT_COUNTED_TABLE(counts->parent)),
 					 action);
 	}
-
-	foreach(lc, changed_parents)
-		for_each(pinpoint_channels_of_changed(((ChangedParent *) lfirst(lc))->relid),
-				 action);
 }
 
 static void

@@ -13,7 +13,8 @@
 #include "nodes/pg_list.h"
 
 extern void pinpoint_changes_at_statement(void);
-extern void pinpoint_changes_of_parent(Oid relid);
+extern void pinpoint_changes_report_table(Oid relid);
+extern void pinpoint_changes_report_channel(const char *channel);
 extern void pinpoint_changes_at_subabort(SubTransactionId subid);
 extern void pinpoint_changes_at_pre_commit(void);
 extern void pinpoint_changes_end_transaction(void);

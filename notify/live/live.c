@@ -9,6 +9,7 @@
  *	before a statement		is track_counts off?
  *	SECURITY LABEL			register the provider of the labels
  *	COMMIT PREPARED			notify the changes of the prepared transaction
+ *	ALTER, DROP TABLE		the table changes, which may have another name now
  *	ATTACH, DETACH, DROP,	the rows of the parent change
  *	INHERIT, NO INHERIT
  *	DROP EXTENSION			remove all labels
@@ -20,6 +21,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/transam.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
@@ -53,6 +55,7 @@ static void object_access(ObjectAccessType access, Oid class_id,
 						  Oid object_id, int sub_id, void *arg);
 static void detach_concurrently(AlterTableStmt *stmt);
 static void child_changed(Oid child, Oid parent);
+static void relation_altered(Oid relid);
 static void relation_dropped(Oid relid);
 
 /*
@@ -137,7 +140,7 @@ detach_concurrently(AlterTableStmt *stmt)
 		/* The statement checks the privileges, and reports a missing table. */
 		parent = RangeVarGetRelid(stmt->relation, NoLock, true);
 		if (OidIsValid(parent))
-			pinpoint_changes_of_parent(parent);
+			pinpoint_changes_report_table(parent);
 	}
 }
 
@@ -152,6 +155,10 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		child_changed(object_id, ((ObjectAccessPostAlter *) arg)->auxiliary_id);
 	else if (access == OAT_DROP && class_id == RelationRelationId && sub_id == 0)
 		relation_dropped(object_id);
+	else if (class_id == RelationRelationId &&
+			 ((access == OAT_POST_ALTER && !((ObjectAccessPostAlter *) arg)->is_internal) ||
+			  (access == OAT_POST_CREATE && sub_id != 0) || access == OAT_DROP))
+		relation_altered(object_id);
 	else if (access == OAT_DROP && class_id == ExtensionRelationId &&
 			 pinpoint_is_extension(object_id))
 		pinpoint_unwatch_all();
@@ -174,13 +181,32 @@ child_changed(Oid child, Oid parent)
 
 	rel = relation_open(child, NoLock);
 	is_new = rel->rd_createSubid != InvalidSubTransactionId &&
-		!rel->rd_rel->relhassubclass;
+		!rel->rd_rel->relhassubclass &&
+		rel->rd_rel->relkind != RELKIND_FOREIGN_TABLE;
 	relation_close(rel, NoLock);
 	if (is_new)
 		return;
 
 	pinpoint_inheritance_changed(child, parent);
-	pinpoint_changes_of_parent(parent);
+	pinpoint_changes_report_table(parent);
+}
+
+/*
+ * A relation or one of its columns was altered, or a column was added or will
+ * be dropped.  ALTER TABLE can change all rows, and a query may find another
+ * table by the name now.  So a client has to execute its query again.  The
+ * statement has locked the table: watch() waits.
+ */
+static void
+relation_altered(Oid relid)
+{
+	ListCell   *lc;
+
+	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
+		relid < FirstNormalObjectId || !pinpoint_any_watched())
+		return;
+	foreach(lc, pinpoint_channels_of_changed(relid))
+		pinpoint_changes_report_channel(lfirst(lc));
 }
 
 /*
@@ -191,6 +217,7 @@ static void
 relation_dropped(Oid relid)
 {
 	char		relkind = get_rel_relkind(relid);
+	const char *channel;
 	List	   *ancestors;
 	ListCell   *lc;
 
@@ -202,9 +229,13 @@ relation_dropped(Oid relid)
 		!pinpoint_any_watched())
 		return;
 
-	if (pinpoint_watched_channel(relid) != NULL)
+	channel = pinpoint_watched_channel(relid);
+	if (channel != NULL)
+	{
+		pinpoint_changes_report_channel(channel);
 		pinpoint_labels_changed();
+	}
 	ancestors = list_delete_first(pinpoint_with_ancestors(relid));
 	foreach(lc, ancestors)
-		pinpoint_changes_of_parent(lfirst_oid(lc));
+		pinpoint_changes_report_table(lfirst_oid(lc));
 }

@@ -13,6 +13,11 @@
  * that listen in this database are disconnected, and all positions count as outdated,
  * so that clients read their tables again.
  *
+ * A standby could replay the first commit, and never the second one, if this server
+ * ends in between.  Therefore PREPARE TRANSACTION writes the notifications to the WAL,
+ * too; see replicate_prepared() in pg_pinpoint.c.  The standby publishes them when the
+ * changes are visible there, and those of the second commit in addition.
+ *
  * The channels are determined twice.  Before the commit, no other session can change
  * them, because watch() waits for the prepared transaction.  After the commit, labels
  * that the prepared transaction itself has set are visible.  A label that another
@@ -35,6 +40,7 @@
 #include "access/transam.h"
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "executor/executor.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -66,6 +72,13 @@ static bool must_notify = false;
 
 /* Was any table watched before the current COMMIT PREPARED? */
 static bool any_watched_before = false;
+
+/*
+ * The prepared transaction that the current COMMIT PREPARED commits, and the
+ * last WAL record of this session before.
+ */
+static TransactionId committing = InvalidTransactionId;
+static XLogRecPtr committing_after = InvalidXLogRecPtr;
 
 /* The beginning of the names of transactions that apply workers prepare. */
 #define APPLY_GID	"pg_gid_"
@@ -124,9 +137,11 @@ pinpoint_before_commit_prepared(const char *gid, List **relations)
 	 */
 	AcceptInvalidationMessages();
 	any_watched_before = pinpoint_any_watched();
+	committing = linitial_oid(xids);
+	committing_after = ProcLastRecPtr;
 	if (any_watched_before)
 	{
-		*relations = tables_locked_for_writing(linitial_oid(xids));
+		*relations = tables_locked_for_writing(committing);
 		foreach(lc, *relations)
 			pinpoint_changes_notify(pinpoint_channels_of_changed(lfirst_oid(lc)));
 	}
@@ -148,6 +163,7 @@ pinpoint_after_commit_prepared(List *relations)
 	Assert(IsTransactionState());
 	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
 
+	committing = InvalidTransactionId;
 	must_notify = true;
 	AcceptInvalidationMessages();
 	if (pinpoint_any_watched())
@@ -180,9 +196,24 @@ pinpoint_prepared_at_commit(void)
 void
 pinpoint_prepared_at_abort(void)
 {
+	TransactionId xid = committing;
+
 	AssertInterruptsHeld();
 	AssertNoLockHeld();
 
+	/*
+	 * COMMIT PREPARED can fail after its commit record.  It has written no
+	 * record if it fails because another session ends the same transaction.
+	 * If the look at the list of transactions fails, the next abort does not
+	 * look.
+	 */
+	if (TransactionIdIsValid(xid))
+	{
+		committing = InvalidTransactionId;
+		must_notify = ProcLastRecPtr != committing_after;
+		if (must_notify && TransactionIdIsInProgress(xid))
+			must_notify = false;
+	}
 	if (must_notify)
 	{
 		must_notify = false;
@@ -364,8 +395,9 @@ xids_of_prepared(const char *gid, bool is_prefix)
 
 /*
  * The OIDs of the tables that a prepared transaction has locked for writing.
- * INSERT, UPDATE, DELETE, MERGE and COPY take RowExclusiveLock; TRUNCATE and
- * REFRESH MATERIALIZED VIEW a stronger one.
+ * INSERT, UPDATE, DELETE, MERGE and COPY take RowExclusiveLock; TRUNCATE,
+ * REFRESH MATERIALIZED VIEW and DDL a stronger one, as do watch() and
+ * unwatch().  CREATE INDEX takes ShareLock.
  *
  * The locks of a prepared transaction belong to a process entry of its own,
  * which has no PID, and which has an exclusive lock on its XID.
@@ -400,6 +432,8 @@ tables_locked_for_writing(TransactionId xid)
 			lock->locktag.locktag_field2 >= FirstNormalObjectId &&
 			PINPOINT_SAME_LOCK_OWNER(lock, own) &&
 			(lock->holdMask & (LOCKBIT_ON(RowExclusiveLock) |
+							   LOCKBIT_ON(ShareUpdateExclusiveLock) |
+							   LOCKBIT_ON(ShareRowExclusiveLock) |
 							   LOCKBIT_ON(ExclusiveLock) |
 							   LOCKBIT_ON(AccessExclusiveLock))))
 			relations = lappend_oid(relations, lock->locktag.locktag_field2);

@@ -46,8 +46,10 @@
 
 #include "base/compat.h"
 #include "base/request.h"
+#include "live/changes.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
+#include "sql/statement.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_watch);
 PG_FUNCTION_INFO_V1(pinpoint_unwatch);
@@ -59,6 +61,7 @@ static Oid	get_relation(FunctionCallInfo fcinfo, const char *function);
 static void check_owner(Oid relid);
 static void lock_with_descendants(Oid relid);
 static void set_label(Oid relid, const char *label);
+static void label_changes(const ObjectAddress *object, const char *label);
 #ifdef USE_ASSERT_CHECKING
 static bool is_locked(Oid relid, LOCKMODE lockmode);
 #endif
@@ -101,7 +104,7 @@ check_label(const ObjectAddress *object, const char *label)
 		check_channel(label);
 		lock_with_descendants(object->objectId);
 	}
-	pinpoint_labels_changed();
+	label_changes(object, label);
 }
 
 /*
@@ -111,19 +114,9 @@ check_label(const ObjectAddress *object, const char *label)
 static void
 check_channel(const char *channel)
 {
-	if (channel[0] == '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("channel name cannot be empty")));
-	if (strlen(channel) >= NAMEDATALEN)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("channel name too long")));
+	pinpoint_check_channel_length(strlen(channel));
 	if (pinpoint_is_heartbeat_channel(channel))
-		ereport(ERROR,
-				(errcode(ERRCODE_RESERVED_NAME),
-				 errmsg("channel name \"%s\" is reserved", channel),
-				 errdetail("The server itself notifies on this channel.")));
+		pinpoint_report_reserved_channel(channel);
 }
 
 /*
@@ -266,9 +259,26 @@ set_label(Oid relid, const char *label)
 	Assert(PINPOINT_OWNS_RELATION(relid, GetUserId()));
 
 	ObjectAddressSet(object, RelationRelationId, relid);
+	label_changes(&object, label);
 	SetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER, label);
-	pinpoint_labels_changed();
 	CommandCounterIncrement();
+}
+
+/*
+ * A table is about to get a label, or, with NULL, to lose it.  Both channels
+ * are notified: changes of the table before this transaction have not notified
+ * the new channel, and later ones will not notify the old one.
+ */
+static void
+label_changes(const ObjectAddress *object, const char *label)
+{
+	char	   *old_label = GetSecurityLabel(object, PINPOINT_LABEL_PROVIDER);
+
+	if (old_label != NULL)
+		pinpoint_changes_report_channel(old_label);
+	if (label != NULL)
+		pinpoint_changes_report_channel(label);
+	pinpoint_labels_changed();
 }
 
 #ifdef USE_ASSERT_CHECKING

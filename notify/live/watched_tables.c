@@ -14,7 +14,7 @@
  * The first one is loaded when the session first commits a change.  So a transaction
  * that changes only unwatched tables pays for one look-up per table.
  *
- * Invalidation.  Whoever changes a label invalidates the relcache entry of
+ * Invalidation.  A transaction that changes a label invalidates the relcache entry of
  * pg_seclabel.  At this message, the labels are loaded again before their next use,
  * and the second table is emptied.  It is also emptied at an invalidation message for
  * any table in it.  It contains the ancestors of each table that it contains, and a
@@ -119,7 +119,7 @@ pinpoint_any_watched(void)
 
 	if (loaded_at != label_changes)
 		load_labels();
-	return hash_get_num_entries(watched) > 0 && pinpoint_replacement_exists();
+	return hash_get_num_entries(watched) > 0 && pinpoint_extension_exists();
 }
 
 static void

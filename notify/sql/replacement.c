@@ -47,9 +47,11 @@
 #define QUEUE_USAGE_NAME	"notification_queue_usage"
 
 /*
- * The schema and the functions in this database; InvalidOid if they do not
- * exist.  They are looked up again after an invalidation message for pg_proc.
+ * The extension, the schema and the functions in this database; InvalidOid if
+ * they do not exist.  They are looked up again after an invalidation message
+ * for pg_proc: an extension is created and dropped with its functions.
  */
+static Oid	extension_oid = InvalidOid;
 static Oid	schema_oid = InvalidOid;
 static Oid	notify_oid = InvalidOid;
 static Oid	queue_usage_oid = InvalidOid;
@@ -89,7 +91,7 @@ pinpoint_replacement_exists(void)
 {
 	static bool callback_registered = false;
 	uint64		changes;
-	Oid			extension;
+	Oid			new_extension;
 	Oid			new_notify = InvalidOid;
 	Oid			new_queue_usage = InvalidOid;
 
@@ -108,22 +110,34 @@ pinpoint_replacement_exists(void)
 	 */
 	changes = pg_proc_changes;
 
-	extension = get_extension_oid(EXTENSION_NAME, true);
+	new_extension = get_extension_oid(EXTENSION_NAME, true);
 	schema_oid = get_namespace_oid(SCHEMA_NAME, true);
-	if (OidIsValid(extension) && OidIsValid(schema_oid))
+	if (OidIsValid(new_extension) && OidIsValid(schema_oid))
 	{
 		Oid			argtypes[2] = {TEXTOID, TEXTOID};
 
-		new_notify = find_member_function(extension, NOTIFY_NAME,
+		new_notify = find_member_function(new_extension, NOTIFY_NAME,
 										  2, argtypes);
-		new_queue_usage = find_member_function(extension, QUEUE_USAGE_NAME,
+		new_queue_usage = find_member_function(new_extension, QUEUE_USAGE_NAME,
 											   0, argtypes);
 	}
 
+	extension_oid = new_extension;
 	notify_oid = new_notify;
 	queue_usage_oid = new_queue_usage;
 	looked_up_at_change = changes;
 	return OidIsValid(notify_oid);
+}
+
+/*
+ * Does the extension exist in this database, also if calls cannot be replaced?
+ * Watched tables need only this.
+ */
+bool
+pinpoint_extension_exists(void)
+{
+	(void) pinpoint_replacement_exists();
+	return OidIsValid(extension_oid);
 }
 
 /*
@@ -143,7 +157,7 @@ pinpoint_is_extension(Oid extension)
 bool
 pinpoint_extension_created(void)
 {
-	return extension_created && pinpoint_replacement_exists();
+	return extension_created && pinpoint_extension_exists();
 }
 
 /*
@@ -354,7 +368,7 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 
 	if (access == OAT_POST_CREATE && class_id == ExtensionRelationId &&
-		!pinpoint_replacement_exists())
+		!pinpoint_extension_exists())
 		extension_created = true;
 
 	/* Built-in functions need no look-up. */

@@ -15,6 +15,7 @@
 
 extern void pinpoint_replacement_init(void);
 extern bool pinpoint_replacement_exists(void);
+extern bool pinpoint_extension_exists(void);
 extern bool pinpoint_is_extension(Oid extension);
 extern bool pinpoint_extension_created(void);
 extern void pinpoint_extension_end_transaction(void);

@@ -279,7 +279,9 @@ pinpoint_check_action(PinpointActionKind kind)
 	const char *name = kind == PINPOINT_LISTEN ? "LISTEN" : "UNLISTEN";
 
 	if (IsParallelWorker())
-		elog(ERROR, "cannot execute %s from a parallel worker", name);
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("cannot execute %s during a parallel operation", name)));
 	if (kind == PINPOINT_LISTEN && !listens_in_recovery())
 		PreventCommandDuringRecovery(name);
 	check_action(kind);
@@ -410,10 +412,19 @@ check_reserved(const char *channel)
 {
 	if (pinpoint_is_heartbeat_channel(channel) && hooks_installed &&
 		pinpoint_replacement_exists())
-		ereport(ERROR,
-				(errcode(ERRCODE_RESERVED_NAME),
-				 errmsg("channel name \"%s\" is reserved", channel),
-				 errdetail("The server itself notifies on this channel.")));
+		pinpoint_report_reserved_channel(channel);
+}
+
+/*
+ * Raise the error for a channel that is reserved for the server.
+ */
+void
+pinpoint_report_reserved_channel(const char *channel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_RESERVED_NAME),
+			 errmsg("channel name \"%s\" is reserved", channel),
+			 errdetail("The server itself notifies on this channel.")));
 }
 
 /*

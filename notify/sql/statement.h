@@ -17,6 +17,7 @@ extern void pinpoint_check_action(PinpointActionKind kind);
 extern void pinpoint_execute_action(PinpointActionKind kind,
 									const char *channel);
 extern void pinpoint_check_channel_length(size_t length);
+extern void pinpoint_report_reserved_channel(const char *channel);
 extern void pinpoint_statement_notify(const char *channel, const char *payload);
 
 #endif							/* PINPOINT_STATEMENT_H */

@@ -14,6 +14,8 @@
  *						Commits are replayed in the order of their records, which is
  *						the order of publication.
  *	abort				free the space.
+ *	commit, abort of a	the same: its messages are those of watched tables, and
+ *	prepared one		precede PREPARE TRANSACTION.
  *	running transactions	a transaction that is older than all of these has ended,
  *						although its end is not in the WAL, because the primary has
  *						crashed: free the space.
@@ -103,8 +105,9 @@ static void add_message(TransactionId xid, Oid dboid,
 static void xact_redo_end(XLogReaderState *record);
 static void decide_counting(XLogReaderState *record);
 static void end_transaction(XLogReaderState *record);
-static void end_by_commit(PinpointUnfinished *transaction, TransactionId xid,
-						  XLogReaderState *record);
+static void end_by_commit(TransactionId xid,
+						  const xl_xact_parsed_commit *commit);
+static void end_by_abort(TransactionId xid);
 static PinpointEviction why_incomplete(PinpointUnfinished *transaction,
 									   TransactionId xid,
 									   const xl_xact_parsed_commit *commit);
@@ -238,8 +241,7 @@ add_message(TransactionId xid, Oid dboid, const PinpointMessage *message)
 }
 
 /*
- * Wrapper for records of transactions.  A prepared transaction has sent no
- * notification, so its end, in a record of another transaction, is ignored.
+ * Wrapper for records of transactions.
  */
 static void
 xact_redo_end(XLogReaderState *record)
@@ -267,33 +269,49 @@ decide_counting(XLogReaderState *record)
 static void
 end_transaction(XLogReaderState *record)
 {
-	TransactionId xid = XLogRecGetXid(record);
-	PinpointUnfinished *transaction = pinpoint_unfinished_find(xid);
+	uint8		info = XLogRecGetInfo(record);
+	xl_xact_parsed_commit commit;
+	xl_xact_parsed_abort abort;
 
-	switch (XLogRecGetInfo(record) & XLOG_XACT_OPMASK)
+	switch (info & XLOG_XACT_OPMASK)
 	{
 		case XLOG_XACT_COMMIT:
-			end_by_commit(transaction, xid, record);
+			ParseCommitRecord(info, (xl_xact_commit *) XLogRecGetData(record), &commit);
+			end_by_commit(XLogRecGetXid(record), &commit);
+			break;
+		case XLOG_XACT_COMMIT_PREPARED:
+			ParseCommitRecord(info, (xl_xact_commit *) XLogRecGetData(record), &commit);
+			end_by_commit(commit.twophase_xid, &commit);
 			break;
 		case XLOG_XACT_ABORT:
-			if (transaction != NULL)
-				pinpoint_unfinished_drop(transaction);
+			end_by_abort(XLogRecGetXid(record));
+			break;
+		case XLOG_XACT_ABORT_PREPARED:
+			ParseAbortRecord(info, (xl_xact_abort *) XLogRecGetData(record), &abort);
+			end_by_abort(abort.twophase_xid);
 			break;
 		default:
 			break;
 	}
 }
 
+static void
+end_by_abort(TransactionId xid)
+{
+	PinpointUnfinished *transaction = pinpoint_unfinished_find(xid);
+
+	if (transaction != NULL)
+		pinpoint_unfinished_drop(transaction);
+}
+
 /*
  * A transaction has committed: publish its batch, or disconnect listeners.
- *
- * transaction: NULL if none of its messages was replayed.
  */
 static void
-end_by_commit(PinpointUnfinished *transaction, TransactionId xid,
-			  XLogReaderState *record)
+end_by_commit(TransactionId xid, const xl_xact_parsed_commit *commit)
 {
-	xl_xact_parsed_commit commit;
+	/* NULL if none of its messages was replayed. */
+	PinpointUnfinished *transaction = pinpoint_unfinished_find(xid);
 	PinpointEviction reason;
 
 	if (transaction == NULL && !began_before_redo(xid))
@@ -303,9 +321,7 @@ end_by_commit(PinpointUnfinished *transaction, TransactionId xid,
 	Assert(TransactionIdDidCommit(xid));
 	AssertNoLockHeld();
 
-	ParseCommitRecord(XLogRecGetInfo(record),
-					  (xl_xact_commit *) XLogRecGetData(record), &commit);
-	reason = why_incomplete(transaction, xid, &commit);
+	reason = why_incomplete(transaction, xid, commit);
 	if (reason == PINPOINT_NOT_EVICTED)
 	{
 		if (transaction == NULL)
@@ -327,7 +343,7 @@ end_by_commit(PinpointUnfinished *transaction, TransactionId xid,
 	/*
 	 * The record may contain no database if no catalog was changed.
 	 */
-	disconnect_listeners(transaction != NULL ? transaction->dboid : commit.dbId,
+	disconnect_listeners(transaction != NULL ? transaction->dboid : commit->dbId,
 						 reason,
 						 transaction != NULL ? transaction->nnotifications : 0);
 	if (transaction != NULL)

@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "access/twophase.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "utils/memutils.h"
@@ -38,9 +39,9 @@
 /*
  * All unfinished transactions, in no particular order.  Usually there are few.
  * Each session of the primary has at most one, and this server allows at least
- * as many sessions.  As many again can remain from before a crash of the
- * primary.  The postmaster allocates the array, and the startup process
- * inherits and uses it.
+ * as many sessions and prepared transactions.  As many again can remain from
+ * before a crash of the primary.  The postmaster allocates the array, and the
+ * startup process inherits and uses it.
  */
 static PinpointUnfinished *unfinished = NULL;
 static int	nunfinished = 0;
@@ -72,7 +73,7 @@ pinpoint_unfinished_allocate(void)
 static int
 max_unfinished(void)
 {
-	return 2 * MaxBackends;
+	return 2 * (MaxBackends + max_prepared_xacts);
 }
 
 bool

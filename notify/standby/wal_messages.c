@@ -63,6 +63,7 @@ static void mark_commit_record(void);
 /*
  * Write the batch of this transaction to the WAL.  Called before the commit,
  * when the batch is written, and before it is announced; see pre_commit().
+ * Also called before PREPARE TRANSACTION; see replicate_prepared().
  *
  * Errors: out of memory, those of writing WAL.
  */
@@ -77,8 +78,11 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 	uint32		nmessages = 0;
 	XLogRecPtr	end;
 
-	Assert(PinpointMyTransaction.phase == PINPOINT_RESERVED);
-	Assert(batch == PinpointMyTransaction.batch);
+	/* The batch of a transaction that will be prepared is not in the queue. */
+	Assert(PinpointMyTransaction.phase == (PinpointMyTransaction.batch != NULL ?
+										   PINPOINT_RESERVED : PINPOINT_SEALED));
+	Assert(PinpointMyTransaction.batch == NULL ||
+		   PinpointMyTransaction.batch == batch);
 	AssertNoLockHeld();
 
 	initStringInfo(&message);

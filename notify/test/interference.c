@@ -14,6 +14,9 @@
  *								in pre-commit: those that PostgreSQL runs for an
  *								interrupt
  *	interference.lose_interrupts	number of such transactions that have no effect
+ *	interference.fail_commit_prepared	COMMIT PREPARED fails after it has committed the
+ *								prepared transaction, if the library is preloaded
+ *								before pg_pinpoint
  *
  * A session that pauses waits for an event of type Extension.  If it is to end, it does so
  * when the file is gone, unless that is after the commit record.
@@ -43,12 +46,14 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/memnodes.h"
+#include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "replication/message.h"
 #include "storage/lwlock.h"
 #include "storage/procsignal.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #if PG_VERSION_NUM >= 170000
@@ -80,8 +85,10 @@ static int	pause_place = PAUSE_NOWHERE;
 static char *gate = NULL;
 static int	fail_idle = 0;
 static int	lose_interrupts = 0;
+static bool fail_commit_prepared = false;
 
 static object_access_hook_type prev_object_access = NULL;
+static ProcessUtility_hook_type prev_process_utility = NULL;
 
 #if PG_VERSION_NUM >= 170000
 #define ALLOC_ARGS				MemoryContext context, Size size, int flags
@@ -366,6 +373,19 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		pause_at(PAUSE_DROP);
 }
 
+static void
+process_utility(PlannedStmt *pstmt, const char *query_string,
+				bool read_only_tree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *query_env,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	(prev_process_utility ? prev_process_utility : standard_ProcessUtility)
+		(pstmt, query_string, read_only_tree, context, params, query_env, dest, qc);
+	if (fail_commit_prepared && IsA(pstmt->utilityStmt, TransactionStmt) &&
+		((TransactionStmt *) pstmt->utilityStmt)->kind == TRANS_STMT_COMMIT_PREPARED)
+		ereport(ERROR, (errmsg("COMMIT PREPARED fails")));
+}
+
 void
 _PG_init(void)
 {
@@ -384,6 +404,10 @@ _PG_init(void)
 							"So many of them have no effect.", NULL,
 							&lose_interrupts, 0, 0, INT_MAX,
 							PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("interference.fail_commit_prepared",
+							 "COMMIT PREPARED fails after the commit.",
+							 NULL, &fail_commit_prepared, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 
 	if (process_shared_preload_libraries_in_progress)
 	{
@@ -397,5 +421,7 @@ _PG_init(void)
 
 	prev_object_access = object_access_hook;
 	object_access_hook = object_access;
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
 	RegisterXactCallback(at_transaction_event, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Prints the result of pinpoint_queue_fault_fixed_in() for each argument, a version in
+ * Prints the result of pinpoint_queue_bug_fixed_in() for each argument, a version in
  * the format of server_version_num.
  */
 #include <stdio.h>
@@ -11,6 +11,6 @@ int
 main(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++)
-		printf("%s %d\n", argv[i], pinpoint_queue_fault_fixed_in(atoi(argv[i])));
+		printf("%s %d\n", argv[i], pinpoint_queue_bug_fixed_in(atoi(argv[i])));
 	return 0;
 }

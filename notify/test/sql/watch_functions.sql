@@ -89,6 +89,46 @@ BEGIN READ ONLY;
 SELECT pinpoint.watch('orders');
 ROLLBACK;
 
+-- changes count also if calls of pg_notify() cannot be replaced
+CREATE FUNCTION pg_temp.changed_since(text) RETURNS text LANGUAGE sql AS
+	$$ SELECT changed FROM pinpoint.changed_since($1, 'changes', 'other') $$;
+SELECT pinpoint.watch('orders', 'changes'), pinpoint.position() AS position \gset
+SELECT pg_temp.changed_since(:'position');
+SELECT pinpoint.position() AS position \gset
+REVOKE EXECUTE ON FUNCTION pinpoint.notify FROM PUBLIC;
+INSERT INTO orders VALUES (1);
+SELECT pg_temp.changed_since(:'position');
+GRANT EXECUTE ON FUNCTION pinpoint.notify TO PUBLIC;
+SELECT pinpoint.position() AS position \gset
+ALTER SCHEMA pinpoint RENAME TO renamed;
+INSERT INTO orders VALUES (1);
+ALTER SCHEMA renamed RENAME TO pinpoint;
+SELECT pg_temp.changed_since(:'position');
+-- changes while the table is not watched
+SELECT pinpoint.unwatch('orders');
+SELECT pinpoint.position() AS position \gset
+INSERT INTO orders VALUES (1);
+SELECT pg_temp.changed_since(:'position');
+SELECT pinpoint.watch('orders', 'changes');
+SELECT pg_temp.changed_since(:'position');
+SELECT pinpoint.position() AS position \gset
+SECURITY LABEL FOR pinpoint ON TABLE orders IS 'other';
+SELECT pg_temp.changed_since(:'position');
+SELECT pinpoint.position() AS position \gset
+SELECT pinpoint.unwatch('orders');
+SELECT pg_temp.changed_since(:'position');
+-- a new foreign table has rows that nobody has inserted here
+CREATE FOREIGN DATA WRAPPER nowhere;
+CREATE SERVER nowhere FOREIGN DATA WRAPPER nowhere;
+SELECT pinpoint.watch('parts', 'changes');
+SELECT pinpoint.position() AS position \gset
+CREATE FOREIGN TABLE elsewhere PARTITION OF parts FOR VALUES IN (1) SERVER nowhere;
+SELECT pg_temp.changed_since(:'position');
+SELECT pinpoint.position() AS position \gset
+CREATE TABLE here PARTITION OF parts FOR VALUES IN (2);
+SELECT pg_temp.changed_since(:'position');
+DROP FOREIGN DATA WRAPPER nowhere CASCADE;
+
 -- the label goes with the table
 DROP TABLE parts;
 SELECT relation FROM pinpoint.watched ORDER BY relation::text COLLATE "C";

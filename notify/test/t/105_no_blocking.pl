@@ -1,5 +1,5 @@
-# What one session does before its commit, or does not read, holds back nobody:
-# no notifications of others, and no VACUUM.
+# Work of a session before its commit, and a client that does not read, delay no
+# notifications of other sessions, and no VACUUM.
 
 use strict;
 use warnings;

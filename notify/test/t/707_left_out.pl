@@ -137,10 +137,13 @@ $writer->run(q{CREATE TABLE checked (i int CHECK (pg_notify('c', '') IS NOT NULL
 $unreplicated->close;
 counts_for_all('pinpoint.enabled = off', sub { $writer->run('SET pinpoint.enabled = off; NOTIFY c; RESET pinpoint.enabled') });
 counts_for_all('a call that is not replaced', sub { $writer->run('INSERT INTO checked VALUES (1)') });
+counts_for_all('a call that is not replaced, where each error ends the session',
+	sub { $writer->run($_) for 'SET exit_on_error = on', 'INSERT INTO checked VALUES (10)', 'RESET exit_on_error' });
 counts_for_all('NOTIFY in a transaction that also listens',
 	sub { $writer->run('BEGIN; LISTEN x; SET LOCAL pinpoint.enabled = off; NOTIFY c; COMMIT; UNLISTEN x') });
 $writer->run(q{CREATE TABLE live (i int)});
 $writer->run(q{SELECT pinpoint.watch('live', 'c')});
+is(as_text($plain->wait_for(1)), 'c/', 'watch() notifies the channel');
 counts_for_all('a change of a watched table in a transaction that also listens',
 	sub { $writer->run('BEGIN; LISTEN x; SET LOCAL pinpoint.enabled = off; INSERT INTO live VALUES (1); COMMIT; UNLISTEN x') });
 counts_for_all('a transaction that replicates another one',

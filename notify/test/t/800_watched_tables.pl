@@ -12,7 +12,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', init => { allows_streaming => 'logical' }, conf => <<'EOC');
+my $library = compile_interference();
+my $node = new_node('main', init => { allows_streaming => 'logical' }, preload => "$library, pg_pinpoint", conf => <<'EOC');
 max_prepared_transactions = 5
 pinpoint.replicate = on
 pinpoint.queue_memory = 256kB
@@ -49,10 +50,11 @@ is($owner->result->error, undef, 'until it is committed');
 # It notifies the new channel, too, if the watch is committed before it looks again.
 $writer->run(q{NOTIFY p, 'fence'});
 my @notified = sort @{ all_as_text($listener->notifications_until('p', 'fence')) };
-is_deeply([ grep { $_ ne 'new/' } @notified ], [ 'p/', 't/' ], 'COMMIT PREPARED after a crash notifies');
+is_deeply([ grep { $_ ne 'new/' } @notified ], [ 'p/', 't/', 't/' ], 'COMMIT PREPARED after a crash notifies, and watch()');
 $writer->run(q{INSERT INTO t VALUES (2)});
 is_deeply(all_as_text($listener->wait_for(1)), ['new/'], 'the watch begins after it');
 $owner->run(q{SELECT pinpoint.watch('t')});
+is_deeply([ sort @{ all_as_text($listener->wait_for(2)) } ], [ 'new/', 't/' ], 'watch() notifies both channels');
 
 # ---- a standby
 
@@ -65,11 +67,52 @@ $reader->run('LISTEN t');
 $writer->run('INSERT INTO t VALUES (3)');
 is_deeply(all_as_text($reader->wait_for(1)), ['t/'], 'a standby is notified');
 is($reader->value('SELECT max(id) FROM t'), 3, 'and shows the row');
+
+# COMMIT PREPARED waits for a synchronous standby before it notifies, and never notifies if
+# the primary crashes now.
+sub set_synchronous
+{
+	my ($names) = @_;
+	$node->append_conf('postgresql.conf', "synchronous_standby_names = '$names'");
+	$node->reload;
+	return;
+}
+wait_until_counting($reader);
+$writer->run(q{BEGIN; INSERT INTO t VALUES (4); PREPARE TRANSACTION 'half'});
+my $before = $reader->value('SELECT pinpoint.position()');
+set_synchronous('missing');
+wait_until_commits_wait($node);
+$writer->send_query(q{COMMIT PREPARED 'half'});
+is_deeply(all_as_text($reader->wait_for(1)), ['t/'], 'a standby notifies before COMMIT PREPARED does');
+is($reader->value('SELECT max(id) FROM t'), 4, 'and shows the row');
+is($reader->value("SELECT changed FROM pinpoint.changed_since('$before', 't', 'other')"), '{t}', 'and reports the change');
+my $waits_for = 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $writer->pid;
+ok(wait_until(sub { ($owner->value($waits_for) // '') eq 'SyncRep' }), 'which still waits');
+set_synchronous('');
+is($writer->result->error, undef, 'until it need not wait');
+is_deeply(all_as_text($reader->wait_for(1)), ['t/'], 'then its own notification arrives');
+$reader->run('LISTEN fence');
+$writer->run($_) for q{BEGIN; INSERT INTO t VALUES (5); PREPARE TRANSACTION 'no'}, q{ROLLBACK PREPARED 'no'}, 'NOTIFY fence';
+is_deeply(all_as_text($reader->wait_for(1)), ['fence/'], 'not if it is rolled back');
+
+# A standby that has not replayed what PREPARE TRANSACTION wrote.
+$writer->run(q{BEGIN; INSERT INTO t VALUES (6); PREPARE TRANSACTION 'over a restart'});
+$writer->run('CHECKPOINT');
+$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
+$reader->run('CHECKPOINT');
+$reader->close;
+$standby->restart;
+$reader = connect_to($standby);
+$reader->run('LISTEN t');
+$writer->run(q{COMMIT PREPARED 'over a restart'});
+is($reader->receive_until('E')->error->{C}, '57P01', 'a standby that may have missed it disconnects listeners');
+$reader->close;
+$reader = connect_to($standby);
 error_is($reader->query(q{SELECT pinpoint.watch('t')}), '25006',
 	'cannot execute pinpoint.watch() in a read-only transaction', undef, 'watch() needs the primary');
 $reader->close;
 $standby->stop('immediate');
-is_deeply(all_as_text($listener->wait_for(1)), ['t/'], 'the listener on the primary had it, too');
+is_deeply(all_as_text($listener->wait_for(3)), [ ('t/') x 3 ], 'the listener on the primary had it, too');
 
 # ---- apply workers
 
@@ -170,6 +213,23 @@ is($slow->receive_until('E')->error->{C}, '57P01', 'all of them');
 is($writer->value("SELECT changed FROM pinpoint.changed_since('$position', 't', 'other')"), '{t,other}',
 	'and clients that ask are told to look');
 ok(wait_until(sub { !$writer->query('INSERT INTO t VALUES (902)')->error }), 'then there is room');
+
+# ---- COMMIT PREPARED fails, after or before it has committed
+
+$listener = connect_to($node);
+$listener->run('LISTEN t');
+$writer->run(q{BEGIN; INSERT INTO t VALUES (910); PREPARE TRANSACTION 'fails'});
+$position = $writer->value('SELECT pinpoint.position()');
+$writer->run('CREATE ROLE stranger LOGIN');
+my $stranger = connect_to($node, user => 'stranger');
+is($stranger->query(q{COMMIT PREPARED 'fails'})->error->{C}, '42501', 'another role cannot commit it');
+is($writer->value("SELECT changed FROM pinpoint.changed_since('$position', 't')"), '{}', 'which changes nothing');
+$writer->run('SET interference.fail_commit_prepared = on');
+is($writer->query(q{COMMIT PREPARED 'fails'})->error->{M}, 'COMMIT PREPARED fails', 'an error after the commit');
+is($writer->value('SELECT count(*) FROM t WHERE id = 910'), 1, 'which is not undone');
+is($listener->receive_until('E')->error->{C}, '57P01', 'disconnects listeners');
+is($writer->value("SELECT changed FROM pinpoint.changed_since('$position', 't', 'other')"), '{t,other}',
+	'and clients that ask are told to look');
 
 $_->close for $owner, $writer;
 done_testing();

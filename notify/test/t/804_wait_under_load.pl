@@ -141,6 +141,22 @@ foreach my $round (1 .. $rounds)
 	  or last;
 }
 ok(wait_until(sub { $admin->value('SELECT count(*) FROM pinpoint.waiting') == WAITERS }), 'all sessions wait');
+
+# ---- the waker has listeners to signal all the time, and wakes sessions that wait nevertheless
+
+$_->hang_up foreach values %waiters;
+ok(wait_until(sub { $admin->value('SELECT count(*) FROM pinpoint.waiting') == 0 }), 'and then none');
+$node->append_conf('postgresql.conf', 'pinpoint.debug_fault = busy_waker');
+$node->reload;
+my $busy = q{SELECT wait_event IS NULL FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'};
+ok(wait_until(sub { $admin->value('SHOW pinpoint.debug_fault') eq 'busy_waker' && ($admin->value($busy) // '') eq 't' }),
+	'the waker is busy');
+my $begin   = $admin->value('SELECT pinpoint.position()');
+my @waiters = connect_many($node, 20);
+$_->send_query("CALL pinpoint.wait('{quiet}', '$begin', NULL)") foreach @waiters;
+ok(wait_until(sub { $admin->value('SELECT count(*) FROM pinpoint.waiting') == @waiters }), 'sessions wait');
+$admin->run('NOTIFY quiet');
+ok(wait_until(sub { $admin->value('SELECT count(*) FROM pinpoint.waiting') == 0 }), 'all sessions are woken');
 $node->stop('fast');
 
 done_testing();

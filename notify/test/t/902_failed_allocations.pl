@@ -179,6 +179,7 @@ $observer->run($_) for 'CREATE TABLE watched (n int)', 'CREATE TABLE child () IN
   'CREATE TABLE by_row (n int)',
   q{CREATE TRIGGER t AFTER INSERT ON by_row FOR EACH ROW EXECUTE FUNCTION pinpoint.notify_row('{n}', '{n}')};
 $session = new_session();
+is(received(), 'a/', 'watch() notifies the channel');
 with_each_allocation('a watched table', try_sender(\$session, 'INSERT INTO child VALUES (1)', 'a/'));
 with_each_allocation('watch()', try_sender(\$session, q{SELECT pinpoint.watch('watched', 'a'); INSERT INTO watched VALUES (1)}, 'a/'));
 with_each_allocation('notify_row()', try_sender(\$session, q{INSERT INTO by_row VALUES (1); NOTIFY a, 'x'}, 'a/x'));
