@@ -18,7 +18,7 @@
  * The counters of a session.  The two numbers of entries are current values.
  * The others only grow.
  */
-typedef enum PinpointCounter
+typedef enum PinpointDecodingCounter
 {
 	PINPOINT_LOOKUPS,
 	PINPOINT_HITS,
@@ -27,7 +27,7 @@ typedef enum PinpointCounter
 	PINPOINT_INVALIDATIONS,
 	PINPOINT_RESETS,			/* of the invalidations */
 	PINPOINT_COUNTERS
-} PinpointCounter;
+} PinpointDecodingCounter;
 
 /*
  * The counters of this session, in shared memory if it has a slot.  Only the

@@ -3,8 +3,8 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION pg_pinpoint_decoding" to load this file. \quit
 
--- The schema belongs to the extension: nobody who made one of that name before
--- can own what is in it, and it goes with the extension.
+-- The extension creates the schema, so no other role owns its contents, and
+-- DROP EXTENSION drops it.
 -- The function raises an error with a hint if there is such a schema.
 CREATE FUNCTION pg_catalog.pinpoint_decoding_check_schema()
 RETURNS void
@@ -66,7 +66,7 @@ SELECT s.* FROM pinpoint_decoding.stat_get_sessions() AS s;
 COMMENT ON VIEW pinpoint_decoding.stat_sessions IS
 'one row per session that has looked up a relation by its file number: counters and current entries of its relation-file map';
 
--- For everybody, whatever default privileges say.
+-- Also if default privileges do not grant EXECUTE to PUBLIC.
 GRANT EXECUTE ON FUNCTION
 	pinpoint_decoding.stat_get_server(),
 	pinpoint_decoding.stat_get_standby_snapshots(),

@@ -1,5 +1,5 @@
--- What the examples work with: settings that applications keep a copy of, and
--- a queue of jobs.  Whoever changes them notifies, so that nobody has to ask.
+-- Tables of the examples: settings that applications keep a copy of, and a queue
+-- of jobs.  A program that changes them notifies, so that no program has to poll.
 
 CREATE TABLE settings (
 	key   text PRIMARY KEY,

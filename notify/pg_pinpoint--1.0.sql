@@ -3,8 +3,8 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION pg_pinpoint" to load this file. \quit
 
--- The schema belongs to the extension: nobody who made one of that name before
--- can own what is in it, and it goes with the extension.
+-- The extension creates the schema, so no other role owns its contents, and
+-- DROP EXTENSION drops it.
 -- The function raises an error with a hint if there is such a schema.
 CREATE FUNCTION pg_catalog.pinpoint_check_schema()
 RETURNS void
@@ -207,8 +207,8 @@ GRANT EXECUTE ON FUNCTION
 	pinpoint.changed_since(text, text[])
 TO PUBLIC;
 
--- Functions are for everybody unless default privileges say otherwise; these have
--- to be: a call of pg_notify() is replaced only if nobody can notice.
+-- Every role can call pg_notify(), and calls of it are replaced, so PUBLIC needs
+-- EXECUTE on these functions, also if default privileges do not grant it.
 GRANT EXECUTE ON FUNCTION
 	pinpoint.notify(text, text),
 	pinpoint.notification_queue_usage(),
@@ -217,8 +217,8 @@ GRANT EXECUTE ON FUNCTION
 	pinpoint.stat_get_queue()
 TO PUBLIC;
 
--- As in pg_stat_activity, who is connected is no secret and what he does is:
--- the names of other people's channels are for those who may monitor.
+-- As in pg_stat_activity, every role can see that a session exists. Only members
+-- of pg_read_all_stats can see the channels of other sessions.
 REVOKE ALL ON FUNCTION pinpoint.stat_get_channels() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pinpoint.stat_get_channels() TO pg_read_all_stats;
 REVOKE ALL ON FUNCTION pinpoint.stat_get_listening() FROM PUBLIC;

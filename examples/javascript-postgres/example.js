@@ -10,8 +10,8 @@ import postgres from 'postgres'
 const connect = () =>
   postgres(process.env.DATABASE_URL, { max: 1, connect_timeout: CONNECT_TIMEOUT })
 
-// A worker looks again after so many milliseconds, whatever it was told: a job may
-// have been given up by another worker.
+// A worker also looks for jobs after so many milliseconds without a notification,
+// because another worker may have given up a job.
 const LOOK_AGAIN = 60_000
 
 // Seconds until an attempt to connect is given up, and milliseconds before the next.

@@ -18,8 +18,8 @@ from pg_pinpoint import Changed, Notification
 
 URL = os.environ["DATABASE_URL"]
 
-# A worker looks again after so many seconds, whatever it was told: another worker may have ended
-# in the middle of a job.
+# A worker also looks for jobs after so many seconds without a notification, because another
+# worker may have ended in the middle of a job.
 LOOK_AGAIN = 60
 
 # After so many seconds, if its own connection has failed.

@@ -13,8 +13,8 @@ import asyncpg
 
 URL = os.environ["DATABASE_URL"]
 
-# A worker looks again after so many seconds, whatever it was told: a job may have
-# been given up by another worker.
+# A worker also looks for jobs after so many seconds without a notification, because
+# another worker may have given up a job.
 LOOK_AGAIN = 60
 
 # Seconds until an attempt to connect or a query is given up, and before the next

@@ -35,7 +35,7 @@ pinpoint_channel_hash_init(void)
 	if (!pg_strong_random(&hash_seed, sizeof(hash_seed)))
 		ereport(FATAL,
 				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random numbers")));
+				 errmsg("could not generate random values")));
 }
 
 static uint32

@@ -23,7 +23,8 @@ typedef enum PinpointCounter
 	PINPOINT_COUNT_HELD_BACK,	/* transactions that waited for a slower
 								 * commit */
 	PINPOINT_MAX_HELD_BACK,		/* longest of these waits, in microseconds */
-	PINPOINT_COUNT_BY_OTHERS,	/* transactions published by another session */
+	PINPOINT_COUNT_BY_OTHERS,	/* transactions published by another session
+								 * or the waker */
 	PINPOINT_COUNT_SIGNALS,		/* signals to listeners */
 	PINPOINT_COUNT_SIGNALS_SAVED,	/* listeners that needed no signal: awake,
 									 * or signalled already */

@@ -18,8 +18,8 @@
  * were published then; see pinpoint_commit_order_published().  Batches that were
  * counted since then may also arrive before the heartbeat, which does not cover them.
  *
- * A standby with pinpoint.replicate off sends no heartbeats, because it receives no
- * notifications.
+ * A standby that does not count notifications (see primary_status.c) sends no
+ * heartbeats, because their positions would cover notifications that were not counted.
  *
  * A heartbeat without listeners is discarded at its publication, like any batch.  If
  * the log has no space, the heartbeat is not sent: a client that then connects again

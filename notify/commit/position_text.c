@@ -109,7 +109,7 @@ pinpoint_position_text_shmem_init(void)
 		!pg_strong_random(position_key->key, sizeof(position_key->key)))
 		ereport(FATAL,
 				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random number for the positions of pg_pinpoint")));
+				 errmsg("could not generate random values")));
 }
 
 /*

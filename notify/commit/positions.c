@@ -60,7 +60,7 @@
  * their channels are unknown.  Therefore a transaction that has used that queue is
  * counted at a place of its database, which is compared for each channel of the
  * database.  The transaction is recognized by a lock that it holds (see
- * pg_pinpoint.c).  This covers all ways to notify, with and without the extension.
+ * own_queue.c).  This covers all ways to notify, with and without the extension.
  * PostgreSQL delivers the notification, and a heartbeat may arrive before it.
  *
  * The floor.  If transactions may have committed without being counted, the counter is
@@ -179,9 +179,10 @@ pinpoint_positions_shmem_init(void)
 	Assert(!found);
 
 	pg_atomic_init_u64(&positions->counter, PINPOINT_FIRST_NUMBER);
+
+	/* No client has a valid position yet. */
 	pg_atomic_init_u64(&positions->floor, 0);
 
-	/* The floor stays 0, because no client has a valid position yet. */
 	pg_atomic_init_u32(&positions->replicates, 0);
 	for (int i = 0; i < NPLACES; i++)
 		pg_atomic_init_u64(&positions->places[i], 0);

@@ -131,7 +131,7 @@ static uint64 deliver_range(const PinpointReading *reading);
 static void send_collected(void);
 static void send_notification(const char *channel, const char *payload,
 							  int32 sender_pid);
-static void absorb_barrier(void);
+static void absorb_barrier_while_sending(void);
 static uint64 deliver_batch(PinpointBatch *batch, bool unread);
 static bool is_for_me(PinpointBatch *batch, uint32 number,
 					  const char *channel, bool unread, bool *reassigned);
@@ -197,7 +197,7 @@ pinpoint_delivery_at_pre_commit(void)
 		return;
 
 	/*
-	 * The rest is over, or an error has cancelled the timeout, or this is a
+	 * The pause has ended, or an error has cancelled the timeout, or this is a
 	 * transaction of the client, which may have changed
 	 * pinpoint.latency_target.
 	 */
@@ -439,7 +439,7 @@ deliver_range(const PinpointReading *reading)
 		 */
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
-		absorb_barrier();
+		absorb_barrier_while_sending();
 	}
 	send_collected();
 	return delivered;
@@ -455,7 +455,7 @@ send_notification(const char *channel, const char *payload, int32 sender_pid)
 {
 	AssertNoLockHeld();
 	NotifyMyFrontEnd(channel, payload, sender_pid);
-	absorb_barrier();
+	absorb_barrier_while_sending();
 }
 
 /*
@@ -466,7 +466,7 @@ send_notification(const char *channel, const char *payload, int32 sender_pid)
  * other interrupts, which must not be processed here.)
  */
 static void
-absorb_barrier(void)
+absorb_barrier_while_sending(void)
 {
 	if (likely(!ProcSignalBarrierPending))
 		return;
@@ -551,7 +551,7 @@ deliver_batch(PinpointBatch *batch, bool unread)
 			{
 				pinpoint_fold_add(channels[number], payload,
 								  batch->sender_pid, send_notification);
-				absorb_barrier();
+				absorb_barrier_while_sending();
 			}
 			else
 				send_notification(channels[number], payload,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * message_log.c
- *		Committed batches, in the order in which they are to be read.
+ *		The queue: committed batches, in the order in which they are read.
  *
  * The log is one contiguous address range, identical in all processes (see
  * log_storage.c), so plain pointers link the batches.  The sender reserves and writes

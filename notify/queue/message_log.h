@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * message_log.h
- *		Committed batches, in the order in which they are to be read.
+ *		The queue: committed batches, in the order in which they are read.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -12,7 +12,7 @@
 
 #include "datatype/timestamp.h"
 
-/* Number of places of channels; a power of two.  See positions.c. */
+/* Number of places, of channels and of databases; a power of two.  See positions.c. */
 #define PINPOINT_NPLACES		65536
 
 /* The place of the sessions that each counted transaction wakes. */

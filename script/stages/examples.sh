@@ -3,7 +3,7 @@
 # stock server and on a server with pg_pinpoint. A client passes if its results are correct
 # and identical on both servers, and if it misses nothing while connections are lost, the
 # server restarts and a standby is promoted. Then the stage runs the job queues of
-# bench/queues for a second, and checks that jobs are done and that the notifications use
+# bench/queues for three seconds, and checks that jobs are done and that the notifications use
 # pg_pinpoint. It also runs bench/scaling and bench/costs, and the bridge to NATS with its page.
 
 # What an example is built with: TOOL, and BUILD, a command for its folder. What it needs
@@ -83,8 +83,8 @@ stage_examples() {
 	test_nats
 }
 
-# Not every driver can do Unix sockets, so TCP it is, on loopback. A port that
-# nobody has now may be taken the moment after, so try.
+# Some drivers have no Unix-domain sockets, so the server listens on TCP, on loopback. A free
+# port may be taken a moment later, so try several.
 start_example_server() {
 	local target=$1 data=$WORK/examples-$1 log=$WORK/examples-$1.log try
 	supervise quietly "$log" as_server_user "$BINDIR/initdb" -D "$data" -U postgres \
@@ -132,7 +132,7 @@ run_example() {
 		"${EXAMPLE[@]}" || rc=$?
 	echo "exit code $rc" >>"$log"
 
-	# That it was pg_pinpoint that carried the notifications.
+	# Check that pg_pinpoint delivered the notifications.
 	[ "$target" = stock ] ||
 		[ "$("${psql[@]}" -d postgres -c "$PUBLISHED")" -gt "$before" ] ||
 		echo "not through pg_pinpoint" >>"$log"

@@ -27,7 +27,7 @@ stage_upstream() {
 	mkdir "$UPSTREAM"
 	# The server with assertions is built without the patches of the distribution.
 	get_postgres_source "${PGSRC:-apt}" ${ASSERTIONS:+--skip-patches} || {
-		not_run upstream "the source of $("$PG_CONFIG" --version) is not to be had"
+		not_run upstream "the source of $("$PG_CONFIG" --version) is not available"
 		return
 	}
 	grep -m 1 '^PACKAGE_STRING=' "$WORK/source/configure"

@@ -13,8 +13,8 @@ use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use tokio::time::{error::Elapsed, sleep, timeout};
 
-/// A worker looks again after this time, whatever it was told: a job may have been
-/// given up by another worker.
+/// A worker also looks for jobs after this time without a notification, because another
+/// worker may have given up a job.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// When an attempt to connect or a query is given up.

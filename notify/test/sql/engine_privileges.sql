@@ -1,5 +1,5 @@
--- The replacement opens no door and closes none: pinpoint.notify() asks for the
--- privilege on pg_notify(), and who has that one needs nothing in schema pinpoint.
+-- The replacement adds and removes no privilege: pinpoint.notify() requires EXECUTE
+-- on pg_notify(), and no privilege on schema pinpoint.
 
 CREATE ROLE engine_plain;
 CREATE ROLE engine_monitor;

@@ -1,5 +1,5 @@
-# LISTEN begins before its transaction commits: whoever can see its rows, or has
-# got a lock that it held, and notifies then, reaches it.
+# LISTEN begins before its transaction commits: a session that sees its rows, or has
+# got a lock that it held, and then notifies, reaches the listener.
 
 use strict;
 use warnings;

@@ -1,5 +1,5 @@
-# The extension: what it owns, that an updated one is the same as a fresh one, and that
-# nobody gets round it.
+# The extension: its objects, the equality of an updated and a fresh extension, and that
+# its checks cannot be circumvented.
 
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# The views count right, and show everybody what he may see.
+# The views count correctly, and show each role what its privileges allow.
 
 use strict;
 use warnings;
