@@ -21,9 +21,6 @@ pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
     let who = format!("writer of {channel}");
     let mut rng = random_for(shared.workload.seed, OF_WATCHED, table);
     let connected = shared.connect(&who).await?;
-    // A standby replays COMMIT PREPARED before the notification, which is in a transaction of
-    // its own. In between, the rows are visible, and the channel counts as unchanged.
-    let may_prepare = shared.standby.is_none();
     for number in 0.. {
         if shared.is_stopping() {
             break;
@@ -37,7 +34,7 @@ pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
             has_row: true,
         };
         let started = shared.clock.now();
-        let messages = messages(&mut rng, key, channel, may_prepare);
+        let messages = messages(&mut rng, key, channel);
         if play(&shared, &who, &connected, channel, &messages).await?
             && messages.iter().any(|sql| sql.starts_with("COMMIT"))
         {
@@ -56,7 +53,7 @@ pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
 
 /// One transaction, as messages that go to the server one by one. Whether it commits, its
 /// last message tells.
-fn messages(rng: &mut ChaCha8Rng, key: Key, channel: Channel, may_prepare: bool) -> Vec<String> {
+fn messages(rng: &mut ChaCha8Rng, key: Key, channel: Channel) -> Vec<String> {
     let undone = "INSERT INTO event VALUES (-1, 0, 0, 0, 0)";
     let TransactionId { writer, number } = key.transaction;
     let row = format!(
@@ -75,7 +72,7 @@ fn messages(rng: &mut ChaCha8Rng, key: Key, channel: Channel, may_prepare: bool)
         1 => messages.push(format!("SAVEPOINT kept; {change}; {row}; RELEASE kept")),
         _ => messages.push(format!("SAVEPOINT a; {row}; SAVEPOINT b; {change}")),
     }
-    if rng.random_ratio(1, 5) && may_prepare {
+    if rng.random_ratio(1, 5) {
         let verb = if rng.random_ratio(1, 4) {
             "ROLLBACK"
         } else {
@@ -153,7 +150,7 @@ mod tests {
         let row = "INSERT INTO event VALUES (2000, 7, 0, 2000, 0)";
         let mut ends = [0; 4];
         for _ in 0..500 {
-            let messages = messages(&mut rng, key, Channel::of_watched(0), true);
+            let messages = messages(&mut rng, key, Channel::of_watched(0));
             let with_row = messages.iter().filter(|sql| sql.contains(row));
             assert_eq!(with_row.count(), 1, "{messages:?}");
             let last = messages.last().unwrap();
