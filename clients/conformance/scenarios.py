@@ -78,10 +78,10 @@ def dsn(*ports, user="postgres", dbname="postgres", **parameters):
     return f"postgresql://{user}@{hosts}/{dbname}" + (f"?{query}" if query else "")
 
 
-def notify(server, channel, payload=""):
+def notify(server, channel, payload="", dbname="postgres"):
     """Returns the moment before."""
     now = time.monotonic()
-    with server.connect() as connection:
+    with server.connect(dbname) as connection:
         connection.execute("SELECT pg_notify(%s, %s)", (channel, payload))
     return now
 
@@ -347,7 +347,7 @@ def refused(clients, address):
 def wrong_password(setting, clients):
     """The password is wrong or missing: at once, and when the client connects again."""
     primary = setting.primary()
-    primary.sql("DROP ROLE IF EXISTS guarded", "CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    primary.sql("DROP ROLE IF EXISTS guarded", "CREATE ROLE guarded LOGIN PASSWORD 'right,1'")
     with open(f"{primary.data}/pg_hba.conf") as file:
         hba = file.read()
     try:
@@ -357,7 +357,7 @@ def wrong_password(setting, clients):
         address = f"postgresql://guarded:wrong@127.0.0.1:{primary.port}/postgres"
         refused(clients, address)
         refused(clients, address.replace(":wrong", ""))
-        clients.start(address.replace("wrong", "right"), "subscribe", "a")
+        clients.start(address.replace("wrong", "right,1"), "subscribe", "a")  # the comma is not one of a list of hosts
         clients.wait_for("connected")
         primary.sql("ALTER ROLE guarded PASSWORD 'other'")
         since = time.monotonic()
@@ -366,7 +366,7 @@ def wrong_password(setting, clients):
         def reported(client):
             wait_until(lambda: any("password" in event["reason"] for event in client.find("disconnected", since)), "the reason is told")
         clients.each(reported)
-        primary.sql("ALTER ROLE guarded PASSWORD 'right'")
+        primary.sql("ALTER ROLE guarded PASSWORD 'right,1'")
         clients.wait_for("connected", since)
         clients.wait_told("a", since)
         clients.close()
@@ -466,9 +466,26 @@ def promotion(setting, clients):
     clients.close()
 
 
+@contextlib.contextmanager
+def unanswered_port():
+    """A port that answers nothing, as that of a host which is switched off: its queue of connections is full."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        with contextlib.suppress(TimeoutError):
+            while True:
+                waiting = stack.enter_context(socket.socket())
+                waiting.settimeout(0.2)
+                waiting.connect(full.getsockname())
+        yield full.getsockname()[1]
+
+
 def failover(setting, clients):
-    """The server fails, and the client goes on with another host of its list."""
+    """The server fails, and the client goes on with another host of its list; two hosts do not answer."""
     primary, standby = setting.primary(), setting.standby()
+    with unanswered_port() as first, unanswered_port() as second:
+        clients.start(dsn(first, second, primary), "subscribe", "a", options={"timeout": 2})
+        clients.wait_for("connected")
+        clients.close()
     clients.start(dsn(primary, standby), "subscribe", "a")
     clients.wait_for("connected")
     check_alive(primary, clients, "a")
@@ -560,7 +577,7 @@ def noise(server, pooler):
 
 
 def transaction_pooling(setting, clients):
-    """PgBouncer in transaction mode, which restarts; other clients of the pool listen."""
+    """PgBouncer in transaction mode, which restarts; other clients of the pool listen; then before a standby without heartbeats."""
     primary = setting.primary()
     pooler = setting.pooler("transaction", primary)
     with noise(primary, pooler):
@@ -584,6 +601,15 @@ def transaction_pooling(setting, clients):
     pooler.start()
     clients.wait_told("a", since)
     check_alive(primary, clients, "a", "b")
+    clients.close()
+
+    # A standby cannot send a notification, and without heartbeats nothing shows that LISTEN does not work.
+    standby = setting.standby()
+    standby.set_heartbeat_interval(0)
+    clients.start(dsn(setting.pooler("transaction", standby)), "subscribe", "a")
+    clients.wait_for("connected", mode="wait", standby=True)
+    clients.wait_told("a", 0)
+    check_alive(primary, clients, "a")
     clients.close()
 
 
@@ -713,6 +739,36 @@ def strange_names(setting, clients):
     for name in "x" * 64, "語" * 22, "":
         clients.start(dsn(primary), "subscribe", name)
         clients.wait_for("error")
+
+
+@heartbeats_every(2)
+def encodings(setting, clients):
+    """Databases with LATIN1 and SQL_ASCII, and a role with another client_encoding."""
+    primary = setting.primary()
+    databases = "latin1", "sql_ascii"
+    primary.sql("DROP ROLE IF EXISTS western", "CREATE ROLE western LOGIN", "ALTER ROLE western SET client_encoding = 'LATIN1'",
+                *(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in databases),
+                *(f"CREATE DATABASE {name} ENCODING '{name}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0" for name in databases))
+    for dbname, user in *((name, "postgres") for name in databases), ("postgres", "western"):
+        primary.sql("CREATE EXTENSION IF NOT EXISTS pg_pinpoint", "DROP TABLE IF EXISTS städer", "CREATE TABLE städer (namn text)",
+                    "INSERT INTO städer VALUES ('Malmö')", "GRANT SELECT ON städer TO public", "SELECT pinpoint.watch('städer')",
+                    dbname=dbname)
+        address = dsn(primary, user=user, dbname=dbname)
+        clients.start(address, "subscribe", "två")
+        clients.wait_told("två", 0)
+        since = notify(primary, "två", "på svenska", dbname)
+        clients.wait_for("notification", since, channel="två", payload="på svenska")
+        since = time.monotonic()
+        primary.sql(KILL, "NOTIFY två", dbname=dbname)
+        clients.wait_told("två", since)
+        clients.wait_for("connected", since)
+        clients.close()
+        clients.start(address, "live", "SELECT namn FROM städer")
+        clients.wait_rows([["Malmö"]])
+        primary.sql("UPDATE städer SET namn = 'Växjö'", dbname=dbname)
+        clients.wait_rows([["Växjö"]])
+        clients.close()
+    primary.sql(*(f"DROP DATABASE {name} WITH (FORCE)" for name in databases))
 
 
 def added_and_removed(setting, clients):
@@ -865,7 +921,7 @@ def live_query(setting, clients):
     proxy = setting.proxy(primary)
     clients.start(dsn(proxy, user="reader"), "live", "SELECT id, total FROM shop.sums ORDER BY id")
     # One of the tables is not watched.
-    clients.wait_for("error")
+    clients.wait_for("error", sqlstate="55000")
 
     def statement(client):
         if "pinpoint.watch('shop.rates')" not in client.find("error")[-1]["message"]:
@@ -1025,6 +1081,23 @@ def shared_live_queries(setting, clients):
         wait_until(lambda: not primary.sql("SELECT 1 FROM pinpoint.stat_channels WHERE channel LIKE '%shared%'"), "nobody listens any more")
 
 
+def live_queries_closed(setting, clients):
+    """Live queries that take long are closed, and another one is executed instead of them."""
+    primary = setting.primary()
+    primary.sql("DROP TABLE IF EXISTS held", "CREATE TABLE held (n int)", "INSERT INTO held VALUES (0)", "SELECT pinpoint.watch('held')")
+    clients.start(dsn(primary), "live", "SELECT n FROM held", options={"query_timeout": 600})
+    clients.wait_rows([[0]])
+    for number in range(3):  # one more than there are connections for live queries
+        clients.command(f">SELECT n FROM held, pg_sleep(600) -- {number}")
+    running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT n FROM held, pg_sleep%' AND state = 'active'"
+    wait_until(lambda: primary.sql(running)[0][0] == 2 * len(clients.clients), "all connections for live queries are in use")
+    primary.sql("UPDATE held SET n = 1")
+    clients.command("<")
+    clients.wait_rows([[1]])
+    clients.close()
+    primary.sql(KILL)  # a server does not notice that a client is gone while it sleeps
+
+
 def live_query_not_executed(setting, clients):
     """A live query that takes too long, and one whose connections lead to another server: an error."""
     primary, standby = setting.primary(), setting.standby()
@@ -1069,12 +1142,12 @@ def live_query_through_pooler(setting, clients):
 def live_query_on_stock(setting, clients):
     """A live query on a server without pg_pinpoint: an error."""
     clients.start(dsn(setting.stock()), "live", "SELECT 1")
-    clients.wait_for("error")
+    clients.wait_for("error", sqlstate="0A000")
 
 
 ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change,
        proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped,
        false_heartbeat, settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool,
        transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload,
-       strange_names, added_and_removed, channels_change_while_waiting, closed_during_reconnect, client_closed, tls,
-       live_query, live_query_outage, slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_query_through_pooler, live_query_on_stock]
+       strange_names, encodings, added_and_removed, channels_change_while_waiting, closed_during_reconnect, client_closed, tls,
+       live_query, live_query_outage, slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_queries_closed, live_query_through_pooler, live_query_on_stock]

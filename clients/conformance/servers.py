@@ -93,7 +93,7 @@ class Server:
 
     def connect(self, dbname="postgres"):
         return psycopg.connect(host="127.0.0.1", port=self.port, user="postgres", dbname=dbname, autocommit=True,
-                               connect_timeout=DEADLINE)
+                               connect_timeout=DEADLINE, client_encoding="UTF8")
 
     def set_heartbeat_interval(self, seconds):
         interval = str(int(seconds * 1000))

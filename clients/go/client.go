@@ -47,7 +47,7 @@ type Client struct {
 	err        error
 }
 
-// New makes a client. The connection string is one of pgx.
+// New makes a client. The connection string is one of pgx; the error is that of pgx if it is not valid.
 func New(connString string, options Options) (*Client, error) {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
@@ -57,7 +57,7 @@ func New(connString string, options Options) (*Client, error) {
 }
 
 // NewWithConfig makes a client with a configuration of pgx. Statements are never prepared, because
-// a pooler may be in between, and OnNotification is never called.
+// a pooler may be in between, OnNotification is never called, and client_encoding is always UTF8.
 func NewWithConfig(config *pgx.ConnConfig, options Options) *Client {
 	setDefault(&options.Mode, Auto)
 	setDefault(&options.MinInterval, 50*time.Millisecond)
@@ -73,6 +73,8 @@ func NewWithConfig(config *pgx.ConnConfig, options Options) *Client {
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.OnNotification = nil // pgx would give notifications to it only
+	// Otherwise it is that of the database or role, and pgx takes the bytes of the server as they are.
+	config.RuntimeParams["client_encoding"] = "UTF8"
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = options.Timeout
 	}
@@ -88,7 +90,9 @@ func setDefault[T comparable](option *T, value T) {
 	}
 }
 
-// Subscribe listens on channels. Each begins with a Changed.
+// Subscribe listens on channels. Each begins with a Changed. It returns an error if a name is empty, longer
+// than 63 bytes, contains NUL or is pinpoint_heartbeat, and the error that has ended the client (ErrClosed
+// after Close).
 func (c *Client) Subscribe(channels ...string) (*Subscription, error) {
 	if err := checkChannels(channels); err != nil {
 		return nil, err
@@ -118,7 +122,9 @@ func (c *Client) start() error {
 	return c.err
 }
 
-// Live gives the rows of a query now, and after each change of a table that it reads.
+// Live gives the rows of a query now, and after each change of a table that it reads. The arguments are
+// those of $1, $2 ... It returns the error that has ended the client (ErrClosed after Close). An error of
+// the query is in a Result.
 func (c *Client) Live(query string, arguments ...any) (*Live, error) {
 	arguments = slices.Clone(arguments)
 	key := fmt.Sprintf("%q %#v", query, arguments)
@@ -146,7 +152,7 @@ func (c *Client) Live(query string, arguments ...any) (*Live, error) {
 	return live, nil
 }
 
-// Close ends all subscriptions, live queries and connections.
+// Close ends all subscriptions, live queries and connections. Their iterators return ErrClosed.
 func (c *Client) Close() {
 	c.fail(ErrClosed)
 	c.cancel()
@@ -213,7 +219,7 @@ type Subscription struct {
 	listener *listener
 }
 
-// Add listens on more channels. Each begins with a Changed.
+// Add listens on more channels. Each begins with a Changed. It returns an error if a name is not valid.
 func (s *Subscription) Add(channels ...string) error {
 	if err := checkChannels(channels); err != nil {
 		return err
@@ -231,7 +237,7 @@ func (s *Subscription) add(channels []string) {
 	wake(s.listener.changes)
 }
 
-// Remove listens on fewer channels.
+// Remove listens on fewer channels. Events that are already in the queue still follow.
 func (s *Subscription) Remove(channels ...string) {
 	s.listener.client.mu.Lock()
 	defer s.listener.client.mu.Unlock()
@@ -242,7 +248,7 @@ func (s *Subscription) Remove(channels ...string) {
 	wake(s.listener.changes)
 }
 
-// Close ends the subscription.
+// Close ends the subscription: after the events in the queue, Next returns ErrClosed.
 func (s *Subscription) Close() {
 	s.listener.client.mu.Lock()
 	defer s.listener.client.mu.Unlock()

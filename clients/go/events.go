@@ -12,7 +12,7 @@ type Connected struct {
 	Mode          Mode
 }
 
-// Changed names channels that may have been notified while nobody listened: look at your tables.
+// Changed names channels that may have been notified while the client did not listen: read your tables.
 type Changed struct {
 	Channels []string
 }
@@ -40,14 +40,15 @@ func (Disconnected) event() {}
 
 // Result is the result of a live query. Each row has its values in the order of Columns. If Err is
 // not nil, there are no rows, and the query is executed again: Err is Disconnected, or an error of
-// the query or of its connection, which is told once. A pgconn.PgError has the SQLSTATE.
+// the query or of its connection, which is told once. A pgconn.PgError in it has the SQLSTATE: that of
+// the server; 55000 if a table is not watched, 0A000 without pg_pinpoint 1.1.
 type Result struct {
 	Columns []string
 	Rows    [][]any
 	Err     error
 }
 
-// Mode is how a client hears of changes.
+// Mode is how a client receives notifications.
 type Mode string
 
 const (

@@ -59,7 +59,7 @@ type subscriber interface {
 	end(error)
 }
 
-// listener keeps one connection that hears of all channels of a client. The mutex of the client
+// listener keeps one connection that receives the notifications of a client. The mutex of the client
 // protects subscribers, connected and position.
 type listener struct {
 	client        *Client
@@ -111,7 +111,7 @@ func (l *listener) run() {
 	}
 }
 
-// session connects, and hears until the connection is lost. It returns nil if a new connection is
+// session connects, and receives until the connection is lost. It returns nil if a new connection is
 // needed for other channels.
 func (l *listener) session(ctx context.Context) error {
 	conn, err := l.client.connect(ctx)
@@ -220,7 +220,7 @@ func (l *listener) wanted() map[string]bool {
 	return wanted
 }
 
-// tellChanged tells subscriptions of changed channels, and of all that they begin to hear.
+// tellChanged tells subscriptions of changed channels, and of all whose notifications they receive from now on.
 func (l *listener) tellChanged(heard, changed map[string]bool) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
@@ -260,7 +260,7 @@ func (l *listener) setPosition(position string) {
 	l.position = position
 }
 
-// covers tells whether a call that waits for these channels has all that are wanted. Then it goes on,
+// covers tells whether a call that waits for these channels has all wanted ones. Then it continues,
 // and subscribers are told.
 func (l *listener) covers(asked map[string]bool) bool {
 	for channel := range l.wanted() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const channelsOf = `SELECT relation::text, channel::text FROM pinpoint.channels_of($1)`
@@ -23,8 +24,24 @@ func (e *NotWatchedError) Error() string {
 	return fmt.Sprintf("the table %q is not watched: execute SELECT pinpoint.watch(%s)", e.Table, literal)
 }
 
-// ErrNoLive is the error of a live query on a server without pg_pinpoint.
-var ErrNoLive = errors.New("live queries need the extension pg_pinpoint 1.1 or later in this database")
+// Unwrap gives the SQLSTATE.
+func (e *NotWatchedError) Unwrap() error {
+	return &pgconn.PgError{Severity: "ERROR", Code: "55000", Message: e.Error()}
+}
+
+// ErrNoLive is the error of a live query on a server without pg_pinpoint 1.1.
+var ErrNoLive error = noLive{}
+
+type noLive struct{}
+
+func (noLive) Error() string {
+	return "live queries need the extension pg_pinpoint 1.1 or later in this database"
+}
+
+// Unwrap gives the SQLSTATE.
+func (e noLive) Unwrap() error {
+	return &pgconn.PgError{Severity: "ERROR", Code: "0A000", Message: e.Error()}
+}
 
 // liveQuery is one query that is executed for all its consumers. For the listener, it is a
 // subscriber. The mutex of the client protects consumers and interrupt.
@@ -277,7 +294,7 @@ func (l *Live) takeLatest() (result Result, ok bool) {
 	return result, ok
 }
 
-// Close ends the live query for this consumer.
+// Close ends the live query for this consumer: Next returns ErrClosed. The last one also ends its execution.
 func (l *Live) Close() {
 	l.end(ErrClosed)
 	mu := &l.shared.client.mu

@@ -2,7 +2,7 @@ import type { ClientConfig } from 'pg'
 
 /** Times are in seconds, sizes in bytes. */
 export interface Options {
-  /** How to hear: LISTEN, pinpoint.wait(), or find out. Default: auto. */
+  /** How the client receives notifications: LISTEN, pinpoint.wait(), or the one that works. Default: auto. */
   mode?: 'auto' | 'push' | 'wait'
   /** Between the beginnings of two executions of a live query. Default: 0.05. */
   minInterval?: number
@@ -35,7 +35,7 @@ export interface Connected {
   mode: 'push' | 'wait'
 }
 
-/** These channels may have been notified while nobody listened: look at your tables. */
+/** These channels may have been notified while the client did not listen: read your tables. */
 export interface Changed {
   event: 'changed'
   channels: string[]
@@ -67,7 +67,7 @@ export interface Rows<Row extends unknown[] = unknown[]> {
 export interface QueryError {
   event: 'error'
   message: string
-  /** SQLSTATE, if the server has sent one. */
+  /** SQLSTATE: that of the server; 55000 if a table is not watched, 0A000 without pg_pinpoint 1.1. */
   code?: string
 }
 
@@ -79,32 +79,47 @@ export type LiveEvent<Row extends unknown[] = unknown[]> = Rows<Row> | QueryErro
 
 /** A subscription or a live query cannot go on. */
 export class PinpointError extends Error {
-  /** SQLSTATE, if the server has sent one. */
+  /** The SQLSTATE of the server, or the code of Node.js for the last failure, such as ECONNREFUSED. */
   code?: string
 }
 
 export class Subscription implements AsyncIterableIterator<Event> {
-  /** Listen on more channels. Each begins with "changed". */
+  /** Listen on more channels. Each begins with "changed". Throws a RangeError if a name is not valid. */
   add(...channels: string[]): void
+  /** Listen on fewer channels. Events that are already in the queue still follow. */
   remove(...channels: string[]): void
+  /** End the subscription: after the events in the queue, the iterator is done, without an error. */
   close(): void
+  /** The next event. Rejects with a PinpointError if the subscription cannot go on, or the client is closed. */
   next(): Promise<IteratorResult<Event>>
+  /** As close(); "break" calls it. */
   return(): Promise<IteratorResult<Event>>
   [Symbol.asyncIterator](): this
 }
 
+/** next() gives the newest event. It rejects with a PinpointError if the live query cannot go on, or the client is closed. */
 export interface Live<Row extends unknown[] = unknown[]> extends AsyncIterableIterator<LiveEvent<Row>> {
+  /** End the live query for this consumer: the iterator is done, without an error. The last one also ends its execution. */
   close(): void
 }
 
 /** A client of one database. It connects when the first subscription is made. */
 export class Client {
-  /** config: a connection string, which may have several hosts, or a configuration of pg. */
+  /**
+   * config: a connection string, which may have several hosts, or a configuration of pg. Throws a TypeError if an option
+   * does not exist, or the mode is none of the three, or the connection string has target_session_attrs.
+   */
   constructor(config?: string | ClientConfig, options?: Options)
-  /** Listen on channels. Each begins with "changed". */
+  /**
+   * Listen on channels. Each begins with "changed". Throws a RangeError if a name is empty, longer than 63 bytes, contains
+   * NUL or is pinpoint_heartbeat, and the PinpointError that has ended the client.
+   */
   subscribe(...channels: string[]): Subscription
-  /** The rows of a query now, and after each change of a table that it reads. */
+  /**
+   * The rows of a query now, and after each change of a table that it reads. values: for $1, $2 ... Throws the PinpointError
+   * that has ended the client; an error of the query is an event.
+   */
   live<Row extends unknown[] = unknown[]>(query: string, values?: unknown[]): Live<Row>
-  /** End all subscriptions, live queries and connections. */
+  /** End all subscriptions, live queries and connections. The iterators reject with a PinpointError. */
   close(): Promise<void>
 }

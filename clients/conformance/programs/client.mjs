@@ -11,7 +11,7 @@ const options = Object.fromEntries(
 
 /** Wait until what is written has been read: a slow reader makes a slow consumer. */
 function show(event) {
-  const fields = Object.fromEntries(Object.entries(event).map(([name, value]) => [snake(name), value]))
+  const fields = Object.fromEntries(Object.entries(event).map(([name, value]) => [name === 'code' ? 'sqlstate' : snake(name), value]))
   return new Promise((resolve) => process.stdout.write(JSON.stringify(fields) + '\n', resolve))
 }
 
@@ -52,8 +52,16 @@ try {
   const [mode, ...names] = process.argv.slice(2)
   const live = mode === 'live'
   const events = live ? client.live(names[0]) : client.subscribe(...names)
+  const opened = []
+  const commands = {
+    '!': () => client.close(),
+    '>': (query) => opened.push(client.live(query)),
+    '<': () => opened.forEach((other) => other.close()),
+    '+': (channel) => (live ? comeAndGo(client, names[0]) : events.add(channel)),
+    '-': (channel) => events.remove(channel)
+  }
   createInterface({ input: process.stdin })
-    .on('line', (line) => (line === '!' ? client.close() : live ? comeAndGo(client, names[0]) : line[0] === '+' ? events.add(line.slice(1)) : events.remove(line.slice(1))))
+    .on('line', (line) => commands[line[0]](line.slice(1)))
     .on('close', () => events.close())
   for await (const event of events) await show(event)
 } catch (error) {

@@ -87,7 +87,7 @@ async def run(mode, arguments):
         if mode == "live":
             events.add = lambda _: asyncio.create_task(come_and_go(client, arguments[0]))
         close = lambda: asyncio.run_coroutine_threadsafe(client.close(), loop)
-        threading.Thread(target=commands, args=(events, close, loop.call_soon_threadsafe), daemon=True).start()
+        threading.Thread(target=commands, args=(client, events, close, loop.call_soon_threadsafe), daemon=True).start()
         async for event in events:
             # A consumer that is slow must not stop the client.
             await asyncio.to_thread(show, as_json(event))
@@ -98,19 +98,30 @@ def run_with_threads(mode, arguments):
     with client, client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments) as events:
         if mode == "live":
             events.add = lambda _: come_and_go_with_threads(client, arguments[0])
-        threading.Thread(target=commands, args=(events, client.close, lambda f, *a: f(*a)), daemon=True).start()
+        threading.Thread(target=commands, args=(client, events, client.close, lambda f, *a: f(*a)), daemon=True).start()
         for event in events:
             show(as_json(event))
 
 
-def commands(events, close, call):
-    """Lines of standard input: "+b" adds a channel, "-a" removes one, "!" closes the client; the end closes the events."""
+def commands(client, events, close, call):
+    """Lines of standard input: "+b" adds a channel, "-a" removes one, ">QUERY" opens another live query, "<" closes those,
+    "!" closes the client; the end closes the events."""
+    opened = []
+
+    def open_another(query):
+        opened.append(client.live(query))
+
+    def close_them(_):
+        for live in opened:
+            live.close()
     for line in sys.stdin:
-        channel = line.rstrip("\n")
-        if channel == "!":
+        kind, text = line[0], line[1:].rstrip("\n")
+        if kind == "!":
             close()
-            continue
-        call(events.add if channel[0] == "+" else events.remove, channel[1:])
+        elif kind in "<>":
+            call(open_another if kind == ">" else close_them, text)
+        else:
+            call(events.add if kind == "+" else events.remove, text)
     call(events.close)
 
 

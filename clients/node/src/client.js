@@ -116,7 +116,7 @@ export class Client {
     for (const subscriber of this.listener?.subscribers ?? []) subscriber.end(error)
   }
 
-  /** The server of the listening connection may be another one from now on. */
+  /** Close the connections of live queries, because the client may now listen on another server. */
   dropQueryConnections() {
     this.generation++
     for (const connection of this.#open) destroy(connection)

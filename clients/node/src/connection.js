@@ -11,7 +11,8 @@ export function hosts(config) {
   if (attributes !== 'any') {
     throw new TypeError('target_session_attrs is not supported, because pg ignores it: name only hosts that have the attribute')
   }
-  const [, before, list, after] = /^(\w+:\/\/(?:[^@/?]*@)?)([^@/?]*,[^/?]*)(.*)$/s.exec(config.connectionString ?? '') ?? []
+  // The hosts end at "/" or "?": a comma before "@" is one of the user or password.
+  const [, before, list, after] = /^(\w+:\/\/(?:[^@/?]*@)?)([^@/?]*,[^@/?]*)((?:[/?].*)?)$/s.exec(config.connectionString ?? '') ?? []
   if (!list) return [config]
   return list.split(',').map((host) => ({ ...config, connectionString: before + host + after }))
 }

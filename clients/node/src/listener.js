@@ -1,4 +1,4 @@
-/** The connection that hears of changes: by LISTEN and heartbeats, or by pinpoint.wait(). */
+/** The connection that receives notifications: by LISTEN and heartbeats, or by pinpoint.wait(). */
 
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
@@ -54,7 +54,7 @@ export class Signal {
   }
 }
 
-/** Keeps one connection that hears of all channels of a client. */
+/** Keeps one connection that receives the notifications of a client. */
 export class Listener {
   subscribers = new Set() // subscriptions and live queries
   listened = new Set()
@@ -98,7 +98,7 @@ export class Listener {
     }
   }
 
-  /** Connect, and hear until the connection is lost. */
+  /** Connect, and receive until the connection is lost. */
   async session() {
     const { options } = this.client
     const connection = await this.client.connect()
@@ -111,7 +111,7 @@ export class Listener {
       this.listened = new Set()
       const [version, standby, pid, pinpoint, hasWait, interval, timeLimit] = await fetch(connection, options.timeout, INQUIRY)
       const pooled = pid !== connection.processID
-      // Connected is it still if only the channels are others.
+      // If only the channels have changed, the client is still connected.
       let waits = this.waits || this.connected?.mode === 'wait'
       if (pooled && !waits && options.mode === 'auto') waits = !(await this.hearsThroughPooler(connection, standby, hasWait))
       if (waits && !hasWait) throw new PinpointError('waiting needs the extension pg_pinpoint 1.1 or later in this database')
@@ -159,14 +159,14 @@ export class Listener {
     return new Set([...this.subscribers].flatMap((subscriber) => [...subscriber.channels]))
   }
 
-  /** Has a call that waits for these channels all that are wanted? Then it goes on, and subscribers are told. */
+  /** Does a call that waits for these channels have all wanted ones? Then it continues, and subscribers are told. */
   covers(asked) {
     const covers = [...this.wanted()].every((channel) => asked.has(channel))
     if (covers) this.tellChanged(asked, new Set())
     return covers
   }
 
-  /** Tell subscribers of changed channels, and of all that they begin to hear. */
+  /** Tell subscribers of changed channels, and of all whose notifications they receive from now on. */
   tellChanged(heard, changed) {
     for (const subscriber of this.subscribers) {
       const channels = [...subscriber.channels].filter(

@@ -45,6 +45,7 @@ export class LiveQuery {
   #client
   #text
   #values
+  #connection // of this execution
   #ended = false
   #whenEnded
   #dirty = true
@@ -86,6 +87,7 @@ export class LiveQuery {
     this.#client.listener.subscribers.delete(this)
     this.#client.listener.changes.set()
     for (const consumer of this.consumers) consumer.end(error)
+    if (this.#connection) destroy(this.#connection) // so that another query can have its place
     this.#signal.set()
   }
 
@@ -119,7 +121,7 @@ export class LiveQuery {
         pause = Math.min(maxBackoff, minBackoff * 2 ** Math.min(failures, 30))
       }
       // If the connection was lost meanwhile, "disconnected" was told, and the rows may be from another server.
-      if (event && generation === client.generation) this.#tell(event)
+      if (event && generation === client.generation && !this.#ended) this.#tell(event)
       await client.sleep(pause)
     }
   }
@@ -127,10 +129,12 @@ export class LiveQuery {
   async #execute(generation) {
     const client = this.#client
     const release = await client.querySlot()
-    let connection = client.idle.pop()
     let healthy = false
     try {
-      connection ??= await this.#connect()
+      if (this.#ended) throw closed()
+      this.#connection = client.idle.pop()
+      if (!this.#connection) await this.#connect()
+      const connection = this.#connection
       const work = async () => {
         await this.#listenToTables(connection)
         return connection.query({ text: this.#text, values: this.#values, rowMode: 'array' })
@@ -143,7 +147,9 @@ export class LiveQuery {
       throw error
     } finally {
       release()
-      if (connection && healthy && generation === client.generation) client.idle.push(connection)
+      const connection = this.#connection
+      this.#connection = undefined
+      if (connection && healthy && generation === client.generation && !this.#ended) client.idle.push(connection)
       else if (connection) destroy(connection)
     }
   }
@@ -154,13 +160,15 @@ export class LiveQuery {
     if (client.listener.position === null)
       throw new PinpointError('live queries need the extension pg_pinpoint 1.1 or later in this database', '0A000')
     const connection = await client.connect()
+    this.#connection = connection
     try {
+      if (this.#ended) throw closed()
       const [position] = await fetch(connection, client.options.timeout, 'SELECT pinpoint.position()')
       if (serverOf(position) !== serverOf(client.listener.position))
         throw new PinpointError('the connection leads to another server than the one on which the client listens')
-      return connection
     } catch (error) {
       destroy(connection)
+      this.#connection = undefined
       throw error
     }
   }
@@ -178,12 +186,14 @@ export class LiveQuery {
     this.heard = new Set([...this.channels].filter((channel) => this.heard.has(channel)))
     if (before.size !== this.channels.size || this.heard.size < this.channels.size) this.#client.listener.changes.set()
     while (this.heard.size < this.channels.size) {
-      if (this.#ended) throw new PinpointError('the live query is closed')
+      if (this.#ended) throw closed()
       await this.#signal.wait()
       this.#signal.clear()
     }
   }
 }
+
+const closed = () => new PinpointError('the live query is closed')
 
 /** Errors of the query, and not of the connection. */
 function isOfQuery(error) {

@@ -44,6 +44,7 @@ export class EventQueue extends Events {
   #limit
   #size = 0
   #events = []
+  #first = 0 // index of the first event; the places before it are undefined
   #changed = null // the "changed" that is in the queue: a set of channels
 
   /** limit: bytes. */
@@ -73,12 +74,19 @@ export class EventQueue extends Events {
   }
 
   take() {
-    const event = this.#events.shift()
-    if (event?.event === 'changed') {
+    const event = this.#events[this.#first]
+    if (!event) return undefined
+    this.#events[this.#first++] = undefined
+    // shift() would move all events of a long array each time.
+    if (2 * this.#first > this.#events.length) {
+      this.#events.splice(0, this.#first)
+      this.#first = 0
+    }
+    if (event.event === 'changed') {
       this.#changed = null
       return { event: 'changed', channels: [...event.channels] }
     }
-    if (event) this.#size -= size(event)
+    this.#size -= size(event)
     return event
   }
 }

@@ -69,7 +69,8 @@ impl Session {
         within(self.timeout, async { Ok(self.client.batch_execute(statements).await?) }).await
     }
 
-    /// Execute a query, without a prepared statement, because a pooler may be in between.
+    /// Execute a query, without a prepared statement, because a pooler may be in between. Only for columns
+    /// whose types are not built in, tokio-postgres prepares statements, which read these types.
     pub async fn query(&self, query: &str, parameters: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>, Error> {
         within(self.timeout, async { Ok(self.client.query_typed(query, parameters).await?) }).await
     }

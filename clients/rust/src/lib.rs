@@ -26,7 +26,7 @@ use listener::Listener;
 use live::LiveQuery;
 use queue::Queue;
 
-/// How a client hears of changes.
+/// How a client receives notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Find out.
@@ -43,7 +43,7 @@ pub enum Mode {
 pub enum Event {
     /// The connection works, and listens on all channels. server_version: for instance 150018.
     Connected { server_version: i32, standby: bool, mode: Mode },
-    /// These channels may have been notified while nobody listened: look at your tables.
+    /// These channels may have been notified while the client did not listen: read your tables.
     Changed(HashSet<String>),
     /// A notification. pid: the process ID of the session that sent it.
     Notification { channel: String, payload: String, pid: i32 },
@@ -71,6 +71,8 @@ pub enum Error {
     Channel(String),
     /// A live query reads a table that is not watched.
     NotWatched(String),
+    /// A live query on a server without pg_pinpoint 1.1.
+    NoLive,
     /// The server cannot do what the client needs.
     Server(&'static str),
     /// The server does not answer, or is another one.
@@ -93,6 +95,7 @@ impl std::fmt::Display for Error {
                 table.replace('\'', "''")
             ),
             Error::Channel(text) | Error::Lost(text) => f.write_str(text),
+            Error::NoLive => f.write_str("live queries need the extension pg_pinpoint 1.1 or later in this database"),
             Error::Server(text) => f.write_str(text),
             Error::Closed => f.write_str("the client is closed"),
         }
@@ -108,37 +111,42 @@ impl From<tokio_postgres::Error> for Error {
 }
 
 impl Error {
-    /// The SQLSTATE, if the server has sent one.
+    /// The SQLSTATE: that of the server; 55000 if a table is not watched, 0A000 for a live query without
+    /// pg_pinpoint 1.1. None of other errors.
     pub fn code(&self) -> Option<&str> {
         match self {
             Error::Postgres(error) => error.code().map(|code| code.code()),
+            Error::NotWatched(_) => Some("55000"),
+            Error::NoLive => Some("0A000"),
             _ => None,
         }
     }
 }
 
-/// Options of a client.
+/// Options of a client. The defaults are those of [`Options::default`].
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// How the client receives notifications. Default: [`Mode::Auto`].
     pub mode: Mode,
-    /// Between the beginnings of two executions of a live query.
+    /// Between the beginnings of two executions of a live query. Default: 50 ms.
     pub min_interval: Duration,
-    /// Bytes of events for one consumer.
+    /// Bytes of events for one consumer. Default: 64 MB.
     pub buffer: usize,
-    /// Between two attempts to connect.
+    /// Between the first two attempts to connect; then twice the time, up to `max_backoff`. Default: 100 ms.
     pub min_backoff: Duration,
+    /// The longest time between two attempts to connect. Default: 15 s.
     pub max_backoff: Duration,
-    /// After so many failed attempts in succession, subscriptions end with an error.
+    /// After so many failed attempts in succession, subscriptions end with an error. Default: no limit.
     pub max_attempts: u32,
-    /// For an attempt to connect and for short queries.
+    /// For an attempt to connect, for each host, and for short queries. Default: 10 s.
     pub timeout: Duration,
-    /// For a live query.
+    /// For a live query. Default: 60 s.
     pub query_timeout: Duration,
-    /// Between two checks of a connection without heartbeats.
+    /// Between two checks of a connection without heartbeats. Default: 10 s.
     pub check_interval: Duration,
-    /// In which a notification has to arrive through a pooler.
+    /// In which a notification has to arrive through a pooler. Default: 3 s.
     pub probe_timeout: Duration,
-    /// Connections that all live queries share.
+    /// Connections that all live queries share. Default: 2.
     pub query_connections: usize,
 }
 
@@ -176,7 +184,7 @@ struct Shared {
     options: Options,
     connector: Connector,
     slots: Semaphore,
-    /// Some if the channels of the subscriptions have changed.
+    /// Notified when the channels of the subscriptions have changed.
     changes: Notify,
     /// The number of the connection that hears, 0 if there is none.
     connected: watch::Sender<u64>,
@@ -253,16 +261,25 @@ impl Client {
     }
 
     /// Listen on channels. Each begins with [`Event::Changed`].
-    pub fn subscribe<S: AsRef<str>>(&self, channels: impl IntoIterator<Item = S>) -> Result<Subscription, Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Channel`] if a name is empty, longer than 63 bytes, contains NUL or is `pinpoint_heartbeat`, and the
+    /// error that has ended the client.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
+    pub fn subscribe<S: AsRef<str>>(&self, channels: impl IntoIterator<Item = S>) -> Result<Subscription, Arc<Error>> {
         let subscription = self.start(&mut self.0.state())?;
         subscription.add(channels)?;
         Ok(subscription)
     }
 
     /// A subscription without channels.
-    fn start(&self, state: &mut State) -> Result<Subscription, Error> {
-        if state.error.is_some() {
-            return Err(Error::Closed);
+    fn start(&self, state: &mut State) -> Result<Subscription, Arc<Error>> {
+        if let Some(error) = &state.error {
+            return Err(error.clone());
         }
         let _runtime = tokio::runtime::Handle::current(); // panics here, and not below
         let queue = Arc::new(Queue::new(self.0.options.buffer));
@@ -279,8 +296,17 @@ impl Client {
         Ok(Subscription(Handle { id, queue, client: self.clone() }))
     }
 
-    /// The rows of a query now, and after each change of a table that it reads.
-    pub fn live(&self, query: &str, parameters: Vec<Parameter>) -> Result<Live, Error> {
+    /// The rows of a query now, and after each change of a table that it reads. The parameters are those of
+    /// `$1`, `$2` ...
+    ///
+    /// # Errors
+    ///
+    /// The error that has ended the client. An error of the query is an [`Update::Error`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
+    pub fn live(&self, query: &str, parameters: Vec<Parameter>) -> Result<Live, Arc<Error>> {
         let mut state = self.0.state();
         let key = (query.to_owned(), encoded(&parameters).ok_or(state.next_id));
         if !state.live.contains_key(&key) {
@@ -295,7 +321,7 @@ impl Client {
         Ok(Live { key, client: self.clone(), results, told: None })
     }
 
-    /// End all subscriptions, live queries and connections.
+    /// End all subscriptions, live queries and connections. Their last item is [`Error::Closed`].
     pub async fn close(&self) {
         self.0.fail(Error::Closed);
         let tasks = std::mem::take(&mut self.0.state().tasks);
@@ -324,6 +350,7 @@ impl Subscription {
         poll_fn(|context| self.queue.poll_next(context)).await
     }
 
+    /// What another task needs to change the channels, or to end the subscription.
     pub fn handle(&self) -> Handle {
         self.0.clone()
     }
@@ -352,7 +379,7 @@ impl Stream for Subscription {
 }
 
 impl Handle {
-    /// Listen on more channels. Each begins with [`Event::Changed`].
+    /// Listen on more channels. Each begins with [`Event::Changed`]. [`Error::Channel`] if a name is not valid.
     pub fn add<S: AsRef<str>>(&self, channels: impl IntoIterator<Item = S>) -> Result<(), Error> {
         let channels: Vec<String> = channels.into_iter().map(|channel| channel.as_ref().to_owned()).collect();
         channels.iter().try_for_each(|channel| check_channel(channel))?;
@@ -360,7 +387,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Listen on fewer channels.
+    /// Listen on fewer channels. Events that are already in the queue still follow.
     pub fn remove<S: AsRef<str>>(&self, channels: impl IntoIterator<Item = S>) {
         self.update(|subscriber| {
             for channel in channels {

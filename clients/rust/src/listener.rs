@@ -1,4 +1,4 @@
-//! The connection that hears of changes: by LISTEN and heartbeats, or by pinpoint.wait().
+//! The connection that receives notifications: by LISTEN and heartbeats, or by pinpoint.wait().
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -42,7 +42,7 @@ struct Server {
     time_limit: Duration,
 }
 
-/// Keeps one connection that hears of all channels of a client.
+/// Keeps one connection that receives the notifications of a client.
 pub(crate) struct Listener {
     shared: Arc<Shared>,
     waits: bool,
@@ -81,7 +81,7 @@ impl Listener {
         }
     }
 
-    /// Connect, and hear until the connection is lost. Ok if a new connection is needed for other
+    /// Connect, and receive until the connection is lost. Ok if a new connection is needed for other
     /// channels.
     async fn session(&mut self) -> Result<(), Error> {
         let mut session = (self.shared.connector)().await?;
@@ -102,9 +102,13 @@ impl Listener {
         // The client is still connected if only the channels are others.
         let mut waits =
             self.waits || matches!(self.shared.state().connection, Some(Event::Connected { mode: Mode::Wait, .. }));
-        // A standby cannot notify: heartbeats tell whether LISTEN works.
-        if !waits && !standby && self.shared.options.mode == Mode::Auto {
-            waits = !self.hears(&mut session, &server).await?;
+        if !waits && self.shared.options.mode == Mode::Auto {
+            // A standby cannot notify: heartbeats tell whether LISTEN works. Without them, nothing would.
+            waits = if standby {
+                server.has_wait && server.interval.is_zero()
+            } else {
+                !self.hears(&mut session, &server).await?
+            };
         }
         if waits && !server.has_wait {
             return Err(Error::Server(NO_WAIT));
@@ -155,7 +159,7 @@ impl Listener {
         state.subscriptions.values().flat_map(|subscriber| subscriber.channels.iter().cloned()).collect()
     }
 
-    /// Has a call that waits for these channels all that are wanted? Then it goes on, and
+    /// Does a call that waits for these channels have all wanted ones? Then it continues, and
     /// subscriptions are told.
     fn covers(&self, asked: &HashSet<String>) -> bool {
         let covers = self.wanted().is_subset(asked);
@@ -165,7 +169,7 @@ impl Listener {
         covers
     }
 
-    /// Tell subscriptions of changed channels, and of all that they begin to hear.
+    /// Tell subscriptions of changed channels, and of all whose notifications they receive from now on.
     fn tell_changed(&self, heard: &HashSet<String>, changed: &HashSet<String>) {
         for subscriber in self.shared.state().subscriptions.values_mut() {
             let is_new = |channel: &String| changed.contains(channel) || !subscriber.heard.contains(channel);

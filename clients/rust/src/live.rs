@@ -126,8 +126,7 @@ async fn query(shared: &Shared, live: &LiveQuery, session: &Session) -> Result<V
 /// Connect to the server on which the client listens.
 async fn connect(shared: &Shared) -> Result<Session, Error> {
     let heard = shared.state().position.clone();
-    let heard =
-        heard.ok_or(Error::Server("live queries need the extension pg_pinpoint 1.1 or later in this database"))?;
+    let heard = heard.ok_or(Error::NoLive)?;
     let mut session = (shared.connector)().await?;
     session.notifications.close(); // of other clients of a pooler
     let position: String = session.fetch(POSITION, &[]).await?.get(0);

@@ -145,11 +145,23 @@ func main() {
 			fail(err)
 		}
 		go func() {
+			var opened []*pinpoint.Live
 			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-				if lines.Text() == "!" {
+				switch lines.Text()[0] {
+				case '!':
 					closed.Store(true)
 					client.Close()
-				} else {
+				case '>':
+					other, err := client.Live(lines.Text()[1:])
+					if err != nil {
+						fail(err)
+					}
+					opened = append(opened, other)
+				case '<':
+					for _, other := range opened {
+						other.Close()
+					}
+				default:
 					comeAndGo(ctx, client, os.Args[2])
 				}
 			}

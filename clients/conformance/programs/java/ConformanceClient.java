@@ -3,6 +3,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
@@ -26,13 +27,23 @@ public final class ConformanceClient {
 
   public static void main(String[] arguments) {
     Properties properties = new Properties();
+    properties.put("hostRecheckSeconds", "0"); // otherwise hosts that have failed are left out for longer than a test
     String url = jdbc(System.getenv("PINPOINT_DSN"), properties);
     boolean failed = false;
     try (Client client = new Client(url, properties, options())) {
       String[] names = java.util.Arrays.copyOfRange(arguments, 1, arguments.length);
       if (arguments[0].equals("live")) {
         Live live = client.live(names[0]);
-        commands(client, line -> comeAndGo(client, names[0]), live::close);
+        List<Live> opened = new ArrayList<>();
+        commands(client, line -> {
+          if (line.startsWith(">")) {
+            opened.add(client.live(line.substring(1)));
+          } else if (line.startsWith("<")) {
+            opened.forEach(Live::close);
+          } else {
+            comeAndGo(client, names[0]);
+          }
+        }, live::close);
         while (live.hasNext()) {
           show(live.next());
         }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+import weakref
 from typing import Any, Coroutine, Iterable, Literal, TypeVar
 
-import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ._events import PinpointError
@@ -34,6 +34,9 @@ class Client:
     check_interval: seconds between two checks of a connection without heartbeats.
     probe_timeout: seconds in which a notification has to come through a pooler.
     query_connections: connections that all live queries share.
+
+    Raises ValueError if mode is none of the three, or one of the keywords cannot be set, and psycopg.ProgrammingError
+    if conninfo is not valid.
     """
 
     def __init__(self, conninfo: str = "", *, mode: Literal["auto", "push", "wait"] = "auto",
@@ -47,9 +50,10 @@ class Client:
             if name in options:
                 raise ValueError(f'the option "{name}" cannot be set: the client needs its own value')
         self.conninfo = conninfo
-        self.options = options
-        if "connect_timeout" not in {**conninfo_to_dict(conninfo), **options}:
-            options["connect_timeout"] = max(2, round(timeout))
+        # UTF8, as psycopg gives bytes for the text of a database with SQL_ASCII.
+        defaults = {"connect_timeout": max(2, round(timeout)), "client_encoding": "UTF8"}
+        given = conninfo_to_dict(conninfo)
+        self.options = {**{name: value for name, value in defaults.items() if name not in given}, **options}
         self.mode = mode
         self.min_interval = min_interval
         self.buffer = buffer
@@ -61,7 +65,8 @@ class Client:
         self.check_interval = check_interval
         self.probe_timeout = probe_timeout
         self.query_slots = asyncio.Semaphore(query_connections)
-        self.idle: list[psycopg.AsyncConnection[Any]] = []  # for live queries
+        self.open: weakref.WeakSet[Connection] = weakref.WeakSet()  # all connections
+        self.idle: list[Connection] = []  # for live queries
         self.live_queries: dict[Any, LiveQuery] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.listener: Listener | None = None
@@ -74,11 +79,18 @@ class Client:
         await self.close()
 
     def subscribe(self, *channels: str) -> Subscription:
-        """Listen on channels. Each begins with a Changed."""
+        """Listen on channels. Each begins with a Changed.
+
+        Raises ValueError if a name is empty, longer than 63 bytes, contains NUL or is pinpoint_heartbeat, and the
+        PinpointError that has ended the client. Call it in the event loop.
+        """
         return Subscription(self.listening(), channels)
 
     def live(self, query: str, parameters: Any = None) -> Live:
-        """The rows of a query now, and after each change of a table that it reads."""
+        """The rows of a query now, and after each change of a table that it reads. parameters: a list, for $1, $2 ...
+
+        Raises the PinpointError that has ended the client. An error of the query is an event.
+        """
         listener = self.listening()
         key, parameters = identity(parameters)
         key = query, key
@@ -87,11 +99,11 @@ class Client:
         return Live(self.live_queries[key])
 
     async def close(self) -> None:
-        """End all subscriptions, live queries and connections."""
+        """End all subscriptions, live queries and connections. The iterators raise PinpointError."""
         self.fail(PinpointError("the client is closed"))
+        for connection in self.open:
+            cut(connection)
         self.drop_query_connections()
-        if self.listener and self.listener.connection:
-            cut(self.listener.connection)
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -104,8 +116,10 @@ class Client:
         self.listener = self.listener or Listener(self)
         return self.listener
 
-    async def connect(self) -> psycopg.AsyncConnection[Any]:
-        return await Connection.connect(self.conninfo, autocommit=True, **self.options)
+    async def connect(self) -> Connection:
+        connection = await Connection.connect(self.conninfo, autocommit=True, **self.options)
+        self.open.add(connection)
+        return connection
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that ends with the client."""
@@ -121,7 +135,7 @@ class Client:
             subscriber.end(error)
 
     def drop_query_connections(self) -> None:
-        """The server of the listening connection may be another one from now on."""
+        """Close the connections of live queries, because the client may now listen on another server."""
         while self.idle:
             self.idle.pop().pgconn.finish()
         for live in self.live_queries.values():
@@ -129,7 +143,10 @@ class Client:
 
 
 class Subscription(EventQueue):
-    """The events of some channels, as an asynchronous iterator."""
+    """The events of some channels, as an asynchronous iterator.
+
+    It raises PinpointError if the subscription cannot go on, or the client is closed.
+    """
 
     def __init__(self, listener: Listener, channels: Iterable[str]):
         super().__init__(listener.client.buffer)
@@ -143,18 +160,19 @@ class Subscription(EventQueue):
         self.add(*channels)
 
     def add(self, *channels: str) -> None:
-        """Listen on more channels. Each begins with a Changed."""
+        """Listen on more channels. Each begins with a Changed. Raises ValueError if a name is not valid."""
         check_channels(channels)
         self.channels.update(channels)
         self.listener.changes.set()
 
     def remove(self, *channels: str) -> None:
-        """Listen on fewer channels."""
+        """Listen on fewer channels. Events that are already in the queue still follow."""
         self.channels.difference_update(channels)
         self.heard.difference_update(channels)
         self.listener.changes.set()
 
     def close(self) -> None:
+        """End the subscription: after the events in the queue, the iterator ends, without an error."""
         self.listener.subscribers.discard(self)
         self.listener.changes.set()
         self.end(StopAsyncIteration())

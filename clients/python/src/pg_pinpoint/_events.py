@@ -19,7 +19,7 @@ class Notification:
 
 @dataclass(frozen=True)
 class Changed:
-    """These channels may have been notified while nobody listened: look at your tables."""
+    """These channels may have been notified while the client did not listen: read your tables."""
 
     channels: frozenset[str]
 
@@ -54,7 +54,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class QueryError:
-    """A live query, or its connection, has failed. It is tried again. The same error is told once."""
+    """A live query, or its connection, has failed. It is tried again. The same error is told once.
+
+    sqlstate: that of the server; 55000 if a table is not watched, 0A000 without pg_pinpoint 1.1.
+    """
 
     message: str
     sqlstate: str | None

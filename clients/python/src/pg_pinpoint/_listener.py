@@ -1,4 +1,4 @@
-"""The connection that hears of changes: by LISTEN and heartbeats, or by pinpoint.wait()."""
+"""The connection that receives notifications: by LISTEN and heartbeats, or by pinpoint.wait()."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Set
 from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Collection
 
 import psycopg
-from psycopg import sql
+from psycopg import capabilities, sql
 
 from ._events import Connected, Disconnected, Event, Notification, PinpointError
 
@@ -47,7 +47,7 @@ class ConnectionLost(Exception):
 
 
 @contextlib.asynccontextmanager
-async def limit(connection: psycopg.AsyncConnection[Any], seconds: float) -> AsyncIterator[None]:
+async def limit(connection: Connection, seconds: float) -> AsyncIterator[None]:
     """Time for the server to answer. Not with a cancellation, for which psycopg waits for the server."""
     timer = asyncio.get_running_loop().call_later(seconds, cut, connection)
     try:
@@ -60,33 +60,42 @@ async def limit(connection: psycopg.AsyncConnection[Any], seconds: float) -> Asy
         timer.cancel()
 
 
-def cut(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Whoever waits for the server finds the connection closed."""
+def cut(connection: Connection) -> None:
+    """Closes the connection, so that pending calls fail."""
+    connection.is_cut = True
     with contextlib.suppress(psycopg.Error, OSError), socket.fromfd(
             connection.pgconn.socket, socket.AF_INET, socket.SOCK_STREAM) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
 
 
+def discard(task: asyncio.Future[Any]) -> None:
+    """Cancel a task whose result is not used, also if it is an error."""
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    task.cancel()
+
+
 class Connection(psycopg.AsyncConnection[Any]):
+    is_cut = False
+
     async def cancel_safe(self, *, timeout: float = 30.0) -> None:
-        """With a limit, which psycopg does not have before libpq 17."""
-        try:
-            await asyncio.wait_for(super().cancel_safe(timeout=timeout), timeout)
-        except TimeoutError:
-            raise psycopg.OperationalError("the server does not answer") from None
+        """Psycopg calls it for each task that is canceled.
+
+        Not after cut(), as the server may be silent. Not before libpq 17, which would wait for it without a limit.
+        """
+        if not self.is_cut and capabilities.has_cancel_safe():
+            await super().cancel_safe(timeout=timeout)
 
 
 def ignore(_: object) -> None:
-    """What other clients of a pooler listen for would be collected."""
+    """Discard a notification: a pooler also delivers those of its other clients, and they would be collected."""
 
 
 class Listener:
-    """Keeps one connection that hears of all channels of a client."""
+    """Keeps one connection that receives the notifications of a client."""
 
     def __init__(self, client: Client):
         self.client = client
         self.subscribers: set[Subscription | LiveQuery] = set()
-        self.connection: psycopg.AsyncConnection[Any] | None = None
         self.listened: set[str] = set()
         self.heard = 0.0  # time of the last notification
         self.any_heartbeat = False
@@ -102,6 +111,7 @@ class Listener:
         while True:
             try:
                 await self.session()
+                continue  # with other channels
             except Exception as error:  # whatever it is, the application is told, and nothing is missed
                 if self.client.error:
                     return  # closed: this was the cancellation
@@ -122,13 +132,14 @@ class Listener:
             await asyncio.sleep(delay)
 
     async def session(self) -> None:
-        """Connect, and hear until the connection is lost."""
-        connection = self.connection = await self.client.connect()
+        """Connect, and receive until the connection is lost. It returns if a new one is needed for other channels."""
+        connection = await self.client.connect()
         try:
             self.listened.clear()
             version, standby, pid, pinpoint, has_wait, interval, time_limit = await self.fetch(connection, INQUIRY)
             pooled = pid != connection.info.backend_pid
-            waits = self.waits
+            # If only the channels have changed, the client is still connected.
+            waits = self.waits or self.connected is not None and self.connected.mode == "wait"
             if pooled and not waits and self.client.mode == "auto":
                 waits = not await self.hears_through_pooler(connection, standby, has_wait)
             if waits and not has_wait:
@@ -182,7 +193,7 @@ class Listener:
         return set().union(*(subscriber.channels for subscriber in self.subscribers))
 
     def covers(self, asked: Set[str]) -> bool:
-        """Has a call that waits for these channels all that are wanted? Then it goes on, and subscribers are told."""
+        """Does a call that waits for these channels have all wanted ones? Then it continues, and subscribers are told."""
         if not self.wanted() <= asked:
             self.changes.set()
             return False
@@ -190,7 +201,7 @@ class Listener:
         return True
 
     def tell_changed(self, heard: Set[str], changed: Collection[str]) -> None:
-        """Tell subscribers of changed channels, and of all that they begin to hear."""
+        """Tell subscribers of changed channels, and of all whose notifications they receive from now on."""
         for subscriber in self.subscribers:
             channels = {c for c in subscriber.channels & heard if c in changed or c not in subscriber.heard}
             subscriber.heard |= channels
@@ -213,7 +224,7 @@ class Listener:
         try:
             await asyncio.wait({task, changes}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            task.cancel()
+            discard(task)
             raise
         finally:
             changes.cancel()
@@ -240,7 +251,7 @@ class Listener:
 
             reader = await self.until_changes(self.read(connection, pinpoint, interval if heartbeats else 0, pooled and has_listen))
             if not reader.done():
-                reader.cancel()
+                discard(reader)
                 await asyncio.wait({reader})
             if not reader.cancelled():
                 reader.result()
@@ -294,7 +305,7 @@ class Listener:
             timeout = min(timeout, time_limit / 2)
         # The first call shows whether it works. It and each call after a cancellation are not canceled, and end at
         # once, so there are answers, however often the channels change.
-        at_once = True
+        first = at_once = True
         while True:
             wanted = self.wanted()
             if self.connected:
@@ -313,19 +324,33 @@ class Listener:
                     if not call.done():
                         if not self.changes.is_set():
                             raise ConnectionLost(f"no answer for {timeout + self.client.timeout:g} seconds")
+                        if not capabilities.has_cancel_safe():
+                            return  # wait for the other channels on a new connection
                         await connection.cancel_safe(timeout=self.client.timeout)
-                    changed, self.position = await (await call).fetchone()
+                    changed, position = await (await call).fetchone()
             except psycopg.errors.QueryCanceled:
                 at_once = True
                 continue  # by this client, or by a timeout that the server has
             finally:
-                call.cancel()
-            at_once = False
+                discard(call)
+                if not call.done():
+                    cut(connection)
+                    await asyncio.wait({call})
+            # A connection for other channels: the live queries have theirs.
+            if first and self.connected and server_of(position) != server_of(self.position):
+                raise ConnectionLost("the connection leads to another server")
+            first = at_once = False
+            self.position = position
             if not self.connected:
                 self.begin(connected)
             self.tell_changed(wanted, changed)
             if changed:
                 await asyncio.sleep(self.client.min_interval)
+
+
+def server_of(position: str | None) -> list[str] | None:
+    """The part of a position that tells the server."""
+    return position.split("-")[:2] if position else None
 
 
 def describe(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from ._events import Disconnected, Event, LiveEvent, PinpointError, QueryError, Rows
-from ._listener import cut, describe, ignore, limit
+from ._listener import Connection, cut, describe, discard, ignore, limit, server_of
 from ._queue import Events
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ CHANNELS_OF = "SELECT relation::text, channel::text FROM pinpoint.channels_of($1
 
 
 class Live(Events[LiveEvent]):
-    """The events of a live query, as an asynchronous iterator. A slow consumer gets the newest."""
+    """The events of a live query, as an asynchronous iterator. A slow consumer gets the newest.
+
+    It raises PinpointError if the live query cannot go on, or the client is closed.
+    """
 
     def __init__(self, shared: LiveQuery):
         super().__init__()
@@ -43,6 +46,7 @@ class Live(Events[LiveEvent]):
         return event
 
     def close(self) -> None:
+        """End the live query for this consumer, without an error. The last one also ends its execution."""
         self.end(StopAsyncIteration())
         self.shared.remove(self)
 
@@ -62,7 +66,7 @@ class LiveQuery:
         self.dirty = False
         self.signal = asyncio.Event()  # something has happened
         self.execution: asyncio.Task[Rows] | None = None
-        self.connection: psycopg.AsyncConnection[Any] | None = None  # of this execution
+        self.connection: Connection | None = None  # of this execution
         listener.subscribers.add(self)
         self.task = client.start(self.run())
 
@@ -100,7 +104,7 @@ class LiveQuery:
         if self.connection:
             cut(self.connection)
         if self.execution:
-            self.execution.cancel()
+            discard(self.execution)
 
     def tell(self, event: LiveEvent) -> None:
         for consumer in self.consumers:
@@ -148,27 +152,28 @@ class LiveQuery:
                 raise
             finally:
                 self.connection = None
-                if healthy:
+                if healthy and not connection.is_cut:
                     self.client.idle.append(connection)
                 else:
                     connection.pgconn.finish()
 
-    async def connect(self) -> psycopg.AsyncConnection[Any]:
+    async def connect(self) -> Connection:
         """Connect to the server on which the client listens."""
-        connection = await self.client.connect()
+        if self.listener.position is None:
+            raise PinpointError("live queries need the extension pg_pinpoint 1.1 or later in this database", "0A000")
+        connection = self.connection = await self.client.connect()
         connection.add_notify_handler(ignore)
         try:
-            if self.listener.position is None:
-                raise PinpointError("live queries need the extension pg_pinpoint 1.1 or later in this database", "0A000")
             (position,) = await self.listener.fetch(connection, "SELECT pinpoint.position()")
-            if position.split("-")[:2] != self.listener.position.split("-")[:2]:
+            if server_of(position) != server_of(self.listener.position):
                 raise PinpointError("the connection leads to another server than the one on which the client listens")
             return connection
         except BaseException:
+            self.connection = None
             connection.pgconn.finish()
             raise
 
-    async def listen_to_tables(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def listen_to_tables(self, connection: Connection) -> None:
         """Listen on the channels of the tables that the query reads, before it is executed."""
         cursor = await psycopg.AsyncRawCursor(connection).execute(CHANNELS_OF, (self.query,), prepare=False)
         tables = await cursor.fetchall()

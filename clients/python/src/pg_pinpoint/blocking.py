@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A client with the arguments of pg_pinpoint.Client. It runs in a thread of its own."""
+    """A client with the arguments of pg_pinpoint.Client. It runs in a thread of its own.
+
+    Its methods raise what those of pg_pinpoint.Client raise, and PinpointError if the client is closed, or was made before
+    a fork of the process. All threads can call them.
+    """
 
     def __init__(self, *arguments: Any, **options: Any):
         self.client = _client.Client(*arguments, **options)
@@ -38,7 +42,7 @@ class Client:
         return Events(self, self.call(self.client.live, query, parameters))
 
     def close(self) -> None:
-        """End all iterators and connections."""
+        """End all iterators and connections. The iterators of other threads raise PinpointError."""
         async def end() -> None:
             await self.client.close()
             # The iterators of other threads have an error now. They receive it before the loop ends.
@@ -81,19 +85,25 @@ class Client:
 
 
 class Events(Generic[T]):
-    """The events of a subscription or of a live query, as an iterator."""
+    """The events of a subscription or of a live query, as an iterator.
+
+    It raises PinpointError if the subscription or live query cannot go on, or the client is closed.
+    """
 
     def __init__(self, client: Client, events: Any):
         self.client = client
         self.events = events
 
     def add(self, *channels: str) -> None:
+        """Only of a subscription: listen on more channels. Raises ValueError if a name is not valid."""
         self.client.call(self.events.add, *channels)
 
     def remove(self, *channels: str) -> None:
+        """Only of a subscription: listen on fewer channels."""
         self.client.call(self.events.remove, *channels)
 
     def close(self) -> None:
+        """End the subscription or live query, without an error. Another thread can call it while one waits for an event."""
         with contextlib.suppress(PinpointError):  # the client is closed
             self.client.call(self.events.close)
 

@@ -82,7 +82,7 @@ fn commands(client: &Client, mut command: impl FnMut(&str) + Send + 'static, end
     });
 }
 
-async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Error> {
+async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Arc<Error>> {
     let mut subscription = client.subscribe(channels)?;
     let handle = subscription.handle();
     let closing = handle.clone();
@@ -108,6 +108,7 @@ async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Error> {
             }
             Ok(Event::Disconnected { reason, retry_in }) => show_disconnected(&reason, retry_in),
             Err(error) => {
+                assert!(Arc::ptr_eq(&client.subscribe(["a"]).err().unwrap(), &error)); // as later calls
                 show_error(&error);
                 std::process::exit(1);
             }
@@ -169,12 +170,20 @@ async fn come_and_go(client: Client, query: String) {
     show(&json!({"event": "parameters", "rows": rows}));
 }
 
-async fn live(client: &Client, query: &str) -> Result<(), Error> {
+async fn live(client: &Client, query: &str) -> Result<(), Arc<Error>> {
     let mut live = client.live(query, Vec::new())?;
     let (sender, mut end) = tokio::sync::oneshot::channel::<()>();
     let (others, text, runtime) = (client.clone(), query.to_owned(), tokio::runtime::Handle::current());
-    let come_and_go = move |_: &str| runtime.block_on(come_and_go(others.clone(), text.clone()));
-    commands(client, come_and_go, move || drop(sender));
+    let mut opened = Vec::new();
+    let command = move |line: &str| match line.split_at(1) {
+        (">", query) => {
+            let _runtime = runtime.enter();
+            opened.push(others.live(query, Vec::new()).unwrap());
+        }
+        ("<", _) => opened.clear(),
+        _ => runtime.block_on(come_and_go(others.clone(), text.clone())),
+    };
+    commands(client, command, move || drop(sender));
     loop {
         let update = tokio::select! {
             update = live.next() => update,

@@ -13,6 +13,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.Semaphore;
+import org.postgresql.Driver;
 import org.postgresql.util.PGobject;
 
 /** A client of one database. It connects when the first subscription is made. */
@@ -30,26 +31,44 @@ public final class Client implements AutoCloseable {
   Listener listener;
   PinpointException error;
 
-  /** url, properties: those of the driver. */
+  /**
+   * A client.
+   *
+   * @param url a URL of the driver, which may have several hosts
+   * @param properties those of the driver, such as "user" and "password"
+   * @param options {@link Options#DEFAULT}, or others
+   */
   public Client(String url, Properties properties, Options options) {
     this.url = url;
     this.options = options;
     slots = new Semaphore(options.queryConnections());
     // Statements are never prepared, because a pooler may be in between.
     this.properties.put("prepareThreshold", "0");
-    this.properties.put("loginTimeout", Integer.toString((int) Math.ceil(options.timeout())));
-    this.properties.put("connectTimeout", Integer.toString((int) Math.ceil(options.timeout())));
+    int timeout = (int) Math.ceil(options.timeout());
+    this.properties.put("loginTimeout", Integer.toString(timeout * hosts(url, properties))); // for all of them
+    this.properties.put("connectTimeout", Integer.toString(timeout));
     // While it connects; later limit() sets it.
-    this.properties.put("socketTimeout", Integer.toString((int) Math.ceil(options.timeout())));
+    this.properties.put("socketTimeout", Integer.toString(timeout));
     this.properties.put("tcpKeepAlive", "true");
     properties.stringPropertyNames().forEach(name -> this.properties.put(name, properties.getProperty(name)));
   }
 
+  /** A client with the default options. url: a URL of the driver. */
   public Client(String url) {
     this(url, new Properties(), Options.DEFAULT);
   }
 
-  /** Listen on channels. Each begins with a Changed. */
+  private static int hosts(String url, Properties properties) {
+    Properties parsed = Driver.parseURL(url, properties);
+    return parsed == null ? 1 : parsed.getProperty("PGHOST", "").split(",").length;
+  }
+
+  /**
+   * Listen on channels. Each begins with a Changed.
+   *
+   * @throws IllegalArgumentException if a name is empty, longer than 63 bytes, contains NUL or is pinpoint_heartbeat
+   * @throws PinpointException the one that has ended the client
+   */
   public synchronized Subscription subscribe(String... channels) {
     Subscription.check(channels);
     start();
@@ -63,7 +82,12 @@ public final class Client implements AutoCloseable {
     return subscription;
   }
 
-  /** The rows of a query now, and after each change of a table that it reads. Parameters are "?". */
+  /**
+   * The rows of a query now, and after each change of a table that it reads. Parameters are "?". An error of the query
+   * is a {@link Result.Failed}.
+   *
+   * @throws PinpointException the one that has ended the client
+   */
   public synchronized Live live(String query, Object... parameters) {
     start();
     parameters = parameters.clone();
@@ -96,7 +120,7 @@ public final class Client implements AutoCloseable {
     }
   }
 
-  /** End all subscriptions, live queries and connections. */
+  /** End all subscriptions, live queries and connections. The iterators throw a PinpointException. */
   @Override
   public void close() {
     List<Thread> threads = new ArrayList<>();
@@ -155,7 +179,7 @@ public final class Client implements AutoCloseable {
     }
   }
 
-  /** The server of the listening connection may be another one from now on. */
+  /** Close the connections of live queries, because the client may now listen on another server. */
   void closeAll() {
     List<Connection> connections;
     synchronized (this) {

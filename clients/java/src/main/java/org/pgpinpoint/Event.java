@@ -4,13 +4,13 @@ import java.util.Set;
 
 /** An event of a subscription. */
 public sealed interface Event {
-  /** How a client hears of changes: with LISTEN, or with pinpoint.wait(). */
+  /** How a client receives notifications: with LISTEN, or with pinpoint.wait(). */
   enum Mode { PUSH, WAIT }
 
   /** The connection works, and listens on all channels. serverVersion: for instance 150018. */
   record Connected(int serverVersion, boolean standby, Mode mode) implements Event {}
 
-  /** These channels may have been notified while nobody listened: look at your tables. */
+  /** These channels may have been notified while the client did not listen: read your tables. */
   record Changed(Set<String> channels) implements Event {}
 
   /** A notification. pid: the process ID of the session that sent it. */

@@ -18,7 +18,7 @@ abstract class Events<T> implements Iterator<T> {
     notifyAll();
   }
 
-  /** Wait for an item. Returns false at the end. */
+  /** Wait for an item. Returns false after close(), and true before a final error, which next() throws. */
   @Override
   public synchronized boolean hasNext() {
     while (isEmpty() && end == null) {
@@ -32,7 +32,12 @@ abstract class Events<T> implements Iterator<T> {
     return !isEmpty() || !(end instanceof NoSuchElementException);
   }
 
-  /** Wait for the next item. Throws a PinpointException if the subscription or live query cannot go on. */
+  /**
+   * Wait for the next item.
+   *
+   * @throws PinpointException if the live query cannot go on, the client is closed, or the thread is interrupted
+   * @throws NoSuchElementException after close()
+   */
   @Override
   public synchronized T next() {
     if (!hasNext() || isEmpty()) {

@@ -20,7 +20,7 @@ import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
 import org.postgresql.core.Utils;
 
-/** Keeps one connection that hears of all channels of a client. */
+/** Keeps one connection that receives the notifications of a client. */
 final class Listener extends Thread {
   static final String HEARTBEAT = "pinpoint_heartbeat";
 
@@ -97,7 +97,7 @@ final class Listener extends Thread {
     while (!client.isClosed()) {
       try {
         session();
-      } catch (SQLException | RuntimeException e) {
+      } catch (Throwable e) { // also of the Java machine: otherwise nothing would be told
         if (client.isClosed()) {
           return;
         }
@@ -111,12 +111,12 @@ final class Listener extends Thread {
         }
         client.closeAll();
         if (!everConnected && isPermanent(e, state) || failures > options.maxAttempts()) {
-          client.fail(new PinpointException(e.getMessage(), state));
+          client.fail(new PinpointException(PinpointException.reason(e), state));
           return;
         }
         double delay = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures - 1, 30)));
         delay *= ThreadLocalRandom.current().nextDouble(0.5, 1);
-        tellAll(new Event.Disconnected(e.getMessage(), delay));
+        tellAll(new Event.Disconnected(PinpointException.reason(e), delay));
         try {
           Thread.sleep((long) (delay * 1000));
         } catch (InterruptedException interrupted) {
@@ -126,7 +126,7 @@ final class Listener extends Thread {
     }
   }
 
-  /** Connect, and hear until the connection is lost. */
+  /** Connect, and receive until the connection is lost. */
   private void session() throws SQLException {
     Connection connection = client.connect();
     try {
@@ -289,7 +289,7 @@ final class Listener extends Thread {
     }
   }
 
-  /** Tell subscriptions of changed channels, and of all that they begin to hear. */
+  /** Tell subscriptions of changed channels, and of all whose notifications they receive from now on. */
   private void tellChanged(Set<String> heard, Set<String> changed) {
     synchronized (client) {
       client.subscribers.forEach(subscriber -> tellChanged(subscriber, heard, changed));
@@ -483,7 +483,7 @@ final class Listener extends Thread {
   }
 
   /** Errors that another attempt does not mend: authorization, no such database, no such feature. */
-  private static boolean isPermanent(Exception error, String state) {
+  private static boolean isPermanent(Throwable error, String state) {
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       if (cause instanceof java.security.cert.CertificateException) {
         return true;

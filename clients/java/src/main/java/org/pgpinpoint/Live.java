@@ -34,6 +34,7 @@ public final class Live extends Events<Result> implements AutoCloseable {
     return result;
   }
 
+  /** End the live query for this consumer, without an error. The last one also ends its execution. */
   @Override
   public void close() {
     end(new NoSuchElementException());

@@ -26,6 +26,7 @@ final class LiveQuery extends Thread implements Subscriber {
   private final Set<String> heard = new HashSet<>();
   private final Set<Live> consumers = new HashSet<>();
   private boolean dirty;
+  private Connection using; // of this execution
 
   LiveQuery(Client client, List<Object> key, String query, Object[] parameters) {
     super("pg_pinpoint live query");
@@ -45,10 +46,15 @@ final class LiveQuery extends Thread implements Subscriber {
   }
 
   void remove(Live live) {
+    Connection ended = null;
     synchronized (client) {
       if (consumers.remove(live) && consumers.isEmpty()) {
         end(new NoSuchElementException());
+        ended = using;
       }
+    }
+    if (ended != null) {
+      client.discard(ended); // the driver reads until then, and another query cannot have its place
     }
   }
 
@@ -128,10 +134,12 @@ final class LiveQuery extends Thread implements Subscriber {
           tell(execute(heardBy), heardBy);
           failures = 0;
           pause = options.minInterval() - (System.nanoTime() - started) / 1e9;
-        } catch (SQLException | RuntimeException e) {
+        } catch (InterruptedException e) {
+          return;
+        } catch (Throwable e) { // also of the Java machine: otherwise nothing would be told
           setDirty();
           failures++;
-          tell(new Result.Failed(e.getMessage(), PinpointException.sqlState(e)), heardBy);
+          tell(new Result.Failed(PinpointException.reason(e), PinpointException.sqlState(e)), heardBy);
           pause = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures, 30)));
         }
         Thread.sleep(Math.max(0, (long) (pause * 1000)));
@@ -152,6 +160,7 @@ final class LiveQuery extends Thread implements Subscriber {
         connection = connect();
       }
       try {
+        use(connection);
         Listener.limit(connection, client.options.queryTimeout());
         connection.unwrap(PGConnection.class).getNotifications(); // of other clients of a pooler
         listenToTables(connection);
@@ -160,15 +169,26 @@ final class LiveQuery extends Thread implements Subscriber {
           if (client.listener.connected != heardBy) {
             throw new SQLException("the rows may be from another server");
           }
+          use(null);
           client.idle.push(connection);
         }
         return result;
-      } catch (SQLException | RuntimeException | InterruptedException e) {
+      } catch (Throwable e) {
         client.discard(connection);
         throw e;
       }
     } finally {
       client.slots.release();
+    }
+  }
+
+  /** The end of this query ends this connection, too. */
+  private void use(Connection connection) throws SQLException {
+    synchronized (client) {
+      using = connection;
+      if (client.live.get(key) != this) {
+        throw new SQLException("the live query is closed");
+      }
     }
   }
 
@@ -203,12 +223,13 @@ final class LiveQuery extends Thread implements Subscriber {
     }
     Connection connection = client.connect();
     try {
+      use(connection);
       String position = client.listener.fetch(connection, Listener.POSITION, row -> row.getString(1));
       if (!server(position).equals(server(heard))) {
         throw new SQLException("the connection leads to another server than the one on which the client listens");
       }
       return connection;
-    } catch (SQLException e) {
+    } catch (Throwable e) {
       client.discard(connection);
       throw e;
     }

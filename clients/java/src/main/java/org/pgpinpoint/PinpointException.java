@@ -12,8 +12,13 @@ public class PinpointException extends RuntimeException {
     this.sqlState = sqlState;
   }
 
+  /** What an error says: some of Java have no message. */
+  static String reason(Throwable error) {
+    return error.getMessage() == null ? error.toString() : error.getMessage();
+  }
+
   /** The SQLSTATE of an error, null if there is none. */
-  static String sqlState(Exception error) {
+  static String sqlState(Throwable error) {
     if (error instanceof SQLException sql) {
       return sql.getSQLState();
     }

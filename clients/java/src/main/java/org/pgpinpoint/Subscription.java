@@ -15,7 +15,11 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
     this.queue = queue;
   }
 
-  /** Listen on more channels. Each begins with a Changed. */
+  /**
+   * Listen on more channels. Each begins with a Changed.
+   *
+   * @throws IllegalArgumentException if a name is not valid
+   */
   public void add(String... names) {
     check(names);
     synchronized (client) {
@@ -24,7 +28,7 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
     }
   }
 
-  /** Listen on fewer channels. */
+  /** Listen on fewer channels. Events that are already in the queue still follow. */
   public void remove(String... names) {
     synchronized (client) {
       List.of(names).forEach(queue.channels()::remove);
@@ -33,17 +37,24 @@ public final class Subscription implements Iterator<Event>, AutoCloseable {
     }
   }
 
+  /** Wait for an event. Returns false after close(), and true before a final error, which next() throws. */
   @Override
   public boolean hasNext() {
     return queue.hasNext();
   }
 
-  /** Wait for the next event. Throws a PinpointException if the subscription cannot go on. */
+  /**
+   * Wait for the next event.
+   *
+   * @throws PinpointException if the subscription cannot go on, the client is closed, or the thread is interrupted
+   * @throws NoSuchElementException after close()
+   */
   @Override
   public Event next() {
     return queue.next();
   }
 
+  /** End the subscription, without an error: hasNext() returns false after the events in the queue. */
   @Override
   public void close() {
     synchronized (client) {
