@@ -65,6 +65,9 @@ typedef struct ReportedChange
 /* List of these, in TopTransactionContext. */
 static List *reported = NIL;
 
+/* So many of the last ones are compared with a new one. */
+#define MAX_CHECKED		64
+
 static void report(Oid relid, const char *channel);
 static void for_each(List *channels, void (*action) (const char *channel));
 static bool cannot_be_watched(PgStat_TableStatus *table);
@@ -121,21 +124,21 @@ report(Oid relid, const char *channel)
 {
 	MemoryContext oldcontext;
 	ReportedChange *change;
-	ListCell   *lc;
+	int			nchecked = 0;
 
 	Assert(IsTransactionState());
 
-	/* Without the library's callbacks, nothing is notified. */
-	if (!pinpoint_is_preloaded())
-		return;
+	/* Otherwise the list would not be emptied at the end of the transaction. */
+	Assert(pinpoint_is_preloaded());
 
 	/*
 	 * Subtransactions get ascending numbers.  So an abort that removes an
-	 * element would also remove a later one.
+	 * element would also remove a later one.  An element that is there twice
+	 * does no harm.
 	 */
-	foreach(lc, reported)
+	for (int i = list_length(reported) - 1; i >= 0 && nchecked < MAX_CHECKED; i--, nchecked++)
 	{
-		change = lfirst(lc);
+		change = list_nth(reported, i);
 		if (change->relid == relid &&
 			strcmp(NameStr(change->channel), channel) == 0)
 			return;

@@ -10,6 +10,8 @@
  *	SECURITY LABEL			register the provider of the labels
  *	COMMIT PREPARED			notify the changes of the prepared transaction
  *	ALTER, DROP TABLE		the table changes, which may have another name now
+ *	CREATE, ALTER, DROP		other rows of the table are visible
+ *	POLICY
  *	ATTACH, DETACH, DROP,	the rows of the parent change
  *	INHERIT, NO INHERIT
  *	DROP EXTENSION			remove all labels
@@ -20,19 +22,25 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_policy.h"
 #include "executor/executor.h"
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
 #include "tcop/utility.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "base/transaction.h"
 #include "live/changes.h"
@@ -53,9 +61,11 @@ static void process_utility(PlannedStmt *pstmt, const char *query_string,
 static void executor_start(QueryDesc *query_desc, int eflags);
 static void object_access(ObjectAccessType access, Oid class_id,
 						  Oid object_id, int sub_id, void *arg);
-static void detach_concurrently(AlterTableStmt *stmt);
+static void alter_table(AlterTableStmt *stmt);
+static bool is_without_hook(AlterTableCmd *command);
 static void child_changed(Oid child, Oid parent);
 static void relation_altered(Oid relid);
+static void policy_changed(Oid policy);
 static void relation_dropped(Oid relid);
 
 /*
@@ -106,7 +116,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 			pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid,
 											&prepared_relations);
 	else if (IsA(stmt, AlterTableStmt))
-		detach_concurrently((AlterTableStmt *) stmt);
+		alter_table((AlterTableStmt *) stmt);
 
 	if (prev_ProcessUtility)
 		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
@@ -120,27 +130,46 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 }
 
 /*
- * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the
- * rows from the parent, but calls no hook.  The second one can fail.
+ * Report the changes for which PostgreSQL calls no hook.
  */
 static void
-detach_concurrently(AlterTableStmt *stmt)
+alter_table(AlterTableStmt *stmt)
 {
 	ListCell   *lc;
 
 	foreach(lc, stmt->cmds)
 	{
 		AlterTableCmd *command = lfirst(lc);
-		Oid			parent;
+		Oid			relid;
 
-		if (command->subtype != AT_DetachPartition ||
-			!((PartitionCmd *) command->def)->concurrent)
+		if (!is_without_hook(command))
 			continue;
 
 		/* The statement checks the privileges, and reports a missing table. */
-		parent = RangeVarGetRelid(stmt->relation, NoLock, true);
-		if (OidIsValid(parent))
-			pinpoint_changes_report_table(parent);
+		relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+		if (OidIsValid(relid))
+			pinpoint_changes_report_table(relid);
+	}
+}
+
+/*
+ * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the
+ * rows from the parent, but calls no hook.  The second one can fail.
+ */
+static bool
+is_without_hook(AlterTableCmd *command)
+{
+	switch (command->subtype)
+	{
+		case AT_DetachPartition:
+			return ((PartitionCmd *) command->def)->concurrent;
+		case AT_EnableRowSecurity:
+		case AT_DisableRowSecurity:
+		case AT_ForceRowSecurity:
+		case AT_NoForceRowSecurity:
+			return true;
+		default:
+			return false;
 	}
 }
 
@@ -159,6 +188,8 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 			 ((access == OAT_POST_ALTER && !((ObjectAccessPostAlter *) arg)->is_internal) ||
 			  (access == OAT_POST_CREATE && sub_id != 0) || access == OAT_DROP))
 		relation_altered(object_id);
+	else if (class_id == PolicyRelationId)
+		policy_changed(object_id);
 	else if (access == OAT_DROP && class_id == ExtensionRelationId &&
 			 pinpoint_is_extension(object_id))
 		pinpoint_unwatch_all();
@@ -207,6 +238,34 @@ relation_altered(Oid relid)
 		return;
 	foreach(lc, pinpoint_channels_of_changed(relid))
 		pinpoint_changes_report_channel(lfirst(lc));
+}
+
+/*
+ * A policy of row-level security was created or altered, or will be dropped.
+ */
+static void
+policy_changed(Oid policy)
+{
+	Relation	policies;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
+		!pinpoint_any_watched())
+		return;
+
+	/* With this snapshot, a row of the current command is visible. */
+	policies = table_open(PolicyRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_policy_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(policy));
+	scan = systable_beginscan(policies, PolicyOidIndexId, true, SnapshotSelf,
+							  1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		relation_altered(((Form_pg_policy) GETSTRUCT(tuple))->polrelid);
+	systable_endscan(scan);
+	table_close(policies, AccessShareLock);
 }
 
 /*

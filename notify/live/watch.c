@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -45,10 +46,12 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/preload.h"
 #include "base/request.h"
 #include "live/changes.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
+#include "sql/replacement.h"
 #include "sql/statement.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_watch);
@@ -274,10 +277,13 @@ label_changes(const ObjectAddress *object, const char *label)
 {
 	char	   *old_label = GetSecurityLabel(object, PINPOINT_LABEL_PROVIDER);
 
-	if (old_label != NULL)
-		pinpoint_changes_report_channel(old_label);
-	if (label != NULL)
-		pinpoint_changes_report_channel(label);
+	if (pinpoint_is_preloaded() && pinpoint_extension_exists())
+	{
+		if (old_label != NULL)
+			pinpoint_changes_report_channel(old_label);
+		if (label != NULL)
+			pinpoint_changes_report_channel(label);
+	}
 	pinpoint_labels_changed();
 }
 
@@ -332,7 +338,8 @@ pinpoint_inheritance_changed(Oid child, Oid parent)
 }
 
 /*
- * The extension is dropped in this database: remove all labels.
+ * The extension is dropped in this database: remove all labels, and notify all
+ * their channels for the last time.
  *
  * Errors: those of deleting rows of a catalog.
  */
@@ -349,7 +356,16 @@ pinpoint_unwatch_all(void)
 	key.sk_collation = C_COLLATION_OID;
 	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		Datum		label = heap_getattr(tuple, Anum_pg_seclabel_label,
+										 RelationGetDescr(labels), &isnull);
+
+		/* Changes of this transaction can no longer find the label. */
+		Assert(!isnull);
+		pinpoint_changes_report_channel(TextDatumGetCString(label));
 		CatalogTupleDelete(labels, &tuple->t_self);
+	}
 	systable_endscan(scan);
 	table_close(labels, RowExclusiveLock);
 	pinpoint_labels_changed();
