@@ -95,8 +95,6 @@ static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
 								bool is_top_level, void *arg);
 static void write_left_out(void);
 static void notify_changes(void);
-static void replicate_prepared(void);
-static void notify_standbys(const char *channel);
 static void pre_commit(void);
 static void write_to_wal(void);
 static void end_transaction(void);
@@ -305,7 +303,6 @@ at_transaction_event(XactEvent event, void *arg)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
-			replicate_prepared();
 			pinpoint_prepared_at_pre_prepare();
 			pinpoint_delivery_look_afterwards();
 			break;
@@ -367,49 +364,6 @@ notify_changes(void)
 	pinpoint_changes_at_pre_commit();
 	pinpoint_prepared_at_pre_commit();
 	MemoryContextSwitchTo(oldcontext);
-}
-
-/*
- * The transaction will be prepared: write the notifications of watched tables that it has
- * changed to the WAL, or that they are left out.  A standby publishes them when it has
- * replayed the commit of the prepared transaction, also if the transaction of the
- * statement COMMIT PREPARED, which notifies the same channels, never commits.  This
- * server keeps nothing: see prepared.c.
- *
- * Errors: out of memory, those of reading catalogs and of writing WAL.
- */
-static void
-replicate_prepared(void)
-{
-	MemoryContext oldcontext;
-	List	   *notifications;
-
-	/* PostgreSQL refuses to prepare a transaction with temporary objects. */
-	if (!XLogIsNeeded() ||
-		(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) != 0)
-		return;
-
-	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
-	pinpoint_changes_for_each_channel(notify_standbys);
-	notifications = pinpoint_pending_notifications();
-	if (notifications != NIL && pinpoint_enabled && pinpoint_replicate_notifications)
-	{
-		PinpointBatchLayout *layout = pinpoint_batch_layout(notifications);
-		PinpointBatch *batch = palloc0(layout->size);
-
-		batch->size = layout->size;
-		pinpoint_batch_write(batch, layout);
-		pinpoint_wal_messages_write(batch);
-	}
-	else if (notifications != NIL)
-		pinpoint_wal_messages_write_left_out();
-	MemoryContextSwitchTo(oldcontext);
-}
-
-static void
-notify_standbys(const char *channel)
-{
-	pinpoint_pending_notify(channel, "");
 }
 
 /*

@@ -124,7 +124,7 @@ report(Oid relid, const char *channel)
 {
 	MemoryContext oldcontext;
 	ReportedChange *change;
-	int			nchecked = 0;
+	ListCell   *lc;
 
 	Assert(IsTransactionState());
 
@@ -136,9 +136,9 @@ report(Oid relid, const char *channel)
 	 * element would also remove a later one.  An element that is there twice
 	 * does no harm.
 	 */
-	for (int i = list_length(reported) - 1; i >= 0 && nchecked < MAX_CHECKED; i--, nchecked++)
+	for_each_from(lc, reported, Max(0, list_length(reported) - MAX_CHECKED))
 	{
-		change = list_nth(reported, i);
+		change = lfirst(lc);
 		if (change->relid == relid &&
 			strcmp(NameStr(change->channel), channel) == 0)
 			return;

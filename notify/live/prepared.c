@@ -15,8 +15,8 @@
  *
  * A standby could replay the first commit, and never the second one, if this server
  * ends in between.  Therefore PREPARE TRANSACTION writes the notifications to the WAL,
- * too; see replicate_prepared() in pg_pinpoint.c.  The standby publishes them when the
- * changes are visible there, and those of the second commit in addition.
+ * too.  The standby publishes them when the changes are visible there, and those of the
+ * second commit in addition.
  *
  * The channels are determined twice.  Before the commit, no other session can change
  * them, because watch() waits for the prepared transaction.  After the commit, labels
@@ -55,6 +55,7 @@
 
 #include "base/check.h"
 #include "base/compat.h"
+#include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/positions.h"
 #include "listener/eviction.h"
@@ -63,6 +64,7 @@
 #include "live/watched_tables.h"
 #include "sql/pending.h"
 #include "standby/replication_status.h"
+#include "standby/wal_messages.h"
 
 /*
  * Has this transaction committed a prepared one, whose changes it has to
@@ -96,6 +98,8 @@ static List *applied = NIL;
 /* Is the worker's list complete? */
 static bool found_applied = false;
 
+static void replicate(void);
+static void notify_standbys(const char *channel);
 static void find_applied(void);
 static void add_applied(TransactionId xid);
 static void add_channel(const char *channel);
@@ -227,7 +231,7 @@ pinpoint_prepared_at_abort(void)
 /*
  * Called in XACT_EVENT_PRE_PREPARE, in all sessions.
  *
- * Errors: out of memory, those of reading catalogs.
+ * Errors: out of memory, those of reading catalogs and of writing WAL.
  */
 void
 pinpoint_prepared_at_pre_prepare(void)
@@ -237,11 +241,52 @@ pinpoint_prepared_at_pre_prepare(void)
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
 	Assert(!must_notify);
 
+	replicate();
 	if (IsLogicalWorker() && TransactionIdIsValid(xid))
 	{
 		add_applied(xid);
 		pinpoint_changes_for_each_channel(add_channel);
 	}
+}
+
+/*
+ * Write the notifications of the watched tables that this transaction has changed to
+ * the WAL, or that they are left out.  This server keeps nothing.
+ *
+ * Errors: out of memory, those of reading catalogs and of writing WAL.
+ */
+static void
+replicate(void)
+{
+	MemoryContext oldcontext;
+	List	   *notifications;
+
+	/* PostgreSQL refuses to prepare a transaction with temporary objects. */
+	if (!XLogIsNeeded() ||
+		(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) != 0)
+		return;
+
+	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
+	pinpoint_changes_for_each_channel(notify_standbys);
+	notifications = pinpoint_pending_notifications();
+	if (notifications != NIL && pinpoint_enabled && pinpoint_replicate_notifications)
+	{
+		PinpointBatchLayout *layout = pinpoint_batch_layout(notifications);
+		PinpointBatch *batch = palloc0(layout->size);
+
+		batch->size = layout->size;
+		pinpoint_batch_write(batch, layout);
+		pinpoint_wal_messages_write(batch);
+	}
+	else if (notifications != NIL)
+		pinpoint_wal_messages_write_left_out();
+	MemoryContextSwitchTo(oldcontext);
+}
+
+static void
+notify_standbys(const char *channel)
+{
+	pinpoint_pending_notify(channel, "");
 }
 
 /*
