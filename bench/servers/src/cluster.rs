@@ -263,14 +263,13 @@ impl Cluster {
         connect(&self.config()).await
     }
 
-    /// How many processes of sessions there are, if the system tells. All sessions come
-    /// through the socket.
-    pub fn session_processes(&self) -> usize {
-        let children = self.server.children();
+    /// The processes of sessions, if the system tells. All sessions come through the socket.
+    pub fn session_processes(&self) -> Vec<i32> {
+        let children = self.server.children().into_iter();
         children
-            .iter()
-            .filter(|title| title.contains("[local]"))
-            .count()
+            .filter(|(_, title)| title.contains("[local]"))
+            .map(|(pid, _)| pid)
+            .collect()
     }
 
     /// Fails if a line of postgresql.conf has no effect. A server refuses to start with a

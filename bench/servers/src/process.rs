@@ -132,16 +132,28 @@ impl Process {
         self.child.try_wait()
     }
 
-    /// The command lines of its children, if the system tells.
-    pub fn children(&self) -> Vec<String> {
+    /// Its children, if the system tells: process IDs and command lines.
+    pub fn children(&self) -> Vec<(i32, String)> {
         let pid = self.pid;
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
-        let command = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok();
-        let commands = children.split_whitespace().filter_map(command);
-        commands
-            .map(|line| String::from_utf8_lossy(&line).into_owned())
-            .collect()
+        let file = format!("/proc/{pid}/task/{pid}/children");
+        let read = || fs::read_to_string(&file).unwrap_or_default();
+        // A child that ends meanwhile can hide another (proc_tid_children(5)).
+        let mut children = read();
+        loop {
+            let again = read();
+            if again == children {
+                break;
+            }
+            children = again;
+        }
+        let command = |pid: &str| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            Some((
+                pid.parse().ok()?,
+                String::from_utf8_lossy(&line).into_owned(),
+            ))
+        };
+        children.split_whitespace().filter_map(command).collect()
     }
 
     /// Has the process end by a signal, and waits for that.
@@ -205,6 +217,8 @@ pub fn first_lines(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use nix::errno::Errno;
 
     use super::*;
@@ -234,10 +248,36 @@ mod tests {
     async fn the_children_can_be_seen_while_they_run() {
         let process = start("sh", &["-c", "sleep 0.1; sleep 1000 & wait"]).unwrap();
         let deadline = Instant::now() + 8 * STOP_DEADLINE;
-        while process.children() != ["sleep\x001000\x00"] {
-            let children = process.children();
+        let commands = || {
+            let children = process.children().into_iter();
+            children.map(|(_, command)| command).collect::<Vec<_>>()
+        };
+        while commands() != ["sleep\x001000\x00"] {
+            let children = commands();
             assert!(Instant::now() < deadline, "the children are {children:?}");
             std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn no_child_is_hidden_by_another_that_ends() {
+        let ends = "while :; do sleep 0.01 & sleep 0.001; done";
+        let process = start("sh", &["-c", ends]).unwrap();
+        let children = || -> HashSet<i32> {
+            let children = process.children().into_iter();
+            children.map(|(pid, _)| pid).collect()
+        };
+        let (mut before, mut now) = (children(), children());
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            let after = children();
+            let hidden: Vec<i32> = before
+                .intersection(&after)
+                .filter(|pid| !now.contains(pid))
+                .copied()
+                .collect();
+            assert_eq!(hidden, [], "the process runs before and after");
+            (before, now) = (now, after);
         }
     }
 

@@ -84,11 +84,11 @@ impl Server {
         matches!(self.owner, Owner::Own(_))
     }
 
-    /// How many processes of sessions there are, if this can be seen; otherwise zero.
-    pub fn session_processes(&self) -> usize {
+    /// The processes of sessions, if they can be seen; otherwise none.
+    pub fn session_processes(&self) -> Vec<i32> {
         match &self.owner {
             Owner::Own(cluster) => cluster.session_processes(),
-            Owner::Other(_) => 0,
+            Owner::Other(_) => Vec::new(),
         }
     }
 

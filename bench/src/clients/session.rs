@@ -76,7 +76,6 @@ pub struct Sessions<'a> {
     server: &'a Server,
     client: Client,
     count: i64,
-    processes: usize,
 }
 
 impl<'a> Sessions<'a> {
@@ -85,7 +84,6 @@ impl<'a> Sessions<'a> {
             server,
             client: server.connect().await?,
             count: 0,
-            processes: server.session_processes(),
         };
         sessions.count = sessions.count().await?;
         Ok(sessions)
@@ -99,6 +97,19 @@ impl<'a> Sessions<'a> {
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
+    /// pg_stat_activity forgets a session before its process ends and another session can
+    /// take its place (`ProcKill`, PostgreSQL's proc.c).
+    async fn some_are_ending(&self) -> anyhow::Result<bool> {
+        let processes = self.server.session_processes();
+        let sql = "SELECT EXISTS (SELECT pid FROM unnest($1::int[]) AS pid \
+                   EXCEPT SELECT pid FROM pg_stat_activity)";
+        Ok(self
+            .client
+            .query_one(sql, &[&processes])
+            .await?
+            .try_get(0)?)
+    }
+
     async fn count(&self) -> anyhow::Result<i64> {
         let sql = "SELECT count(*) FROM pg_stat_activity \
                    WHERE application_name = 'pinpoint-bench' AND pid <> pg_backend_pid()";
@@ -106,10 +117,9 @@ impl<'a> Sessions<'a> {
     }
 
     /// While hundreds of them end, the machine is busy, which must not be part of the
-    /// next run. pg_stat_activity forgets a session before its process ends and another
-    /// session can take its place (`ProcKill`, PostgreSQL's proc.c).
+    /// next run.
     pub async fn wait_for_others_to_go(&self) -> anyhow::Result<()> {
-        while self.count().await? > self.count || self.server.session_processes() > self.processes {
+        while self.count().await? > self.count || self.some_are_ending().await? {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
