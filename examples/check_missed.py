@@ -169,6 +169,7 @@ class Proxy:
         self.target = None
         self.cut_off = set()
         self.pairs = set()
+        self.slow = False
         self.lock = threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self.port = self.listener.getsockname()[1]
@@ -196,6 +197,10 @@ class Proxy:
     def forward(self, pair, source, sink):
         try:
             while data := source.recv(65536):
+                if self.slow and b"LISTEN\0" in data:  # the tag of the completed command
+                    time.sleep(2 * HEARTBEAT)
+                    with contextlib.suppress(BlockingIOError):
+                        data += source.recv(65536, socket.MSG_DONTWAIT)
                 if pair in self.cut_off:
                     return  # and leave both open
                 sink.sendall(data)
@@ -210,6 +215,13 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+    @contextlib.contextmanager
+    def slow_network(self):
+        """Meanwhile the answer to a LISTEN takes longer than a heartbeat, which comes with it."""
+        self.slow = True
+        yield
+        self.slow = False
 
     def cut_silently(self):
         """From now on nothing comes through the connections that there are."""
@@ -382,6 +394,8 @@ class Test:
         self.disturb("pg_terminate_backend", self.terminate_all)
         if OPTIONS.target == "pinpoint":
             self.nothing_missed("pg_terminate_backend", self.terminate_all)
+            with self.proxy.slow_network():
+                self.disturb("slow answers to LISTEN", self.terminate_all)
             self.disturb("a silent cut", self.proxy.cut_silently)
             self.disturb("a silent cut of queries", self.cut_queries)
             self.nothing_missed("a silent cut", self.proxy.cut_silently)

@@ -7,8 +7,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import postgres from 'postgres'
 
-const connect = () =>
-  postgres(process.env.DATABASE_URL, { max: 1, connect_timeout: CONNECT_TIMEOUT })
+const connect = (options) => postgres(process.env.DATABASE_URL,
+  { max: 1, max_lifetime: null, connect_timeout: CONNECT_TIMEOUT, ...options })
 
 // A worker also looks for jobs after so many milliseconds without a notification,
 // because another worker may have given up a job.
@@ -33,15 +33,12 @@ const cache = { rows: new Map(), position: null }
 // Keeps the copy until there is a setting with the name "stop".
 async function keepCache() {
   while (!cache.rows.has('stop')) {
-    const sql = connect()
     try {
-      await follow(sql)
+      await follow()
     } catch (error) {
       // Codes with E are the system's, as ECONNRESET and EPIPE.
       if (!/^(CONNECT|E|57|08)/.test(error.code)) throw error
       await sleep(RECONNECT_AFTER)
-    } finally {
-      await sql.end({ timeout: 0 })
     }
   }
 }
@@ -55,38 +52,48 @@ function inTime(promise) {
   return Promise.race([promise, limit]).finally(() => clearTimeout(timer))
 }
 
-// Keeps the copy right until there is a "stop", or no heartbeat any more.
-async function follow(sql) {
+// Keeps the copy right until there is a "stop", the connection is lost, or heartbeats end.
+async function follow() {
+  let sql, timer
   let silence = TIMEOUT
-  let timer
   await new Promise((resolve, reject) => {
-    // One thing after the other, and none after one that failed. The library LISTENs
-    // again after a connection was lost, and says so a moment after the first
-    // notifications may have come: hence setImmediate.
+    // One thing after the other, and none after one that failed.
     let last = Promise.resolve()
-    const inOrder = (action) => setImmediate(() => {
+    const inOrder = (action) => {
       last = last.then(() => inTime(action())).then(() => { if (cache.rows.has('stop')) resolve() })
       last.catch(reject)
-    })
+    }
     const alive = () => {
       clearTimeout(timer)
       if (silence) timer = setTimeout(resolve, silence)
     }
 
-    const changed = (key) => inOrder(() => refresh(sql, key))
-    const heartbeat = (payload) => {
-      alive()
-      inOrder(() => { [cache.position] = payload.split(' ') })
-    }
-    // First LISTEN, then look: what changes in between is told.
-    const listening = () => inOrder(async () => {
+    // Not sql.listen(): after a lost connection, that connects and LISTENs again by itself.
+    // Notifications of the new connection can come before the library says so, and a LISTEN
+    // that fails is not tried again.
+    sql = connect({
+      onnotify(channel, payload) {
+        if (channel === 'setting_changed') {
+          inOrder(() => refresh(sql, payload))
+        } else {
+          alive()
+          inOrder(() => { [cache.position] = payload.split(' ') })
+        }
+      },
+      onclose() { reject({ code: 'CONNECTION_CLOSED' }) }
+    })
+    alive()
+    // First LISTEN, then look: what changes in between is told, and comes after this.
+    inOrder(() => sql`LISTEN pinpoint_heartbeat`)
+    inOrder(() => sql`LISTEN setting_changed`)
+    inOrder(async () => {
       silence = 3 * await catchUp(sql)
       alive()
     })
-    alive()
-    sql.listen('setting_changed', changed, listening).catch(reject)
-    sql.listen('pinpoint_heartbeat', heartbeat).catch(reject)
-  }).finally(() => clearTimeout(timer))
+  }).finally(() => {
+    clearTimeout(timer)
+    return sql.end({ timeout: 0 })
+  })
 }
 
 // Reads again what was missed. Returns the milliseconds between heartbeats; 0 is never.

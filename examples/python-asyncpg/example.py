@@ -64,7 +64,7 @@ async def keep_cache():
     while "stop" not in cache.rows:
         try:
             # First LISTEN, then look: what changes in between is told.
-            connection, told = await listen("setting_changed", "pinpoint_heartbeat")
+            connection, told = await listen("pinpoint_heartbeat", "setting_changed")
             try:
                 await follow(connection, told, cache)
             finally:

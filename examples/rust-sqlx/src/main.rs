@@ -98,7 +98,7 @@ impl Cache {
     async fn catch_up(&mut self, listener: &mut PgListener) -> Result<u64> {
         // First LISTEN, then look: what changes in between is told.
         listener
-            .listen_all(["setting_changed", "pinpoint_heartbeat"])
+            .listen_all(["pinpoint_heartbeat", "setting_changed"])
             .await?;
         let interval: Option<i32> = sqlx::query_scalar(HEARTBEAT_INTERVAL)
             .fetch_optional(&mut *listener)
