@@ -13,11 +13,13 @@ examples print each row that they put into their cache. The last lines are
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -27,6 +29,8 @@ SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schema.sql")
 DEADLINE = 120  # seconds; a machine may be slow
 TOTAL_DEADLINE = 900  # seconds, for everything
 HEARTBEAT = 0.5
+
+TOO_MANY = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
 
 parser = argparse.ArgumentParser()
 parser.add_argument("bindir")
@@ -170,6 +174,7 @@ class Proxy:
         self.cut_off = set()
         self.pairs = set()
         self.slow = False
+        self.refusals = itertools.count()
         self.lock = threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self.port = self.listener.getsockname()[1]
@@ -184,7 +189,7 @@ class Proxy:
             except OSError:
                 server = None
             if not server:
-                client.close()
+                self.refuse(client)
                 continue
             pair = (client, server)
             with self.lock:
@@ -193,6 +198,14 @@ class Proxy:
                 threading.Thread(
                     target=self.forward, args=(pair, source, sink), daemon=True
                 ).start()
+
+    def refuse(self, client):
+        """Close the connection, or answer as a server that has too many of them, in turn."""
+        with client, contextlib.suppress(OSError):
+            if next(self.refusals) % 2:
+                client.settimeout(DEADLINE)
+                client.recv(1024)
+                client.sendall(b"E" + struct.pack("!i", 4 + len(TOO_MANY)) + TOO_MANY)
 
     def forward(self, pair, source, sink):
         try:
@@ -302,6 +315,9 @@ class Test:
         self.proxy.target = self.primary.port
         with open(SCHEMA) as schema:
             self.primary.sql(schema.read())
+        # pg_pinpoint does not see this call, so it does not refuse it.
+        self.primary.sql("CREATE TABLE heartbeats"
+                         " (h text CHECK (pg_notify('pinpoint_heartbeat', h) IS NOT NULL))")
         if OPTIONS.target == "pinpoint":
             self.primary.sql("CREATE EXTENSION pg_pinpoint")
             self.standby = Server("missed-standby")
@@ -360,6 +376,13 @@ class Test:
                     cache.failure = f"it read everything again after {what}, without a change"
         self.check(f"{what} without a change")
 
+    def false_heartbeat(self):
+        """Any role can send one. With the next change it has arrived."""
+        self.server.sql("INSERT INTO heartbeats VALUES (''), ('none')")
+        self.change()
+        self.check("a false heartbeat")
+        self.terminate_all()
+
     def restart(self):
         self.server.stop()
         self.server.start()
@@ -392,6 +415,7 @@ class Test:
         self.change()
         self.check("the start")
         self.disturb("pg_terminate_backend", self.terminate_all)
+        self.disturb("pg_terminate_backend after a false heartbeat", self.false_heartbeat)
         if OPTIONS.target == "pinpoint":
             self.nothing_missed("pg_terminate_backend", self.terminate_all)
             with self.proxy.slow_network():

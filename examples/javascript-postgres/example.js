@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import postgres from 'postgres'
 
 const connect = (options) => postgres(process.env.DATABASE_URL,
-  { max: 1, max_lifetime: null, connect_timeout: CONNECT_TIMEOUT, ...options })
+  { max: 1, max_lifetime: null, fetch_types: false, connect_timeout: CONNECT_TIMEOUT, ...options })
 
 // A worker also looks for jobs after so many milliseconds without a notification,
 // because another worker may have given up a job.
@@ -21,11 +21,12 @@ const RECONNECT_AFTER = 200
 // Milliseconds until LISTEN or a query is given up.
 const TIMEOUT = 10_000
 
-// A new connection reads the types of arrays in a query of its own. If the connection is lost
-// meanwhile, the library does not catch the error of this query.
-process.on('unhandledRejection', (error) => {
-  if (!/^CONNECT/.test(error.code)) throw error
-})
+// The codes of lost connections: codes with E are the system's, as ECONNRESET and EPIPE. The
+// others are of servers that refuse connections or end sessions.
+const LOST = /^(CONNECT|E|08|40001|53|57)/
+
+// A session has notified on the channel of heartbeats.
+const NO_POSITION = '22P02'
 
 // The copy of the settings, and the position up to which it is right.
 const cache = { rows: new Map(), position: null }
@@ -36,8 +37,8 @@ async function keepCache() {
     try {
       await follow()
     } catch (error) {
-      // Codes with E are the system's, as ECONNRESET and EPIPE.
-      if (!/^(CONNECT|E|57|08)/.test(error.code)) throw error
+      if (error.code === NO_POSITION) cache.position = null
+      else if (!LOST.test(error.code)) throw error
       await sleep(RECONNECT_AFTER)
     }
   }
@@ -55,12 +56,12 @@ function inTime(promise) {
 // Keeps the copy right until there is a "stop", the connection is lost, or heartbeats end.
 async function follow() {
   let sql, timer
-  let silence = TIMEOUT
+  let silence = 0
   await new Promise((resolve, reject) => {
     // One thing after the other, and none after one that failed.
     let last = Promise.resolve()
     const inOrder = (action) => {
-      last = last.then(() => inTime(action())).then(() => { if (cache.rows.has('stop')) resolve() })
+      last = last.then(action).then(() => { if (cache.rows.has('stop')) resolve() })
       last.catch(reject)
     }
     const alive = () => {
@@ -82,35 +83,34 @@ async function follow() {
       },
       onclose() { reject({ code: 'CONNECTION_CLOSED' }) }
     })
-    alive()
     // First LISTEN, then look: what changes in between is told, and comes after this.
-    inOrder(() => sql`LISTEN pinpoint_heartbeat`)
-    inOrder(() => sql`LISTEN setting_changed`)
+    inOrder(() => inTime(sql`LISTEN pinpoint_heartbeat`))
+    inOrder(() => inTime(sql`LISTEN setting_changed`))
     inOrder(async () => {
       silence = 3 * await catchUp(sql)
       alive()
     })
   }).finally(() => {
     clearTimeout(timer)
-    return sql.end({ timeout: 0 })
+    return sql?.end({ timeout: 0 })
   })
 }
 
 // Reads again what was missed. Returns the milliseconds between heartbeats; 0 is never.
 async function catchUp(sql) {
   // Without pg_pinpoint there is no row.
-  const [heartbeat] = await sql`
+  const [heartbeat] = await inTime(sql`
     SELECT setting::int AS interval FROM pg_settings
      WHERE name = 'pinpoint.heartbeat_interval'
-       AND to_regproc('pinpoint.changed_since') IS NOT NULL`
+       AND to_regproc('pinpoint.changed_since') IS NOT NULL`)
   // Stock PostgreSQL does not know what has changed.
-  let answer = { changed: ['setting_changed'], position: null }
+  let answer = { changed: true, position: null }
   if (heartbeat) {
-    [answer] = await sql`
-      SELECT changed, position
-        FROM pinpoint.changed_since(${cache.position}, 'setting_changed')`
+    [answer] = await inTime(sql`
+      SELECT cardinality(changed) > 0 AS changed, position
+        FROM pinpoint.changed_since(${cache.position}, 'setting_changed')`)
   }
-  if (answer.changed.length > 0) {
+  if (answer.changed) {
     await load(sql)
   } else {
     console.log('nothing missed')
@@ -120,14 +120,14 @@ async function catchUp(sql) {
 }
 
 async function load(sql) {
-  const rows = await sql`SELECT key, value FROM settings ORDER BY key`
+  const rows = await inTime(sql`SELECT key, value FROM settings ORDER BY key`)
   cache.rows = new Map(rows.map(({ key, value }) => [key, value]))
   console.log(`loaded ${rows.length}`)
   for (const { key, value } of rows) console.log(`${key} = ${value}`)
 }
 
 async function refresh(sql, key) {
-  const [row] = await sql`SELECT value FROM settings WHERE key = ${key}`
+  const [row] = await inTime(sql`SELECT value FROM settings WHERE key = ${key}`)
   if (row) {
     cache.rows.set(key, row.value)
     console.log(`${key} = ${row.value}`)

@@ -30,6 +30,14 @@ HEARTBEAT_INTERVAL = """
 CHANGED_SINCE = """
     SELECT changed, position FROM pinpoint.changed_since($1, 'setting_changed')"""
 
+# InternalClientError is of a query between the server's last message and its disconnection,
+# SerializationError of a query that conflicts with the replay of a standby.
+LOST_CONNECTION = (
+    OSError, asyncio.TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError,
+    asyncpg.InsufficientResourcesError, asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError, asyncpg.SerializationError,
+)
+
 # In place of a notification: the connection has ended.
 LOST = object()
 
@@ -69,10 +77,9 @@ async def keep_cache():
                 await follow(connection, told, cache)
             finally:
                 connection.terminate()
-        except (OSError, asyncio.TimeoutError, asyncpg.PostgresConnectionError,
-                asyncpg.InterfaceError, asyncpg.OperatorInterventionError,
-                asyncpg.InternalClientError):
-            # The last one: a query between the server's last message and its disconnection.
+        except asyncpg.InvalidTextRepresentationError:
+            cache.position = None  # a session has notified on the channel of heartbeats
+        except LOST_CONNECTION:
             await asyncio.sleep(RECONNECT_AFTER)
 
 
@@ -96,7 +103,7 @@ async def follow(connection, told, cache):
             return
         channel, payload = notification
         if channel == "pinpoint_heartbeat":
-            cache.position = payload.split()[0]
+            cache.position = payload.split(" ")[0]
         else:
             await refresh(connection, cache.rows, payload)
 

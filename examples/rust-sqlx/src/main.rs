@@ -52,6 +52,8 @@ async fn keep_cache(url: &str) -> Result<()> {
     let mut cache = Cache::default();
     while !cache.rows.contains_key("stop") {
         match cache.follow(url).await {
+            // A session has notified on the channel of heartbeats.
+            Err(error) if has_code(&error, &["22P02"]) => cache.position = None,
             Err(error) if !is_connection_error(&error) => return Err(error),
             Err(_) => sleep(RECONNECT_AFTER).await,
             Ok(()) => {}
@@ -60,12 +62,21 @@ async fn keep_cache(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// SQLSTATEs of class 57 are of a server that ends sessions, 08 of connections.
-fn is_connection_error(error: &anyhow::Error) -> bool {
+/// Is it an error of the server, with an SQLSTATE that begins like one of these?
+fn has_code(error: &anyhow::Error, codes: &[&str]) -> bool {
     match error.downcast_ref() {
         Some(sqlx::Error::Database(error)) => error
             .code()
-            .is_some_and(|code| code.starts_with("57") || code.starts_with("08")),
+            .is_some_and(|code| codes.iter().any(|class| code.starts_with(class))),
+        _ => false,
+    }
+}
+
+/// SQLSTATEs of class 08 are of connections, 53 of a server that has too many, 57 of a server
+/// that ends sessions. 40001 is of a query that conflicts with the replay of a standby.
+fn is_connection_error(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(sqlx::Error::Database(_)) => has_code(error, &["08", "40001", "53", "57"]),
         Some(sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut) => true,
         _ => error.is::<Elapsed>(),
     }
@@ -76,7 +87,7 @@ impl Cache {
     async fn follow(&mut self, url: &str) -> Result<()> {
         let mut listener = timeout(TIMEOUT, PgListener::connect(url)).await??;
         listener.eager_reconnect(false);
-        let interval = timeout(TIMEOUT, self.catch_up(&mut listener)).await??;
+        let interval = self.catch_up(&mut listener).await?;
         let silence = if interval > 0 { 3 * interval } else { u64::MAX };
         while !self.rows.contains_key("stop") {
             let told = timeout(Duration::from_millis(silence), listener.try_recv()).await?;
@@ -86,9 +97,7 @@ impl Cache {
                 Some(told) if told.channel() == "pinpoint_heartbeat" => {
                     self.position = told.payload().split(' ').next().map(str::to_owned);
                 }
-                Some(told) => {
-                    timeout(TIMEOUT, self.refresh(&mut listener, told.payload())).await??;
-                }
+                Some(told) => self.refresh(&mut listener, told.payload()).await?,
             }
         }
         Ok(())
@@ -97,19 +106,17 @@ impl Cache {
     /// LISTENs, and reads again what was missed. Returns the time between heartbeats.
     async fn catch_up(&mut self, listener: &mut PgListener) -> Result<u64> {
         // First LISTEN, then look: what changes in between is told.
-        listener
-            .listen_all(["pinpoint_heartbeat", "setting_changed"])
-            .await?;
-        let interval: Option<i32> = sqlx::query_scalar(HEARTBEAT_INTERVAL)
-            .fetch_optional(&mut *listener)
-            .await?;
+        let channels = ["pinpoint_heartbeat", "setting_changed"];
+        timeout(TIMEOUT, listener.listen_all(channels)).await??;
+        let interval = sqlx::query_scalar(HEARTBEAT_INTERVAL).fetch_optional(&mut *listener);
+        let interval: Option<i32> = timeout(TIMEOUT, interval).await??;
         // Stock PostgreSQL does not know what has changed.
         let (mut changed, mut position) = (vec!["setting_changed".to_owned()], None);
         if interval.is_some() {
-            (changed, position) = sqlx::query_as(CHANGED_SINCE)
+            let answer = sqlx::query_as(CHANGED_SINCE)
                 .bind(&self.position)
-                .fetch_one(&mut *listener)
-                .await?;
+                .fetch_one(&mut *listener);
+            (changed, position) = timeout(TIMEOUT, answer).await??;
         }
         if changed.is_empty() {
             println!("nothing missed");
@@ -121,10 +128,9 @@ impl Cache {
     }
 
     async fn load(&mut self, listener: &mut PgListener) -> Result<()> {
-        let rows: Vec<(String, String)> =
-            sqlx::query_as("SELECT key, value FROM settings ORDER BY key")
-                .fetch_all(listener)
-                .await?;
+        let rows =
+            sqlx::query_as("SELECT key, value FROM settings ORDER BY key").fetch_all(listener);
+        let rows: Vec<(String, String)> = timeout(TIMEOUT, rows).await??;
         println!("loaded {}", rows.len());
         for (key, value) in &rows {
             println!("{key} = {value}");
@@ -134,10 +140,10 @@ impl Cache {
     }
 
     async fn refresh(&mut self, listener: &mut PgListener, key: &str) -> Result<()> {
-        let row: Option<(String,)> = sqlx::query_as("SELECT value FROM settings WHERE key = $1")
+        let row = sqlx::query_as("SELECT value FROM settings WHERE key = $1")
             .bind(key)
-            .fetch_optional(listener)
-            .await?;
+            .fetch_optional(listener);
+        let row: Option<(String,)> = timeout(TIMEOUT, row).await??;
         if let Some((value,)) = row {
             println!("{key} = {value}");
             self.rows.insert(key.to_owned(), value);
