@@ -318,7 +318,11 @@ func TestExactlyOnceInACluster(t *testing.T) {
 		w.allowed.Store(int64((i + 1) * total / (kills + 1)))
 		at := uint64((2*i + 1) * total / (2*kills + 2))
 		waitUntil(t, fmt.Sprintf("message %d is in the stream", at), func() bool { return n.last(streamName) >= at })
-		killed := n.leader(streamName)
+		var killed string
+		waitUntil(t, "a server leads the stream", func() bool {
+			killed = n.leader(streamName)
+			return killed != ""
+		})
 		cluster[killed].kill()
 		waitUntil(t, "another server leads the stream", func() bool {
 			leader := n.leader(streamName)

@@ -294,7 +294,8 @@ fn an_idle_session_that_is_disconnected() {
     let terminated = bench.query(
         "a",
         "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
-         WHERE application_name = 'pinpoint-bench' AND query = '' LIMIT 1",
+         WHERE application_name = 'pinpoint-bench' AND query = '' \
+         ORDER BY backend_start LIMIT 1",
     );
     assert_eq!(terminated.unwrap(), ["true"]);
     bench.assert_fails(running, "1 of 10 idle sessions lost their connection");

@@ -104,7 +104,7 @@ EXCEPTION WHEN division_by_zero THEN
 	NULL;
 END $$;
 -- cancelled; the session goes on
-SET statement_timeout = '50 ms';
+SET statement_timeout = '1 s';
 CALL pinpoint.wait('{a}', pinpoint.position(), NULL);
 RESET statement_timeout;
 SELECT count(*) FROM wait_rows;
