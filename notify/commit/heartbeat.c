@@ -25,8 +25,8 @@
  * the log has no space, the heartbeat is not sent: a client that then connects again
  * loses nothing.
  *
- * Notifications in PostgreSQL's own queue are counted, but are not in this log.  A
- * heartbeat may arrive a moment before such a notification.
+ * Notifications in PostgreSQL's own queue are counted, but are not in this log.  A session
+ * sends a heartbeat only after it has read that queue; see listener/held_heartbeat.c.
  *
  * No session can notify that channel through pg_pinpoint: see statement.c, and
  * wal_message_parser.c for those of an older primary.  Sessions cannot share the channel.

@@ -61,7 +61,7 @@
  * counted at a place of its database, which is compared for each channel of the
  * database.  The transaction is recognized by a lock that it holds (see
  * own_queue.c).  This covers all ways to notify, with and without the extension.
- * PostgreSQL delivers the notification, and a heartbeat may arrive before it.
+ * PostgreSQL delivers the notification.
  *
  * The floor.  If transactions may have committed without being counted, the counter is
  * set to its next value, which becomes the floor: all channels have changed since

@@ -63,10 +63,12 @@
 
 #include "base/check.h"
 #include "base/compat.h"
+#include "base/request.h"
 #include "base/settings.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/fold.h"
+#include "listener/held_heartbeat.h"
 #include "listener/listening.h"
 #include "listener/pacing.h"
 #include "queue/message_log.h"
@@ -154,13 +156,15 @@ pinpoint_delivery_at_statement(void)
 }
 
 /*
- * Is there anything to deliver: unread batches, or channels of
- * pinpoint.notify_on_listen that have become valid?
+ * Is there anything to deliver: unread batches, channels of
+ * pinpoint.notify_on_listen that have become valid, or a heartbeat that is
+ * held?
  */
 static bool
 any_to_deliver(void)
 {
-	return pinpoint_slot_pending() || pinpoint_listening_any_to_notify();
+	return pinpoint_slot_pending() || pinpoint_listening_any_to_notify() ||
+		pinpoint_held_heartbeat_any();
 }
 
 /*
@@ -267,7 +271,9 @@ pinpoint_delivery_after_publication(void)
 static bool
 must_wait(void)
 {
-	if (pinpoint_pacing_delays())
+	/* A heartbeat alone is not delayed: it would look like a load. */
+	if ((pinpoint_slot_pending() || pinpoint_listening_any_to_notify()) &&
+		pinpoint_pacing_delays())
 		return true;
 
 	/*
@@ -302,6 +308,11 @@ deliver(void)
 	 */
 	ExitOnAnyError = true;
 
+	if (pinpoint_held_heartbeat_any())
+	{
+		pinpoint_slot_set_sending(GetCurrentTimestamp());
+		pinpoint_held_heartbeat_send(send_notification);
+	}
 	if (pinpoint_listening_any_to_notify())
 		notify_on_listen();
 	if (pinpoint_slot_pending() && pinpoint_slot_begin_reading(&reading))
@@ -331,6 +342,10 @@ deliver(void)
 		if (pinpoint_pacing_end_reading(delivered))
 			notifyInterruptPending = true;
 		pinpoint_wakeup_give_back();
+
+		/* PostgreSQL reads its own queue before the heartbeat is sent. */
+		if (pinpoint_held_heartbeat_any())
+			notifyInterruptPending = true;
 	}
 	else
 		pinpoint_fold_send(send_notification);
@@ -372,7 +387,8 @@ notify_on_listen(void)
 void
 pinpoint_delivery_at_abort(void)
 {
-	if (!pinpoint_slot_to_look() && !pinpoint_listening_any_to_notify())
+	if (!pinpoint_slot_to_look() && !pinpoint_listening_any_to_notify() &&
+		!pinpoint_held_heartbeat_any())
 		return;
 
 	/* A procedure can roll back any number of times. */
@@ -547,7 +563,10 @@ deliver_batch(PinpointBatch *batch, bool unread)
 			Assert(number < batch->nchannels);
 			if (channels[number] == NULL)
 				continue;
-			if (pinpoint_fold)
+			if (pinpoint_is_heartbeat_channel(channels[number]))
+				pinpoint_held_heartbeat_hold(payload, batch->sender_pid,
+											 pinpoint_batch_published(batch)->sequence);
+			else if (pinpoint_fold)
 			{
 				pinpoint_fold_add(channels[number], payload,
 								  batch->sender_pid, send_notification);

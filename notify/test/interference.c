@@ -7,8 +7,9 @@
  * If it is preloaded before pg_pinpoint, they run after them.
  *
  *	interference.pause			where transactions of this session pause: in
- *								"pre_commit", after the "commit" record, or when
- *								they "drop" an object
+ *								"pre_commit", after the "commit" record, after the
+ *								"release" of their locks, before PostgreSQL signals
+ *								sessions that listen, or when they "drop" an object
  *	interference.gate			they pause while this file exists
  *	interference.fail_idle		number of transactions without a statement that fail
  *								in pre-commit: those that PostgreSQL runs for an
@@ -59,6 +60,7 @@
 #if PG_VERSION_NUM >= 170000
 #include "utils/memutils_internal.h"
 #endif
+#include "utils/resowner.h"
 #include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
@@ -70,6 +72,7 @@ typedef enum PausePlace
 	PAUSE_NOWHERE,
 	PAUSE_PRE_COMMIT,
 	PAUSE_COMMIT,
+	PAUSE_RELEASE,
 	PAUSE_DROP
 }			PausePlace;
 
@@ -77,6 +80,7 @@ static const struct config_enum_entry pause_options[] = {
 	{"nowhere", PAUSE_NOWHERE, false},
 	{"pre_commit", PAUSE_PRE_COMMIT, false},
 	{"commit", PAUSE_COMMIT, false},
+	{"release", PAUSE_RELEASE, false},
 	{"drop", PAUSE_DROP, false},
 	{NULL, 0, false}
 };
@@ -177,7 +181,7 @@ pause_at(PausePlace place)
 	pgstat_report_wait_end();
 
 	/* After the commit record, a transaction cannot fail. */
-	if (place != PAUSE_COMMIT)
+	if (place != PAUSE_COMMIT && place != PAUSE_RELEASE)
 		CHECK_FOR_INTERRUPTS();
 }
 
@@ -364,6 +368,14 @@ at_transaction_event(XactEvent event, void *arg)
 }
 
 static void
+release_resources(ResourceReleasePhase phase, bool is_commit,
+				  bool is_top_level, void *arg)
+{
+	if (phase == RESOURCE_RELEASE_AFTER_LOCKS && is_commit && is_top_level)
+		pause_at(PAUSE_RELEASE);
+}
+
+static void
 object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 			  int sub_id, void *arg)
 {
@@ -424,4 +436,5 @@ _PG_init(void)
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	RegisterXactCallback(at_transaction_event, NULL);
+	RegisterResourceReleaseCallback(release_resources, NULL);
 }

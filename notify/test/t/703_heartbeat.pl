@@ -93,6 +93,27 @@ is(changed($later, 'a', 'b'), '', 'and the next heartbeat covers it');
 is_deeply(\@others, [ 'a/1', 'a/2' ], 'when it is delivered');
 is_deeply(all_as_text($listener->wait_for(1)), ['a/2'], 'to others, too');
 
+# ---- a session that has read the queue of PostgreSQL before the notification was visible, and
+# reads the heartbeat before PostgreSQL signals it
+
+my ($ahead, $unsent) = connect_many($node, 2, %local);
+$_->run("LOAD '$library'") for $ahead, $unsent;
+$ahead->run('LISTEN pinpoint_heartbeat; LISTEN a');
+pause_when_idle($observer, $ahead, 'ahead');
+$position = $observer->value('SELECT pinpoint.position()');
+$unsent->run('SET pinpoint.enabled = off');
+begin_and_pause($observer, $unsent, 'release', q{NOTIFY a, '3'}, 'unsent');
+is(changed($position, 'a'), 'a', 'a notification is counted before PostgreSQL signals anybody');
+wait_until(sub { changed(heartbeat($beats), 'a') eq '' }) or die 'no heartbeat covers it';
+open_gate('ahead');
+@others = ();
+wait_until(sub { changed(heartbeat($ahead, \@others), 'a') eq '' }) or die 'no heartbeat covers it';
+is_deeply(\@others, ['a/3'], 'it comes before a heartbeat that covers it');
+open_gate('unsent');
+is($unsent->result->error, undef, 'its sender goes on');
+$_->close for $ahead, $unsent;
+is_deeply(all_as_text($listener->wait_for(1)), ['a/3'], 'others get it, too');
+
 # ---- in a transaction
 
 $beats->run('BEGIN; SELECT 1');

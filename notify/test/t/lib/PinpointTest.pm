@@ -49,6 +49,7 @@ our @EXPORT = qw(
   compile_clock
   compile_interference
   begin_and_pause
+  pause_when_idle
   open_gate
 );
 
@@ -386,10 +387,34 @@ sub _compile
 sub begin_and_pause
 {
 	my ($observer, $session, $place, $sql, $name) = @_;
+	close_gate($session, $place, $name);
+	$session->send_query($sql);
+	wait_until_paused($observer, $session);
+	return;
+}
+
+# The same for the transaction that PostgreSQL runs when the session, which is idle, receives a
+# notification: it pauses before pg_pinpoint delivers.
+sub pause_when_idle
+{
+	my ($observer, $session, $name) = @_;
+	close_gate($session, 'pre_commit', $name);
+	wait_until_paused($observer, $session);
+	return;
+}
+
+sub close_gate
+{
+	my ($session, $place, $name) = @_;
 	my $gate = gate($name);
 	$session->run("SET interference.gate = '$gate'; SET interference.pause = '$place'");
 	append_to_file($gate, '');
-	$session->send_query($sql);
+	return;
+}
+
+sub wait_until_paused
+{
+	my ($observer, $session) = @_;
 	wait_until(
 		sub {
 			$observer->value(

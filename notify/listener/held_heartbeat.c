@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * held_heartbeat.c
+ *		Holds a heartbeat until PostgreSQL's own queue has been read.
+ *
+ * A heartbeat states that all notifications up to its position have arrived, also those
+ * in PostgreSQL's own queue.  But the transaction that reads the heartbeat may have read
+ * that queue too early, or not at all; see delivery.c.  Therefore the heartbeat is not
+ * sent in this transaction.  The interrupt is raised, and the next transaction that
+ * delivers sends the heartbeat.  All notifications of F, a transaction that was counted up
+ * to the position, are sent before that:
+ *
+ *	1. F was visible when it was counted, so before the heartbeat was published, and
+ *	   before it was held; see positions.c.
+ *	2. Nothing is delivered while the interrupt is pending.  Only PostgreSQL clears it,
+ *	   before it reads its own queue.  So that happens after the heartbeat was held, with
+ *	   a snapshot in which F is visible.
+ *	3. F is not behind a notification of a transaction that has not ended: PostgreSQL
+ *	   holds a lock from the insertion into its queue to the end of the transaction.
+ *	4. If the reading fails, the interrupt is raised again; see
+ *	   pinpoint_delivery_at_abort().
+ *
+ * The session may send later notifications before the heartbeat, which does not cover
+ * them.  A newer heartbeat replaces one that is still held.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/channel_hash.h"
+#include "base/request.h"
+#include "listener/held_heartbeat.h"
+#include "listener/listening.h"
+
+/* A heartbeat has at most this many bytes, without the terminating zero. */
+#define MAX_LENGTH		127
+
+/* The payload is empty if none is held. */
+static char held_payload[MAX_LENGTH + 1];
+static int32 held_sender_pid;
+static uint64 held_sequence;
+
+/*
+ * Is a heartbeat held?
+ */
+bool
+pinpoint_held_heartbeat_any(void)
+{
+	return held_payload[0] != '\0';
+}
+
+/*
+ * Hold a heartbeat, in place of one that is held already.
+ *
+ * sender_pid: of the process that has sent the heartbeat.
+ *
+ * sequence: number of its batch.
+ */
+void
+pinpoint_held_heartbeat_hold(const char *payload, int32 sender_pid,
+							 uint64 sequence)
+{
+	Assert(payload[0] != '\0' && strlen(payload) <= MAX_LENGTH);
+	strlcpy(held_payload, payload, sizeof(held_payload));
+	held_sender_pid = sender_pid;
+	held_sequence = sequence;
+}
+
+/*
+ * Send the heartbeat that is held, if the session still listens.
+ *
+ * Errors: those of send.
+ */
+void
+pinpoint_held_heartbeat_send(PinpointSend send)
+{
+	const char *channel = PINPOINT_HEARTBEAT_CHANNEL;
+	char		payload[MAX_LENGTH + 1];
+	uint64		since;
+	bool		shared;
+
+	Assert(pinpoint_held_heartbeat_any());
+	strlcpy(payload, held_payload, sizeof(payload));
+	held_payload[0] = '\0';
+	if (pinpoint_is_listening(channel, pinpoint_channel_hash(channel),
+							  &since, &shared) && held_sequence > since)
+		send(channel, payload, held_sender_pid);
+}
