@@ -126,7 +126,8 @@ static bool assigned_to_me = false;
 static bool any_to_deliver(void);
 static bool is_small_transaction(void);
 static bool is_ending(void);
-static bool must_wait(void);
+static bool has_snapshot(void);
+static void send_held_heartbeat(void);
 static void deliver(void);
 static void notify_on_listen(void);
 static uint64 deliver_range(const PinpointReading *reading);
@@ -230,7 +231,17 @@ pinpoint_delivery_at_pre_commit(void)
 		return;
 	}
 
-	if (!must_wait())
+	/* This costs no more wakeups, so it does not wait for a delivery. */
+	if (pinpoint_held_heartbeat_any())
+	{
+		if (has_snapshot())
+			return;
+		send_held_heartbeat();
+		if (!any_to_deliver())
+			return;
+	}
+
+	if (!pinpoint_pacing_delays() && !has_snapshot())
 		deliver();
 }
 
@@ -265,17 +276,12 @@ pinpoint_delivery_after_publication(void)
 }
 
 /*
- * Is the delivery to be delayed, because it is too early or because of a
- * snapshot?  If so, a timeout or the interrupt will cause the next attempt.
+ * Is the delivery to be delayed because of a snapshot?  If so, the interrupt
+ * will cause the next attempt.
  */
 static bool
-must_wait(void)
+has_snapshot(void)
 {
-	/* A heartbeat alone is not delayed: it would look like a load. */
-	if ((pinpoint_slot_pending() || pinpoint_listening_any_to_notify()) &&
-		pinpoint_pacing_delays())
-		return true;
-
 	/*
 	 * With a default isolation level above READ COMMITTED, the snapshot that
 	 * PostgreSQL has taken to read its own queue lasts until the transaction
@@ -290,6 +296,18 @@ must_wait(void)
 	}
 	snapshots = 0;
 	return false;
+}
+
+static void
+send_held_heartbeat(void)
+{
+	bool		save_exit_on_any_error = ExitOnAnyError;
+
+	/* As in deliver(). */
+	ExitOnAnyError = true;
+	pinpoint_slot_set_sending(GetCurrentTimestamp());
+	pinpoint_held_heartbeat_send(send_notification);
+	ExitOnAnyError = save_exit_on_any_error;
 }
 
 static void
@@ -308,11 +326,6 @@ deliver(void)
 	 */
 	ExitOnAnyError = true;
 
-	if (pinpoint_held_heartbeat_any())
-	{
-		pinpoint_slot_set_sending(GetCurrentTimestamp());
-		pinpoint_held_heartbeat_send(send_notification);
-	}
 	if (pinpoint_listening_any_to_notify())
 		notify_on_listen();
 	if (pinpoint_slot_pending() && pinpoint_slot_begin_reading(&reading))

@@ -30,6 +30,7 @@
 #include "miscadmin.h"
 
 #include "listener/disconnect_reason.h"
+#include "listener/held_heartbeat.h"
 #include "wakeup/slots.h"
 
 static bool cannot_read = false;
@@ -105,7 +106,8 @@ at_report(void *arg)
 	bool		is_error = category != ERRCODE_SUCCESSFUL_COMPLETION &&
 		category != ERRCODE_WARNING;
 
-	if (is_error && !cannot_read && pinpoint_slot_to_look())
+	if (is_error && !cannot_read &&
+		(pinpoint_slot_to_look() || pinpoint_held_heartbeat_any()))
 		notifyInterruptPending = true;
 	if (is_error)
 		pinpoint_slot_set_sending(0);

@@ -12,13 +12,19 @@
  *
  *	1. F was visible when it was counted, so before the heartbeat was published, and
  *	   before it was held; see positions.c.
- *	2. Nothing is delivered while the interrupt is pending.  Only PostgreSQL clears it,
- *	   before it reads its own queue.  So that happens after the heartbeat was held, with
- *	   a snapshot in which F is visible.
+ *	2. Nothing is delivered while the interrupt is pending.  PostgreSQL clears it before
+ *	   it reads its own queue.  So that happens after the heartbeat was held, with a
+ *	   snapshot in which F is visible.  PostgreSQL also clears the interrupt if the session
+ *	   listens on nothing any more.  Then the heartbeat is never sent: it is older than the
+ *	   next LISTEN.
  *	3. F is not behind a notification of a transaction that has not ended: PostgreSQL
  *	   holds a lock from the insertion into its queue to the end of the transaction.
  *	4. If the reading fails, the interrupt is raised again; see
- *	   pinpoint_delivery_at_abort().
+ *	   pinpoint_delivery_at_abort() and disconnect_reason.c.  (In the minor releases of
+ *	   which minor_release.h tells, PostgreSQL may then skip a notification in its queue.)
+ *
+ * The argument is about sessions that were listening when F became visible.  LISTEN skips
+ * an F that is visible; see docs/missed.md.
  *
  * The session may send later notifications before the heartbeat, which does not cover
  * them.  A newer heartbeat replaces one that is still held.
@@ -33,6 +39,7 @@
 #include "base/request.h"
 #include "listener/held_heartbeat.h"
 #include "listener/listening.h"
+#include "wakeup/slots.h"
 
 /* A heartbeat has at most this many bytes, without the terminating zero. */
 #define MAX_LENGTH		127
@@ -43,12 +50,12 @@ static int32 held_sender_pid;
 static uint64 held_sequence;
 
 /*
- * Is a heartbeat held?
+ * Is a heartbeat held?  A session that listens on nothing any more has none.
  */
 bool
 pinpoint_held_heartbeat_any(void)
 {
-	return held_payload[0] != '\0';
+	return held_payload[0] != '\0' && pinpoint_slot_registered();
 }
 
 /*

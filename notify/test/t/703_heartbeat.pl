@@ -114,6 +114,19 @@ is($unsent->result->error, undef, 'its sender goes on');
 $_->close for $ahead, $unsent;
 is_deeply(all_as_text($listener->wait_for(1)), ['a/3'], 'others get it, too');
 
+# ---- with pinpoint.latency_target
+
+my $patient = connect_to($node, options => '-c synchronous_commit=local -c pinpoint.latency_target=300ms');
+$patient->run('LISTEN pinpoint_heartbeat; LISTEN p');
+foreach my $i (1 .. 3)
+{
+	@others = ();
+	$writer->run("NOTIFY p, '$i'");
+	wait_until(sub { changed(heartbeat($patient, \@others), 'p') eq '' }) or die 'no heartbeat covers it';
+	is_deeply(\@others, ["p/$i"], 'a session that delays deliveries receives heartbeats after what they cover');
+}
+$patient->close;
+
 # ---- in a transaction
 
 $beats->run('BEGIN; SELECT 1');
