@@ -449,9 +449,7 @@ def settings_of_roles(setting, clients):
                 for pid, start in primary.sql("SELECT pid, query_start FROM pg_stat_activity"
                                               " WHERE usename = 'strict' AND query LIKE 'CALL%'"):
                     calls.setdefault(pid, set()).add(start)
-                if len(calls) > len(clients.clients):
-                    raise Failed("a call takes longer than the role may")
-                return len(calls) == len(clients.clients) and all(len(starts) > 3 for starts in calls.values())
+                return sum(len(starts) > 3 for starts in calls.values()) == len(clients.clients)
             wait_until(keep_their_sessions, "each client has waited four times in one session")
         clients.close()
 
@@ -588,7 +586,7 @@ def transaction_pooling(setting, clients):
     pooler = setting.pooler("transaction", primary)
     with noise(primary, pooler):
         # A client does not find out again how to hear when it listens on more channels.
-        clients.start(dsn(pooler), "subscribe", "a", options={"probe_timeout": 10, "timeout": 30})
+        clients.start(dsn(pooler), "subscribe", "a", options={"probe_timeout": 12, "timeout": 30})
         clients.wait_for("connected")
 
     def finds_out(client):
@@ -598,7 +596,7 @@ def transaction_pooling(setting, clients):
     clients.wait_told("a", 0)
     check_alive(primary, clients, "a")
     clients.command("+b")
-    clients.wait_told("b", 0, seconds=8)
+    clients.wait_told("b", 0, seconds=10)  # less than probe_timeout
     check_alive(primary, clients, "a", "b")
     since = time.monotonic()
     pooler.stop()

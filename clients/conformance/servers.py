@@ -219,7 +219,11 @@ class PgBouncer:
         def answers():
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 return True
-        wait_until(answers, "PgBouncer starts")
+        try:
+            wait_until(answers, "PgBouncer starts")
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def stop(self):

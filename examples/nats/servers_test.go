@@ -64,11 +64,18 @@ func waitUntil(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// freePort is a port that nobody has at this moment. It is below the range of which connections
-// get their ports: one of them could otherwise have the port of a server while that is down.
+// The ports that freePort has returned.
+var given sync.Map
+
+// freePort is a port that nobody has at this moment, and that was not returned before. It is below
+// the range of which connections get their ports: one of them could otherwise have the port of a
+// server while that is down.
 func freePort(t testing.TB) (port int) {
 	waitUntil(t, "a port is free", func() bool {
 		port = 20000 + rand.IntN(12000)
+		if _, before := given.LoadOrStore(port, true); before {
+			return false
+		}
 		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			listener.Close()

@@ -71,8 +71,9 @@ use_server_with_assertions() {
 		unset CCACHE_DIR
 		echo "${options[*]}" >"$WORK/assertions$folder/options"
 		as_root mkdir -p "${folder%/*}"
-		as_root rm -rf "$folder"
-		as_root cp -R "$WORK/assertions$folder" "$folder"
+		as_root rm -rf "$folder" "$folder.new"
+		as_root cp -R "$WORK/assertions$folder" "$folder.new"
+		as_root mv "$folder.new" "$folder"
 		cd /
 		rm -rf "$WORK/source" "$WORK/apt" "$WORK/assertions"
 	fi

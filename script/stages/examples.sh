@@ -42,7 +42,8 @@ have_tools() {
 # Build something in a folder. Arguments: its name, the folder, a command of the shell.
 build_in() {
 	local log=$WORK/build-${1//\//-}.log
-	run_quietly "$log" env -C "$2" bash -c "$3" || {
+	# A second time, as a registry may have failed to answer.
+	run_quietly "$log" env -C "$2" bash -c "$3" || run_quietly "$log" env -C "$2" bash -c "$3" || {
 		print_log "$log" 30
 		count 0 1 1 "$1" "$log" '^(npm )?error'
 		return 1
@@ -121,8 +122,11 @@ PUBLISHED='SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify'
 run_example() {
 	local name=$1 target=$2 log=$WORK/$1.$2 rc=0 psql before
 	psql=("$BINDIR/psql" -XAtq -h 127.0.0.1 -p "$EXAMPLE_PORT" -U postgres -v ON_ERROR_STOP=1)
-	supervise "${psql[@]}" -d template1 -c 'DROP DATABASE IF EXISTS postgres WITH (FORCE)' \
-		-c 'CREATE DATABASE postgres'
+	# DROP DATABASE waits for sessions that it has terminated, but only for five seconds.
+	for _ in {1..12}; do
+		! supervise "${psql[@]}" -d template1 -c 'DROP DATABASE IF EXISTS postgres WITH (FORCE)' || break
+	done
+	supervise "${psql[@]}" -d template1 -c 'CREATE DATABASE postgres'
 	if [ "$target" = pinpoint ]; then
 		before=$("${psql[@]}" -d postgres -c 'CREATE EXTENSION pg_pinpoint' \
 			-c "$PUBLISHED")
