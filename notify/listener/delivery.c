@@ -126,7 +126,7 @@ static bool assigned_to_me = false;
 static bool any_to_deliver(void);
 static bool is_small_transaction(void);
 static bool is_ending(void);
-static bool has_snapshot(void);
+static bool waits_for_snapshot(void);
 static void send_held_heartbeat(void);
 static void deliver(void);
 static void notify_on_listen(void);
@@ -231,17 +231,19 @@ pinpoint_delivery_at_pre_commit(void)
 		return;
 	}
 
-	/* This costs no more wakeups, so it does not wait for a delivery. */
+	/*
+	 * pinpoint.latency_target does not delay a heartbeat that is held: it costs
+	 * no more wakeups.  Alone, it must not look like a load.
+	 */
 	if (pinpoint_held_heartbeat_any())
 	{
-		if (has_snapshot())
+		if (waits_for_snapshot())
 			return;
 		send_held_heartbeat();
-		if (!any_to_deliver())
-			return;
+		if (any_to_deliver() && !pinpoint_pacing_delays())
+			deliver();
 	}
-
-	if (!pinpoint_pacing_delays() && !has_snapshot())
+	else if (!pinpoint_pacing_delays() && !waits_for_snapshot())
 		deliver();
 }
 
@@ -280,7 +282,7 @@ pinpoint_delivery_after_publication(void)
  * will cause the next attempt.
  */
 static bool
-has_snapshot(void)
+waits_for_snapshot(void)
 {
 	/*
 	 * With a default isolation level above READ COMMITTED, the snapshot that
@@ -298,6 +300,11 @@ has_snapshot(void)
 	return false;
 }
 
+/*
+ * Send the heartbeat that is held.  The interrupt was raised when it was held,
+ * so this is the transaction that PostgreSQL runs for an interrupt, after which
+ * it flushes.
+ */
 static void
 send_held_heartbeat(void)
 {
@@ -392,10 +399,10 @@ notify_on_listen(void)
 }
 
 /*
- * A transaction has aborted.  The interrupt for unread notifications may have
- * been consumed.  If it was the small transaction that failed, no other
- * process would raise the interrupt again.  After MAX_FAILURES in a row, end
- * the session.
+ * A transaction has aborted.  The interrupt for unread notifications, or for a
+ * heartbeat that is held, may have been consumed.  If it was the small
+ * transaction that failed, no other process would raise the interrupt again.
+ * After MAX_FAILURES in a row, end the session.
  */
 void
 pinpoint_delivery_at_abort(void)

@@ -94,8 +94,8 @@ pinpoint_disconnect_reason_unread(void)
 
 /*
  * Error context callback: a message is being reported.  If it is an error, let
- * the session check again for unread notifications.  If it is the message that
- * ends the session, add the reason.
+ * the session check again for unread notifications and for a heartbeat that is
+ * held.  If it is the message that ends the session, add the reason.
  */
 static void
 at_report(void *arg)

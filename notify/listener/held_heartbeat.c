@@ -6,9 +6,9 @@
  * A heartbeat states that all notifications up to its position have arrived, also those
  * in PostgreSQL's own queue.  But the transaction that reads the heartbeat may have read
  * that queue too early, or not at all; see delivery.c.  Therefore the heartbeat is not
- * sent in this transaction.  The interrupt is raised, and the next transaction that
- * delivers sends the heartbeat.  All notifications of F, a transaction that was counted up
- * to the position, are sent before that:
+ * sent in this transaction.  The interrupt is raised, and the transaction that PostgreSQL
+ * runs for it sends the heartbeat.  All notifications of F, a transaction that was counted
+ * up to the position, are sent before that:
  *
  *	1. F was visible when it was counted, so before the heartbeat was published, and
  *	   before it was held; see positions.c.
@@ -20,8 +20,9 @@
  *	3. F is not behind a notification of a transaction that has not ended: PostgreSQL
  *	   holds a lock from the insertion into its queue to the end of the transaction.
  *	4. If the reading fails, the interrupt is raised again; see
- *	   pinpoint_delivery_at_abort() and disconnect_reason.c.  (In the minor releases of
- *	   which minor_release.h tells, PostgreSQL may then skip a notification in its queue.)
+ *	   pinpoint_delivery_at_abort() and disconnect_reason.c.  (Not so if there is twice in a
+ *	   row not enough memory to start the transaction.  In the minor releases of which
+ *	   minor_release.h tells, PostgreSQL may then skip a notification in its queue.)
  *
  * The argument is about sessions that were listening when F became visible.  LISTEN skips
  * an F that is visible; see docs/missed.md.
@@ -50,7 +51,8 @@ static int32 held_sender_pid;
 static uint64 held_sequence;
 
 /*
- * Is a heartbeat held?  A session that listens on nothing any more has none.
+ * Is a heartbeat held?  A session that listens on nothing any more has none.  After the
+ * next LISTEN, the heartbeat is dropped when it would be sent.
  */
 bool
 pinpoint_held_heartbeat_any(void)
