@@ -443,13 +443,18 @@ def settings_of_roles(setting, clients):
         clients.wait_told("b", since)
         check_alive(primary, clients, "a", "b")
         if mode == "wait":
+            # A session that waited for fewer channels may be about to end.
+            sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'strict'"
+            wait_until(lambda: primary.sql(sessions)[0][0] == len(clients.clients), "each client has one session")
             calls = {}
 
             def keep_their_sessions():
                 for pid, start in primary.sql("SELECT pid, query_start FROM pg_stat_activity"
                                               " WHERE usename = 'strict' AND query LIKE 'CALL%'"):
                     calls.setdefault(pid, set()).add(start)
-                return sum(len(starts) > 3 for starts in calls.values()) == len(clients.clients)
+                if len(calls) > len(clients.clients):
+                    raise Failed("a call takes longer than the role may")
+                return len(calls) == len(clients.clients) and all(len(starts) > 3 for starts in calls.values())
             wait_until(keep_their_sessions, "each client has waited four times in one session")
         clients.close()
 
@@ -1098,7 +1103,7 @@ def live_queries_closed(setting, clients):
     for number in range(3):  # one more than there are connections for live queries
         clients.command(f">SELECT n FROM held, pg_sleep(600) -- {number}")
     running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT n FROM held, pg_sleep%' AND state = 'active'"
-    wait_until(lambda: primary.sql(running)[0][0] >= 2 * len(clients.clients), "all connections for live queries are in use")
+    wait_until(lambda: primary.sql(running)[0][0] == 2 * len(clients.clients), "all connections for live queries are in use")
     primary.sql("UPDATE held SET n = 1")
     clients.command("<")
     clients.wait_rows([[1]])

@@ -92,6 +92,12 @@ run_logged() {
 	supervise logged "$@"
 }
 
+# run_quietly for a command that downloads. If it fails, it runs once more: a registry may not have
+# answered.
+run_twice_quietly() {
+	run_quietly "$@" || run_quietly "$@"
+}
+
 quietly() {
 	"${@:2}" >"$1" 2>&1
 }

@@ -3,16 +3,14 @@
 # them, installs each into an empty project, and runs the scenarios of clients/conformance.
 
 stage_clients() {
-	local log=$WORK/clients.log language tool build built=() python=$WORK/clients/python/venv/bin/python
+	local log=$WORK/clients.log language tool built=() python=$WORK/clients/python/venv/bin/python
 
 	export PINPOINT_BUILD=$WORK/clients
 	mkdir "$PINPOINT_BUILD"
 	for language in python:python3 node:npm go:go java:mvn rust:cargo; do
 		tool=${language#*:} language=${language%:*}
 		have_tools "clients/$language" "$tool" || continue
-		# A second time, as a registry may have failed to answer.
-		build=("$ROOT/clients/conformance/build-programs" "$language")
-		if run_quietly "$log" "${build[@]}" || run_quietly "$log" "${build[@]}"; then
+		if run_twice_quietly "$log" "$ROOT/clients/conformance/build-programs" "$language"; then
 			count 1 0 0
 			built+=(--language "$language")
 			[ "$language" != python ] || built+=(--language python-threads)

@@ -42,8 +42,7 @@ have_tools() {
 # Build something in a folder. Arguments: its name, the folder, a command of the shell.
 build_in() {
 	local log=$WORK/build-${1//\//-}.log
-	# A second time, as a registry may have failed to answer.
-	run_quietly "$log" env -C "$2" bash -c "$3" || run_quietly "$log" env -C "$2" bash -c "$3" || {
+	run_twice_quietly "$log" env -C "$2" bash -c "$3" || {
 		print_log "$log" 30
 		count 0 1 1 "$1" "$log" '^(npm )?error'
 		return 1

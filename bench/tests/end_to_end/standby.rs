@@ -45,7 +45,7 @@ fn standby_measures_both_places_and_what_it_costs() {
     }
     // A payload of 32 bytes travels.
     let wal = &points[1]["series"][1]["ratio"]["wal_bytes_per_transaction"];
-    assert!(wal["median"].as_f64().unwrap() > 1.1, "{wal}");
+    assert!(wal["min"].as_f64().unwrap() > 1.2, "{wal}");
 }
 
 #[track_caller]

@@ -232,8 +232,7 @@ is_deeply(
 	all_as_text($in_one->wait_for(1)), ['a/in the original'],
 	'as does the original');
 
-wait_until(sub { !$observer->query('DROP DATABASE three WITH (FORCE)')->error })
-  or die 'could not drop the database';
+drop_database($observer, 'three');
 is($in_three->receive_until('EOF')->error->{C},
 	'57P01', 'listeners of a database dropped by force are terminated');
 ok( wait_until(

@@ -45,8 +45,7 @@ foreach my $round (1 .. $databases)
 	$guests[0]->run('BEGIN; SELECT 1');
 	$guests[3]->run("NOTIFY b, 'unread'") for 1 .. 3;
 	$guests[3]->run(q{BEGIN; NOTIFY b, 'not committed'});
-	wait_until(sub { !$admin->query('DROP DATABASE guest WITH (FORCE)')->error })
-	  or die 'could not drop the database';
+	drop_database($admin, 'guest');
 	$_->hang_up foreach @guests;
 	$_->result foreach @senders;
 	push @received, $witness->wait_for(100 * @senders);

@@ -25,8 +25,7 @@ foreach my $database (qw(gone lost))
 	$visitor->run('CREATE EXTENSION pg_pinpoint');
 	$visitor->run('NOTIFY nobody');
 	$visitor->close;
-	wait_until(sub { !$observer->query("DROP DATABASE $database WITH (FORCE)")->error })
-	  or die 'could not drop the database';
+	drop_database($observer, $database);
 }
 is($observer->value('SELECT count(*) FROM pinpoint.stat_notify WHERE datname IS NULL'), 2, 'two databases are gone');
 

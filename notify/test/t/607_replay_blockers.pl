@@ -125,9 +125,7 @@ sub drop_tablespace
 		sub {
 			my $state = state_of(q(backend_type = 'startup'));
 			$stuck->read_ahead if $state eq 'ProcSignalBarrier' && state_of('pid = ' . $stuck->pid) eq 'ClientWrite';
-
-			# On a slow machine the delay is over before anybody looks.
-			return $state eq 'RecoveryConflictTablespace' || !is_there();
+			return $state eq 'RecoveryConflictTablespace';
 		}) or die 'no conflict';
 	$user->close;
 	return;

@@ -190,8 +190,7 @@ nobody_waits('the client has gone');
 $ended = connect_to($node, dbname => 'other');
 begin_wait($ended, 'c', 'NULL', $ended->value('SELECT pinpoint.position()'));
 $_->close for $other;
-wait_until(sub { !$admin->query('DROP DATABASE other WITH (FORCE)')->error })
-  or die 'could not drop the database';
+drop_database($admin, 'other');
 is(changed($ended), '57P01 terminating connection due to administrator command', 'DROP DATABASE');
 nobody_waits('the session of the dropped database does not wait');
 

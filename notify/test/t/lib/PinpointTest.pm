@@ -45,6 +45,7 @@ our @EXPORT = qw(
   woken_times
   error_is
   server_is_clean
+  drop_database
   allow_open_files
   compile_clock
   compile_interference
@@ -379,6 +380,15 @@ sub _compile
 	IPC::Run::run(\@command, '>&', \$output)
 	  or die "could not compile: @command\n$output\n";
 	return $path;
+}
+
+# PostgreSQL waits for the sessions that it terminates, but only for five seconds.
+sub drop_database
+{
+	my ($session, $name) = @_;
+	wait_until(sub { !$session->query("DROP DATABASE $name WITH (FORCE)")->error })
+	  or die "could not drop the database $name";
+	return;
 }
 
 # Has a session that has loaded what compile_interference() made begin a statement, and
