@@ -397,7 +397,7 @@ pre_commit(void)
 
 	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	if (actions != NIL)
-		pinpoint_listening_prepare(actions, pinpoint_message_log_sequence());
+		pinpoint_listening_prepare(actions);
 	if (notifications != NIL)
 	{
 		if (pinpoint_message_log_kept() > 0)

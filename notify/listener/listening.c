@@ -13,17 +13,25 @@
  *				table and the channel map.  From here on, publications find this
  *				session.  A channel that does not fit into the channel map is
  *				only in the local table, and publications of all channels in the
- *				database find this session.
+ *				database find this session.  Then read the number of the last
+ *				publication.
  *	commit		after commit, allocates nothing: the new channels become valid,
  *				and channels of UNLISTEN are removed from both tables.
  *	abort		undo the prepare step.
  *
- * A LISTEN begins at its prepare step: if it commits, the session receives all batches
- * that are published from then on.  It must begin that early.  As soon as the
- * transaction of the LISTEN has committed, other sessions can see its rows, and get
- * the locks that it held, and their later notifications must be delivered.  But the
- * steps of this library after the commit follow some time later.  Batches that were
- * published before need not be delivered: no session could know of this LISTEN.
+ * A LISTEN begins at the end of its prepare step: if it commits, the session receives
+ * all batches with a higher number than the one that was read.  It must begin that
+ * early.  As soon as the transaction of the LISTEN has committed, other sessions can see
+ * its rows, and get the locks that it held, and their later notifications must be
+ * delivered.  But the steps of this library after the commit follow some time later.
+ * Batches that were published before need not be delivered: no session could know of
+ * this LISTEN.
+ *
+ * All new channels of a transaction begin together, as in PostgreSQL.  A publication
+ * during the prepare step finds the session by those channels that are in the map
+ * already.  So the number is read when all of them are, and what was published up to it
+ * is not delivered on any of them.  Publications with a higher number look up their
+ * channels later: see pinpoint_message_log_next_sequence().
  *
  * pinpoint.notify_on_listen.  When such a channel becomes valid, it is added to a list,
  * and the interrupt is raised.  The next delivery begins with these channels; see
@@ -126,6 +134,7 @@ static void make_local_channels(void);
 static LocalChannel *local_channel(const char *channel, uint32 hash,
 								   HASHACTION action, bool *found);
 static void want(List *actions);
+static void begin_together(List *actions);
 static void enter(LocalChannel *local, int share_limit, bool begins);
 static void forget_channel(LocalChannel *local);
 static void reset_wanted(LocalChannel *local);
@@ -164,13 +173,11 @@ local_channel(const char *channel, uint32 hash, HASHACTION action, bool *found)
  * them is UNLISTEN *, which limits the time: each one visits all local
  * channels.
  *
- * last_sequence: number of the last publication, read before the call.
- *
  * Errors: out of local memory; the statement is cancelled.  The transaction
  * then aborts, and pinpoint_listening_abort() cleans up.
  */
 void
-pinpoint_listening_prepare(List *actions, uint64 last_sequence)
+pinpoint_listening_prepare(List *actions)
 {
 	ListCell   *lc;
 	bool		begins = !pinpoint_slot_registered();
@@ -208,13 +215,48 @@ pinpoint_listening_prepare(List *actions, uint64 last_sequence)
 			continue;
 
 		pinpoint_slot_register();
-		Assert(last_sequence <= pinpoint_message_log_sequence());
-		local->since = last_sequence;
 		enter(local, action->share_limit, begins);
 		added = true;
 	}
 	if (added)
+	{
 		pinpoint_slot_join();
+		begin_together(actions);
+	}
+}
+
+/*
+ * The new channels of this transaction are in the channel map: they begin after
+ * the last publication.
+ *
+ * Errors: the statement is cancelled.
+ */
+static void
+begin_together(List *actions)
+{
+	uint64		since;
+	ListCell   *lc;
+
+	/*
+	 * pinpoint_slot_join() has a full barrier after the channels were entered.
+	 * Partner: that of pinpoint_message_log_next_sequence().  Without it, a
+	 * batch with a higher number could be published without this session.
+	 */
+	since = pinpoint_message_log_sequence();
+
+	foreach(lc, actions)
+	{
+		PinpointAction *action = lfirst(lc);
+		LocalChannel *local;
+
+		CHECK_FOR_INTERRUPTS();
+		if (action->kind != PINPOINT_LISTEN)
+			continue;
+		local = local_channel(action->channel, action->channel_hash, HASH_FIND,
+							  NULL);
+		if (!local->listening)
+			local->since = since;
+	}
 }
 
 /*

@@ -14,7 +14,7 @@
 
 extern void pinpoint_listening_at_pre_commit(void);
 extern void pinpoint_listening_reconcile(void);
-extern void pinpoint_listening_prepare(List *actions, uint64 last_sequence);
+extern void pinpoint_listening_prepare(List *actions);
 extern void pinpoint_listening_commit(List *actions);
 extern void pinpoint_listening_abort(List *actions);
 extern void pinpoint_listening_stop(void);

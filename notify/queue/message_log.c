@@ -354,7 +354,8 @@ pinpoint_message_log_sequence(void)
 }
 
 /*
- * The number for a new publication.
+ * The number for a new publication.  The listeners are looked up after this
+ * call.
  *
  * The callers of this function and of those below hold PinpointOrderLock
  * exclusively, unless the comment of a function says otherwise.
@@ -362,11 +363,14 @@ pinpoint_message_log_sequence(void)
 uint64
 pinpoint_message_log_next_sequence(void)
 {
-	uint64		sequence = pg_atomic_read_u64(&message_log->sequence) + 1;
-
 	AssertHeldExclusive(PinpointOrderLock);
-	pg_atomic_write_u64(&message_log->sequence, sequence);
-	return sequence;
+
+	/*
+	 * This is a full barrier.  Partner: that of pinpoint_slot_join().  Without
+	 * it, a session that executes LISTEN could read the former number, and the
+	 * look-up could miss its channels.
+	 */
+	return pg_atomic_add_fetch_u64(&message_log->sequence, 1);
 }
 
 /*

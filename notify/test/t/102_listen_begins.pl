@@ -1,5 +1,6 @@
 # LISTEN begins before its transaction commits: a session that sees its rows, or has
-# got a lock that it held, and then notifies, reaches the listener.
+# got a lock that it held, and then notifies, reaches the listener.  All LISTENs of a
+# transaction begin together.
 
 use strict;
 use warnings;
@@ -130,6 +131,38 @@ is_deeply(all_as_text($late->wait_for(1)),
 	['m150/many'], 'a session that begins to listen after the look');
 is_deeply(all_as_text($last->wait_for(1)), ['m100/many'], 'a session that does so again');
 $_->close foreach $first, $last, $late;
+
+# Very many channels, on the first and the last of which notifications are sent in turn
+# while LISTEN enters them.
+my $channels = q{ARRAY(SELECT 'c' || n FROM generate_series(1, 5000) AS n)};
+$observer->run('CREATE TABLE stop ()');
+$sender->run('SET synchronous_commit = off');
+foreach my $round (1 .. 3)
+{
+	my $whole = connect_to($node);
+	$whole->run('LISTEN other') if $round == 2;
+	$sender->send_query(q{DO $$ DECLARE i int := 0; BEGIN
+		WHILE NOT EXISTS (SELECT FROM stop) LOOP
+			i := i + 1;
+			PERFORM pg_notify(CASE i % 2 WHEN 1 THEN 'c1' ELSE 'c5000' END, i::text);
+			COMMIT;
+		END LOOP;
+		PERFORM pg_notify('c1', 'end'); END $$});
+	my $sent = "SELECT sum(transactions) FROM pinpoint.stat_notify";
+	my $before = $observer->value($sent);
+	wait_until(sub { $observer->value($sent) > $before }) or die 'nothing is sent';
+	$whole->run("SELECT pinpoint.listen(VARIADIC $channels)");
+	$observer->run('INSERT INTO stop DEFAULT VALUES');
+	is($sender->result->error, undef, 'notifications are sent during a LISTEN');
+	my @numbers = map { $_->{payload} } $whole->notifications_until('c1', 'end');
+	is_deeply(
+		[ grep { $numbers[$_] != $numbers[0] + $_ } 0 .. $#numbers ],
+		[], 'many channels begin together');
+	cmp_ok(scalar(@numbers), '>', 1, 'while notifications come');
+	$whole->close;
+	$observer->run('TRUNCATE stop');
+}
+$sender->run('RESET synchronous_commit');
 
 # UNLISTEN, too, is at the end: what was committed before arrives.
 pause($listener, 'pre_commit', 'BEGIN; UNLISTEN w; LISTEN x; COMMIT');

@@ -450,7 +450,7 @@ sub terminate_stuck
 }
 
 # What of 1 .. $large these sessions have not been told; the first has ended.
-my $last = $large;
+my $last_sent = $large;
 sub missing
 {
 	my ($ended, @others) = @_;
@@ -461,8 +461,8 @@ sub missing
 	{
 		$told{$1} = 1 if $payload =~ /^(\d+)/;
 	}
-	cmp_ok($got, '<', $last, "it has sent $got of $last before");
-	return grep { !$told{$_} } $last == $large ? (1 .. 121, 1501 .. $large) : 1 .. $last;
+	cmp_ok($got, '<', $last_sent, "it has sent $got of $last_sent before");
+	return grep { !$told{$_} } $last_sent == $large ? (1 .. 121, 1501 .. $large) : 1 .. $last_sent;
 }
 
 foreach my $late (0, 1)
@@ -496,16 +496,16 @@ close_all($heir);
 # One by one, until the client's end of the connection is full: what is still in
 # PostgreSQL's buffer then has not been sent.
 my ($full) = sharers(1, 1);
-$last = 0;
+$last_sent = 0;
 until ($observer->value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND pid = " . $full->pid))
 {
-	$last++;
-	$sender->run("NOTIFY c, '$last" . 'x' x 100 . "'");
-	die 'it is never full' if $last > 100_000;
+	$last_sent++;
+	$sender->run("NOTIFY c, '$last_sent" . 'x' x 100 . "'");
+	die 'it is never full' if $last_sent > 100_000;
 }
 ($heir) = sharers(1, 1);
 terminate_stuck($full);
-is(scalar(grep { $_ <= $last } missing($full, $heir)), 0, 'so is what is in the output buffer');
+is(scalar(grep { $_ <= $last_sent } missing($full, $heir)), 0, 'so is what is in the output buffer');
 close_all($heir);
 
 # A channel begins to be shared while a transaction that notifies on it commits.
