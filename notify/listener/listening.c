@@ -28,10 +28,10 @@
  * this LISTEN.
  *
  * All new channels of a transaction begin together, as in PostgreSQL.  A publication
- * during the prepare step finds the session by those channels that are in the map
- * already.  So the number is read when all of them are, and what was published up to it
- * is not delivered on any of them.  Publications with a higher number look up their
- * channels later: see pinpoint_message_log_next_sequence().
+ * during the prepare step finds the session only by the channels that are entered
+ * already.  So the number is read when all are entered: see step 11 in wakeup.c.  This is
+ * about channels that the session does not share.  What is assigned to it on a shared
+ * channel is delivered, even if it was published earlier: no other session receives it.
  *
  * pinpoint.notify_on_listen.  When such a channel becomes valid, it is added to a list,
  * and the interrupt is raised.  The next delivery begins with these channels; see
@@ -226,8 +226,8 @@ pinpoint_listening_prepare(List *actions)
 }
 
 /*
- * The new channels of this transaction are in the channel map: they begin after
- * the last publication.
+ * Publications find this session by all new channels of the transaction: they
+ * begin after the last publication.
  *
  * Errors: the statement is cancelled.
  */
@@ -238,9 +238,8 @@ begin_together(List *actions)
 	ListCell   *lc;
 
 	/*
-	 * pinpoint_slot_join() has a full barrier after the channels were entered.
-	 * Partner: that of pinpoint_message_log_next_sequence().  Without it, a
-	 * batch with a higher number could be published without this session.
+	 * Step 11 of the proof in wakeup.c.  The barrier before this is the last
+	 * one of pinpoint_slot_join().
 	 */
 	since = pinpoint_message_log_sequence();
 

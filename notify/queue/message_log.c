@@ -354,8 +354,8 @@ pinpoint_message_log_sequence(void)
 }
 
 /*
- * The number for a new publication.  The listeners are looked up after this
- * call.
+ * The number for a new publication.  After this call, the caller looks up the
+ * listeners, or completes an earlier look-up.
  *
  * The callers of this function and of those below hold PinpointOrderLock
  * exclusively, unless the comment of a function says otherwise.
@@ -363,14 +363,19 @@ pinpoint_message_log_sequence(void)
 uint64
 pinpoint_message_log_next_sequence(void)
 {
+	uint64		sequence = pg_atomic_read_u64(&message_log->sequence) + 1;
+
 	AssertHeldExclusive(PinpointOrderLock);
+	pg_atomic_write_u64(&message_log->sequence, sequence);
 
 	/*
-	 * This is a full barrier.  Partner: that of pinpoint_slot_join().  Without
-	 * it, a session that executes LISTEN could read the former number, and the
-	 * look-up could miss its channels.
+	 * Partner: the barrier at the end of pinpoint_slot_join().  Without this, a
+	 * session that executes LISTEN could read the number before one hold of the
+	 * lock, although it was found for the first batch of this hold, and not
+	 * found for the second.
 	 */
-	return pg_atomic_add_fetch_u64(&message_log->sequence, 1);
+	pg_memory_barrier();
+	return sequence;
 }
 
 /*

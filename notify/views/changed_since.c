@@ -199,7 +199,7 @@ get_position(NullableDatum *arg, uint64 *counter)
  * checked before.
  *
  * Also true if this transaction begins to listen on it: a notification that is
- * published before the commit of the LISTEN does not arrive.
+ * published before the commit of the LISTEN may not arrive.
  */
 static bool
 channel_changed(Datum channel, uint64 counter)

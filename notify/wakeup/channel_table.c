@@ -17,7 +17,9 @@
  *
  * If the LISTEN has committed before the sender, the sender reads a counter that
  * includes its entry.  Without these barriers, it could read an older value, 0, and
- * the listener would miss the notification.  A sender with many channels looks them up
+ * the listener would miss the notification.  (The same applies if the LISTEN read the
+ * number of the last publication before the sender took its own; see step 11 in
+ * wakeup.c.)  A sender with many channels looks them up
  * before its commit.  The barrier on its side is then in pinpoint_wakeup_find_early();
  * wakeup.c explains why that is sufficient.
  *

@@ -292,6 +292,10 @@ pinpoint_slot_join(void)
 	 * acquisition of PinpointOrderLock in pinpoint_publication_begin().
 	 * Without this, a sender that commits after this session could publish
 	 * with the former number of the slot.
+	 *
+	 * It is also visible before the number of the last publication is read,
+	 * step 11.  Partner: the barrier in pinpoint_message_log_next_sequence(),
+	 * which explains it.
 	 */
 	pg_memory_barrier();
 }

@@ -50,6 +50,20 @@
  *	10. On a standby, the startup process does steps 5 and 6 directly before step 8, in
  *	   this order, and the transaction has committed before.  The argument is the same.
  *
+ * Channels that do not fit into the map, and batches with few channels, need no number:
+ * step 8 finds the session in a list under the lock, or looks up the map.  Steps 1 and 4
+ * are before that.
+ *
+ * Why all channels of a transaction begin together.
+ *
+ *	11. Between steps 3 and 4, the session reads the number of the last publication, and
+ *	   later it receives only batches with higher numbers.  A batch gets its number
+ *	   at the beginning of step 8, before the slots are checked or the map is read.  So
+ *	   if its number is above the one that was read, step 3 was before that, and the
+ *	   argument above applies: the batch finds the session by any new channel.
+ *
+ * models/listen.pml checks these steps.
+ *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------

@@ -133,36 +133,41 @@ is_deeply(all_as_text($last->wait_for(1)), ['m100/many'], 'a session that does s
 $_->close foreach $first, $last, $late;
 
 # Very many channels, on the first and the last of which notifications are sent in turn
-# while LISTEN enters them.
-my $channels = q{ARRAY(SELECT 'c' || n FROM generate_series(1, 5000) AS n)};
-$observer->run('CREATE TABLE stop ()');
-$sender->run('SET synchronous_commit = off');
-foreach my $round (1 .. 3)
+# while LISTEN enters them: in a session that listens already or not, by transactions with
+# few channels or many, and if not all channels fit into the memory.
+my $others = q{(SELECT count(pg_notify('other' || n, '')) FROM generate_series(1, 70) AS n)};
+my $small  = new_node('small', conf => 'pinpoint.channel_memory = 1MB');
+foreach my $case (
+	[ 'the first LISTENs',       $node,  'UNLISTEN *',   0,       'f' ],
+	[ 'more LISTENs',            $node,  'LISTEN other', 0,       'f' ],
+	[ 'senders of many channels', $node, 'UNLISTEN *',   $others, 'f' ],
+	[ 'little memory',           $small, 'UNLISTEN *',   0,       't' ])
 {
-	my $whole = connect_to($node);
-	$whole->run('LISTEN other') if $round == 2;
-	$sender->send_query(q{DO $$ DECLARE i int := 0; BEGIN
+	my ($name, $server, $before, $others_too, $wakes_for_all) = @$case;
+	my ($whole, $control, $busy) = connect_many($server, 3, options => '-c synchronous_commit=off');
+	$whole->run($before);
+	$control->run('CREATE TABLE stop ()');
+	$busy->send_query(qq{DO \$\$ DECLARE i int := 0; BEGIN
 		WHILE NOT EXISTS (SELECT FROM stop) LOOP
 			i := i + 1;
-			PERFORM pg_notify(CASE i % 2 WHEN 1 THEN 'c1' ELSE 'c5000' END, i::text);
+			PERFORM pg_notify(CASE i % 2 WHEN 1 THEN 'c1' ELSE 'c5000' END, i::text), $others_too;
 			COMMIT;
 		END LOOP;
-		PERFORM pg_notify('c1', 'end'); END $$});
-	my $sent = "SELECT sum(transactions) FROM pinpoint.stat_notify";
-	my $before = $observer->value($sent);
-	wait_until(sub { $observer->value($sent) > $before }) or die 'nothing is sent';
-	$whole->run("SELECT pinpoint.listen(VARIADIC $channels)");
-	$observer->run('INSERT INTO stop DEFAULT VALUES');
-	is($sender->result->error, undef, 'notifications are sent during a LISTEN');
+		PERFORM pg_notify('c1', 'end'); END \$\$});
+	my $sent  = 'SELECT sum(transactions) FROM pinpoint.stat_notify';
+	my $first = $control->value($sent);
+	wait_until(sub { $control->value($sent) > $first }) or die 'nothing is sent';
+	$whole->run(q{SELECT pinpoint.listen(VARIADIC ARRAY(SELECT 'c' || n FROM generate_series(1, 5000) AS n))});
+	is(stat_listener($control, $whole->pid)->{wakes_for_all}, $wakes_for_all, "$name: whether all channels fit");
+	$control->run('INSERT INTO stop DEFAULT VALUES');
+	is($busy->result->error, undef, 'notifications are sent meanwhile');
 	my @numbers = map { $_->{payload} } $whole->notifications_until('c1', 'end');
-	is_deeply(
-		[ grep { $numbers[$_] != $numbers[0] + $_ } 0 .. $#numbers ],
-		[], 'many channels begin together');
-	cmp_ok(scalar(@numbers), '>', 1, 'while notifications come');
-	$whole->close;
-	$observer->run('TRUNCATE stop');
+	cmp_ok(scalar(@numbers), '>', 1, 'and received');
+	is_deeply([ grep { $numbers[$_] != $numbers[0] + $_ } 0 .. $#numbers ],
+		[], 'all channels begin together');
+	$control->run('DROP TABLE stop');
+	$_->close foreach $whole, $control, $busy;
 }
-$sender->run('RESET synchronous_commit');
 
 # UNLISTEN, too, is at the end: what was committed before arrives.
 pause($listener, 'pre_commit', 'BEGIN; UNLISTEN w; LISTEN x; COMMIT');
