@@ -208,11 +208,11 @@ fn publication_in_order_of_arrival_is_caught() {
         let fault = "--fault=arrival_order";
         torture.run(&["--seed", &seed, "--duration=600", fault, "--record", record])
     };
-    let (seed, verdict) = [14, 21, 22]
+    let (seed, verdict) = [14, 21, 22, 23, 24, 25]
         .into_iter()
         .map(|seed| (seed, run(seed)))
         .find(|(_, verdict)| !verdict.stdout.contains("did not arrive"))
-        .expect("one of three runs shows what was overtaken");
+        .expect("one of six runs shows what was overtaken");
     let found = |verdict: &Verdict| {
         let Verdict {
             code,

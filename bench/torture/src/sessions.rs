@@ -6,6 +6,7 @@ pub mod disturbance;
 pub mod listener;
 pub mod listener_session;
 pub mod position_client;
+pub mod read_to_end;
 pub mod replication;
 pub mod run_state;
 pub mod schema;

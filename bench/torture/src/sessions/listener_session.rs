@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{
-    AsyncMessage, Client, Connection, NoTls, Notification, SimpleQueryMessage, Socket,
-};
+use tokio_postgres::{AsyncMessage, Client, Connection, Notification, SimpleQueryMessage};
 
 use crate::checker::finding::{Finding, error_text, shorten};
 use crate::checker::record::{Event, Received, Returned};
+use crate::sessions::read_to_end::ReadToEnd;
 use crate::sessions::run_state::{Shared, Standby, is_lost, within};
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, parse_payload};
 
@@ -40,7 +39,7 @@ pub struct Listening {
     /// `Standby::stops` of its server, if that is a standby, before it connected.
     stops: u32,
     client: Client,
-    connection: Connection<Socket, NoTlsStream>,
+    connection: Connection<ReadToEnd, NoTlsStream>,
     events: UnboundedSender<(u32, Event)>,
     /// Events that the checker does not have yet.
     outbox: Vec<Event>,
@@ -74,13 +73,10 @@ impl Listening {
         let config = standby.map_or(&shared.config, |standby| &standby.config);
         loop {
             let stops = standby.map_or(0, Standby::stops);
-            let (client, connection) = match config.connect(NoTls).await {
+            let (client, connection) = match ReadToEnd::connect(config).await {
                 Ok(connected) => connected,
                 Err(error) if Instant::now() >= deadline => {
-                    return Err(Finding::NoConnection {
-                        who,
-                        error: error_text(&error),
-                    });
+                    return Err(Finding::NoConnection { who, error });
                 }
                 Err(_) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -149,11 +145,6 @@ impl Listening {
         &mut self,
         sql: &str,
     ) -> Result<Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>, End> {
-        // If it was ended, writing fails, and what had arrived before could not be read
-        // any more; but others rely on it if the channel is shared.
-        if self.shared.has_sharing {
-            self.read_what_is_there().await?;
-        }
         let Self {
             shared,
             who,
@@ -226,33 +217,6 @@ impl Listening {
                 Ok(self.last)
             }
         }
-    }
-
-    /// Reads what has arrived, without waiting.
-    async fn read_what_is_there(&mut self) -> Result<(), End> {
-        loop {
-            let connection = &mut self.connection;
-            let next = poll_fn(|context| {
-                Poll::Ready(loop {
-                    match poll_connection(connection, context) {
-                        Poll::Ready(Ok(None)) => {}
-                        Poll::Ready(Ok(notification)) => break Ok(notification),
-                        Poll::Ready(Err(error)) => break Err(error),
-                        Poll::Pending => break Ok(None),
-                    }
-                })
-            });
-            match next.await {
-                Ok(Some(notification)) => self.receive(&notification),
-                Ok(None) => break,
-                Err(error) => {
-                    self.hand_over();
-                    return Err(self.lost(&error));
-                }
-            }
-        }
-        self.hand_over();
-        Ok(())
     }
 
     /// Ends the session from within, so that all that it was sent is received.
@@ -328,16 +292,17 @@ impl Listening {
     /// the last record that was replayed, it may be in the middle of the next one; so
     /// it is asked until that is done. `None` if nothing is replayed.
     async fn replay_position(&mut self) -> Result<Option<Lsn>, End> {
-        let sql = "SELECT pg_last_wal_replay_lsn() || ' ' || CASE WHEN pg_is_in_recovery() \
-                       THEN pg_get_wal_replay_pause_state() ELSE 'promoted' END";
+        // The state is read first: what is behind the position is replayed after the pause.
+        let sql = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_get_wal_replay_pause_state() \
+                       ELSE 'promoted' END || ' ' || pg_last_wal_replay_lsn()";
         let deadline = Instant::now() + REPLAY_LOOK;
         let mut first = None;
         while Instant::now() < deadline {
             let answer = self.query_value(sql).await?;
             let parsed = answer
-                .split_once(' ')
-                .and_then(|(lsn, state)| Some((lsn.parse::<Lsn>().ok()?, state)));
-            let Some((lsn, state)) = parsed else {
+                .rsplit_once(' ')
+                .and_then(|(state, lsn)| Some((state, lsn.parse::<Lsn>().ok()?)));
+            let Some((state, lsn)) = parsed else {
                 return Err(Finding::unexpected_answer(&self.who, sql, &answer).into());
             };
             // Then it is between two records.
@@ -403,7 +368,7 @@ impl Drop for Listening {
 
 /// The next thing to arrive: a notification, or something of no interest.
 fn poll_connection(
-    connection: &mut Connection<Socket, NoTlsStream>,
+    connection: &mut Connection<ReadToEnd, NoTlsStream>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Option<Notification>, tokio_postgres::Error>> {
     match connection.poll_message(context) {
