@@ -12,10 +12,11 @@
  * on both, and have few channels or many: then the listeners are looked up without
  * PinpointOrderLock, before the commit, or after it on a standby.  One hold of the lock
  * publishes any number of transactions.  The second channel may not fit into the channel
- * map.  The lock is a variable, because LISTEN does not acquire it, except for a channel
- * that does not fit.  Each access to shared memory is a step, and the steps of a process
- * have the same order for all others: the comments in the code explain the barriers.
- * Shared channels, and more than one session, are not modelled.
+ * map.  The lock is a variable, because LISTEN acquires it exclusively only for a channel
+ * that does not fit.  It also acquires it in shared mode when the session registers; the
+ * model omits this, which permits more orders.  Each access to shared memory is a step,
+ * and the steps of a process have the same order for all others: the comments in the code
+ * explain the barriers.  Shared channels, and more than one session, are not modelled.
  *
  * The functions are at the steps.  Mutants: see README.md.
  */
@@ -51,8 +52,10 @@ inline join()		{ joined++; slot_joined = joined }	/* pinpoint_slot_join() */
 /* pinpoint_listening_prepare() and pinpoint_listening_commit() in listener/listening.c */
 active proctype listener()
 {
-	byte all;
+#ifdef WAKES_FOR_ALL_LAST
+	bool fits = true;
 
+#endif
 	registered = true;						/* pinpoint_slot_register() */
 #ifdef NUMBER_READ_FIRST
 	since = number;
@@ -63,7 +66,11 @@ active proctype listener()
 	in_map = in_map | BIT(0);				/* enter() */
 	if
 	:: in_map = in_map | BIT(1)
+#ifdef WAKES_FOR_ALL_LAST
+	:: fits = false
+#else
 	:: acquire(); wakes_for_all = true; release()	/* pinpoint_slot_set_wakes_for_all() */
+#endif
 	fi;
 #ifdef NUMBER_READ_BEFORE_JOIN
 	since = number;							/* begin_together() */
@@ -73,6 +80,12 @@ active proctype listener()
 #endif
 #if !defined(NUMBER_READ_FIRST) && !defined(NUMBER_READ_BEFORE_JOIN) && !defined(NUMBER_READ_AFTER_COMMIT)
 	since = number;							/* begin_together() */
+#endif
+#ifdef WAKES_FOR_ALL_LAST
+	if
+	:: !fits -> acquire(); wakes_for_all = true; release()
+	:: else
+	fi;
 #endif
 	atomic { listens = true; printf("LISTEN is committed\n") }
 #ifdef NUMBER_READ_AFTER_COMMIT

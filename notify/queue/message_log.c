@@ -370,9 +370,9 @@ pinpoint_message_log_next_sequence(void)
 
 	/*
 	 * Partner: the barrier at the end of pinpoint_slot_join().  Without this, a
-	 * session that executes LISTEN could read the number before one hold of the
-	 * lock, although it was found for the first batch of this hold, and not
-	 * found for the second.
+	 * session that executes LISTEN could read the number from before this hold
+	 * of the lock, although the first batch of the hold has found the session
+	 * and the second has not.
 	 */
 	pg_memory_barrier();
 	return sequence;

@@ -19,9 +19,10 @@
  * includes its entry.  Without these barriers, it could read an older value, 0, and
  * the listener would miss the notification.  (The same applies if the LISTEN read the
  * number of the last publication before the sender took its own; see step 11 in
- * wakeup.c.)  A sender with many channels looks them up
- * before its commit.  The barrier on its side is then in pinpoint_wakeup_find_early();
- * wakeup.c explains why that is sufficient.
+ * wakeup.c.)  A sender with many channels looks them up before its commit, and a standby
+ * before the publication.  The barriers on their side are then in
+ * pinpoint_wakeup_find_early() and pinpoint_wakeup_find_replayed(); wakeup.c explains why
+ * that is sufficient.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

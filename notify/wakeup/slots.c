@@ -234,7 +234,7 @@ pinpoint_slot_role(void)
 /*
  * Set whether this session has channels that do not fit into the channel map.
  * If so, publications of all channels in its database find it.  Set to true
- * before the commit of the LISTEN.
+ * before pinpoint_slot_join(), and so before the commit of the LISTEN.
  *
  * A sender that sees this commit finds the session, because it acquires
  * PinpointOrderLock later, to publish.
@@ -294,8 +294,8 @@ pinpoint_slot_join(void)
 	 * with the former number of the slot.
 	 *
 	 * It is also visible before the number of the last publication is read,
-	 * step 11.  Partner: the barrier in pinpoint_message_log_next_sequence(),
-	 * which explains it.
+	 * step 11.  Partner: the barrier in pinpoint_message_log_next_sequence();
+	 * see there.
 	 */
 	pg_memory_barrier();
 }

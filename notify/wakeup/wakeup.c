@@ -50,17 +50,20 @@
  *	10. On a standby, the startup process does steps 5 and 6 directly before step 8, in
  *	   this order, and the transaction has committed before.  The argument is the same.
  *
- * Channels that do not fit into the map, and batches with few channels, need no number:
- * step 8 finds the session in a list under the lock, or looks up the map.  Steps 1 and 4
- * are before that.
+ * Channels that do not fit into the map, and batches with few channels, need no number.
+ * For such a channel, step 1 adds the session to a list under PinpointOrderLock, which
+ * step 8 reads.  For a batch with few channels, step 8 reads the map.  If step 4 came
+ * before step 7, then step 1 came before step 8.
  *
  * Why all channels of a transaction begin together.
  *
- *	11. Between steps 3 and 4, the session reads the number of the last publication, and
- *	   later it receives only batches with higher numbers.  A batch gets its number
- *	   at the beginning of step 8, before the slots are checked or the map is read.  So
- *	   if its number is above the one that was read, step 3 was before that, and the
- *	   argument above applies: the batch finds the session by any new channel.
+ *	11. Between steps 3 and 4, the session reads the number of the last publication.  On
+ *	   the new channels that it does not share, it receives only batches with higher
+ *	   numbers.  A batch gets its number in step 8, before the slots are checked or the
+ *	   map is read.  There is a full barrier between step 3 and this read, and one between
+ *	   the number and the check.  So if the number is above the one that was read, step 3
+ *	   came before the check.  Then the batch finds the session by any new channel, as
+ *	   above.
  *
  * models/listen.pml checks these steps.
  *

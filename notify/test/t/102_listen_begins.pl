@@ -134,17 +134,18 @@ $_->close foreach $first, $last, $late;
 
 # Very many channels, on the first and the last of which notifications are sent in turn
 # while LISTEN enters them: in a session that listens already or not, by transactions with
-# few channels or many, and if not all channels fit into the memory.
+# few channels or many, and if not all channels fit into the memory.  It depends on chance
+# whether this shows a fault; models/listen.pml does so always.
 my $others = q{(SELECT count(pg_notify('other' || n, '')) FROM generate_series(1, 70) AS n)};
 my $small  = new_node('small', conf => 'pinpoint.channel_memory = 1MB');
 foreach my $case (
-	[ 'the first LISTENs',       $node,  'UNLISTEN *',   0,       'f' ],
-	[ 'more LISTENs',            $node,  'LISTEN other', 0,       'f' ],
-	[ 'senders of many channels', $node, 'UNLISTEN *',   $others, 'f' ],
-	[ 'little memory',           $small, 'UNLISTEN *',   0,       't' ])
+	[ 'the first LISTENs',        $node,  'UNLISTEN *',   0,       'f' ],
+	[ 'more LISTENs',             $node,  'LISTEN other', 0,       'f' ],
+	[ 'senders of many channels', $node,  'UNLISTEN *',   $others, 'f' ],
+	[ 'little memory',            $small, 'UNLISTEN *',   0,       't' ])
 {
 	my ($name, $server, $before, $others_too, $wakes_for_all) = @$case;
-	my ($whole, $control, $busy) = connect_many($server, 3, options => '-c synchronous_commit=off');
+	my ($whole, $control, $busy) = connect_many($server, 3);
 	$whole->run($before);
 	$control->run('CREATE TABLE stop ()');
 	$busy->send_query(qq{DO \$\$ DECLARE i int := 0; BEGIN
@@ -154,15 +155,14 @@ foreach my $case (
 			COMMIT;
 		END LOOP;
 		PERFORM pg_notify('c1', 'end'); END \$\$});
-	my $sent  = 'SELECT sum(transactions) FROM pinpoint.stat_notify';
-	my $first = $control->value($sent);
-	wait_until(sub { $control->value($sent) > $first }) or die 'nothing is sent';
+	my $published = stat_queue($control)->{published};
+	wait_until(sub { stat_queue($control)->{published} > $published }) or die 'nothing is sent';
 	$whole->run(q{SELECT pinpoint.listen(VARIADIC ARRAY(SELECT 'c' || n FROM generate_series(1, 5000) AS n))});
 	is(stat_listener($control, $whole->pid)->{wakes_for_all}, $wakes_for_all, "$name: whether all channels fit");
+	my @first = $whole->wait_for(2);
 	$control->run('INSERT INTO stop DEFAULT VALUES');
 	is($busy->result->error, undef, 'notifications are sent meanwhile');
-	my @numbers = map { $_->{payload} } $whole->notifications_until('c1', 'end');
-	cmp_ok(scalar(@numbers), '>', 1, 'and received');
+	my @numbers = map { $_->{payload} } @first, $whole->notifications_until('c1', 'end');
 	is_deeply([ grep { $numbers[$_] != $numbers[0] + $_ } 0 .. $#numbers ],
 		[], 'all channels begin together');
 	$control->run('DROP TABLE stop');

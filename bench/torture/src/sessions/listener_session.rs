@@ -292,7 +292,8 @@ impl Listening {
     /// the last record that was replayed, it may be in the middle of the next one; so
     /// it is asked until that is done. `None` if nothing is replayed.
     async fn replay_position(&mut self) -> Result<Option<Lsn>, End> {
-        // The state is read first: what is behind the position is replayed after the pause.
+        // The state is read first. If it is "paused", no record was half replayed then, so
+        // what is behind the position is replayed later.
         let sql = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_get_wal_replay_pause_state() \
                        ELSE 'promoted' END || ' ' || pg_last_wal_replay_lsn()";
         let deadline = Instant::now() + REPLAY_LOOK;

@@ -13,9 +13,10 @@ use tokio_postgres::{Client, Config, Connection, NoTls};
 
 use crate::checker::finding::error_text;
 
-/// A socket on which writing never fails. The library would give up the connection, and
-/// what the server had sent before could not be read any more. For the server it is
-/// delivered, and on a shared channel no other session receives it.
+/// A socket on which writing does not fail if the server has closed it. If a write failed,
+/// the library would give up the connection, and what the server had sent before could not
+/// be read any more. For the server it is delivered, and on a shared channel no other
+/// session receives it.
 pub struct ReadToEnd(UnixStream);
 
 impl ReadToEnd {
@@ -37,6 +38,11 @@ impl ReadToEnd {
     }
 }
 
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
+}
+
 impl AsyncRead for ReadToEnd {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -53,8 +59,10 @@ impl AsyncWrite for ReadToEnd {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = self.socket().poll_write(context, bytes);
-        written.map(|written| Ok(written.unwrap_or(bytes.len())))
+        match self.socket().poll_write(context, bytes) {
+            Poll::Ready(Err(error)) if is_closed(&error) => Poll::Ready(Ok(bytes.len())),
+            written => written,
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
