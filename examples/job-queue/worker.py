@@ -3,7 +3,8 @@
     python worker.py
 
 Any number of workers can run. Through a pooler in transaction mode, each of them holds one of its
-connections. DATABASE_URL names the database, which has ../schema.sql.
+connections while it waits, and needs another one for its jobs: make the pool larger than the number
+of workers. DATABASE_URL names the database, which has ../schema.sql.
 """
 
 import contextlib
