@@ -14,6 +14,8 @@ from pg_pinpoint import Changed, Connected, Disconnected, Notification, Pinpoint
 DSN = os.environ["PINPOINT_DSN"]
 OPTIONS = json.loads(os.environ.get("PINPOINT_OPTIONS", "{}"))
 
+one_line_at_a_time = threading.Lock()  # several threads print
+
 
 def as_json(event):
     match event:
@@ -32,7 +34,8 @@ def as_json(event):
 
 
 def show(event):
-    print(json.dumps(event, default=str), flush=True)
+    with one_line_at_a_time:
+        print(json.dumps(event, default=str), flush=True)
 
 
 def hidden(value):
