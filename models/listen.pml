@@ -73,13 +73,13 @@ active proctype listener()
 #endif
 	fi;
 #ifdef NUMBER_READ_BEFORE_JOIN
-	since = number;							/* begin_together() */
+	since = number;							/* begin_after */
 #endif
 #if !defined(JOINED_FIRST) && !defined(JOINED_AFTER_COMMIT)
 	join();
 #endif
 #if !defined(NUMBER_READ_FIRST) && !defined(NUMBER_READ_BEFORE_JOIN) && !defined(NUMBER_READ_AFTER_COMMIT)
-	since = number;							/* begin_together() */
+	since = number;							/* begin_after */
 #endif
 #ifdef WAKES_FOR_ALL_LAST
 	if

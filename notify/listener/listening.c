@@ -119,6 +119,12 @@ static dlist_head to_notify = DLIST_STATIC_INIT(to_notify);
 /* Does the current transaction change the channels of this session? */
 static bool changes = false;
 
+/*
+ * The new channels of the current transaction begin after the publication with
+ * this number.
+ */
+static uint64 begin_after;
+
 /* Has this session left a channel that it shared? */
 static bool left_shared_channel = false;
 
@@ -134,7 +140,6 @@ static void make_local_channels(void);
 static LocalChannel *local_channel(const char *channel, uint32 hash,
 								   HASHACTION action, bool *found);
 static void want(List *actions);
-static void begin_together(List *actions);
 static void enter(LocalChannel *local, int share_limit, bool begins);
 static void forget_channel(LocalChannel *local);
 static void reset_wanted(LocalChannel *local);
@@ -221,40 +226,12 @@ pinpoint_listening_prepare(List *actions)
 	if (added)
 	{
 		pinpoint_slot_join();
-		begin_together(actions);
-	}
-}
 
-/*
- * Publications find this session by all new channels of the transaction: they
- * begin after the last publication.
- *
- * Errors: the statement is cancelled.
- */
-static void
-begin_together(List *actions)
-{
-	uint64		since;
-	ListCell   *lc;
-
-	/*
-	 * Step 11 of the proof in wakeup.c.  The barrier before this is the last
-	 * one of pinpoint_slot_join().
-	 */
-	since = pinpoint_message_log_sequence();
-
-	foreach(lc, actions)
-	{
-		PinpointAction *action = lfirst(lc);
-		LocalChannel *local;
-
-		CHECK_FOR_INTERRUPTS();
-		if (action->kind != PINPOINT_LISTEN)
-			continue;
-		local = local_channel(action->channel, action->channel_hash, HASH_FIND,
-							  NULL);
-		if (!local->listening)
-			local->since = since;
+		/*
+		 * Step 11 of the proof in wakeup.c.  The barrier before this is the
+		 * last one of pinpoint_slot_join().
+		 */
+		begin_after = pinpoint_message_log_sequence();
 	}
 }
 
@@ -471,6 +448,7 @@ pinpoint_listening_commit(List *actions)
 		else if (!local->listening)
 		{
 			local->listening = true;
+			local->since = begin_after;
 			nlistening++;
 			if (local->notifies)
 			{
