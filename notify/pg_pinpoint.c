@@ -70,6 +70,7 @@
 #include "wakeup/publication.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
+#include "wakeup/turn.h"
 #include "wakeup/waiters.h"
 #include "wakeup/wakeup.h"
 
@@ -98,7 +99,7 @@ static void notify_changes(void);
 static void pre_commit(void);
 static void write_to_wal(void);
 static void end_transaction(void);
-static void at_exit(int code, Datum arg);
+static void at_exit(int code, Datum is_last);
 
 /*
  * Called when the library is loaded.
@@ -185,6 +186,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
 	RequestAddinShmemSpace(pinpoint_waiters_shmem_size());
+	RequestAddinShmemSpace(pinpoint_turn_shmem_size());
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
 	RequestAddinShmemSpace(pinpoint_replay_blockers_shmem_size());
 	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
@@ -210,6 +212,7 @@ startup_shmem(void)
 	pinpoint_message_log_shmem_init();
 	pinpoint_slots_shmem_init();
 	pinpoint_waiters_shmem_init();
+	pinpoint_turn_shmem_init();
 	pinpoint_publication_init();
 	pinpoint_wakeup_init();
 	pinpoint_eviction_init();
@@ -391,7 +394,7 @@ pre_commit(void)
 	if (!callbacks_registered)
 	{
 		RegisterResourceReleaseCallback(at_resource_release, NULL);
-		before_shmem_exit(at_exit, (Datum) 0);
+		before_shmem_exit(at_exit, BoolGetDatum(false));
 		callbacks_registered = true;
 	}
 
@@ -513,12 +516,20 @@ end_transaction(void)
 /*
  * The session ends, possibly within a transaction, or by an error that was
  * raised while a lock was held.
+ *
+ * is_last: false at first.  A barrier can raise an error here; see turn.c.
+ * Then PostgreSQL executes the remaining callbacks.  So this one registers
+ * itself again before, and each step can be repeated.
  */
 static void
-at_exit(int code, Datum arg)
+at_exit(int code, Datum is_last)
 {
 	LWLockReleaseAll();
+	if (!DatumGetBool(is_last))
+		before_shmem_exit(at_exit, BoolGetDatum(true));
 	pinpoint_commit_order_at_exit();
 	pinpoint_listening_stop();
 	pinpoint_wakeup_give_back();
+	if (!DatumGetBool(is_last))
+		cancel_before_shmem_exit(at_exit, BoolGetDatum(true));
 }

@@ -8,7 +8,8 @@
  *	   never taken after the commit.
  *	2. PinpointReassignmentLock protects no data.  A session that ends holds
  *	   it while it reassigns, so that only one session does this at a time.
- *	   It is acquired by LWLockConditionalAcquire(); see reassignment.c.
+ *	   It is acquired by LWLockConditionalAcquire(); see turn.c.  A spinlock
+ *	   protects the list of sessions that wait for it.
  *	3. PinpointOrderLock protects the in-flight list, the ready heap, the
  *	   message log and all session slots.
  *	4. A partition lock of the channel map protects the entries of that

@@ -22,6 +22,7 @@
  * A session that pauses waits for an event of type Extension.  If it is to end, it does so
  * when the file is gone, unless that is after the commit record.
  *
+ * interference_fail_barrier() makes the processing of a barrier fail at exit.
  * interference_fail_allocations() makes single allocations of memory fail;
  * interference.allocations does this in the processes of a server that preloads the
  * library after pg_pinpoint.
@@ -33,6 +34,7 @@
 #define _GNU_SOURCE				/* for dl_iterate_phdr() */
 #include "postgres.h"
 
+#include <dirent.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -50,6 +52,7 @@
 #include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "replication/message.h"
+#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/procsignal.h"
 #include "tcop/pquery.h"
@@ -133,6 +136,7 @@ PG_FUNCTION_INFO_V1(interference_emit);
 PG_FUNCTION_INFO_V1(interference_look_at_channels);
 PG_FUNCTION_INFO_V1(interference_hold_reassignment);
 PG_FUNCTION_INFO_V1(interference_fail_allocations);
+PG_FUNCTION_INFO_V1(interference_fail_barrier);
 
 /*
  * As an extension in C may do it, past the SQL command.
@@ -325,6 +329,54 @@ interference_hold_reassignment(PG_FUNCTION_ARGS)
 	}
 	pgstat_report_wait_end();
 	LWLockRelease(lock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * A file could not be closed: the message about it fails, once.
+ */
+static void
+fail_message(ErrorData *edata)
+{
+	if (edata->elevel != LOG)
+		return;
+	emit_log_hook = NULL;
+	ereport(ERROR, (errmsg("interference: the barrier fails")));
+}
+
+/*
+ * Close the files of relations, so that PostgreSQL fails to do so.
+ */
+static void
+close_relations(int code, Datum arg)
+{
+	DIR		   *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	emit_log_hook = fail_message;
+	while (dir != NULL && (entry = readdir(dir)) != NULL)
+	{
+		char		link[MAXPGPATH];
+		char		target[MAXPGPATH] = "";
+
+		snprintf(link, sizeof(link), "/proc/self/fd/%s", entry->d_name);
+		if (readlink(link, target, sizeof(target) - 1) > 0 &&
+			strstr(target, "/base/") != NULL)
+			close(atoi(entry->d_name));
+	}
+	if (dir != NULL)
+		closedir(dir);
+}
+
+/*
+ * interference_fail_barrier(): when this session ends, the first barrier that it
+ * processes fails, with data_sync_retry, if a relation's file is open.  The session has
+ * executed LISTEN before: so this happens before pg_pinpoint's callback.
+ */
+Datum
+interference_fail_barrier(PG_FUNCTION_ARGS)
+{
+	before_shmem_exit(close_relations, (Datum) 0);
 	PG_RETURN_VOID();
 }
 

@@ -21,19 +21,8 @@
  *	SIGNALLED		it will use the reference when it begins to read.
  *	READING			it will read again when it is done.
  *
- * Sessions that end do this one after the other.  When all clients of a job queue
- * disconnect at once, a hundred sessions would take the processor time of others.
- * Also, the sessions that wait can leave the channel map first, so that no
- * notification is reassigned to a session that ends, too.  A session that executes
+ * Sessions that end do this one after the other; see turn.c.  A session that executes
  * UNLISTEN does not wait for them.
- *
- * All this can take seconds if the backlog is long.  Another process, for instance one
- * that drops a database, waits until each session has processed its barrier (see
- * ProcSignalBarrier) or has ended.  PostgreSQL processes no interrupts at exit, and
- * none while a process waits for an LWLock.  So a session that ends processes barriers
- * here, and does not wait in LWLockAcquire().  This is legal: no function of the
- * session continues after this, and the callbacks that follow, for instance the abort
- * of its transaction, open files again that the barrier has closed.
  *
  * A session that ends during a delivery may have sent a part of it already.  It
  * reassigns all notifications of this delivery: repeating one is better than losing
@@ -54,7 +43,8 @@
  * UNLISTEN.  A session reads only in the state READING, which it enters under the lock.
  * So each notification is delivered by one of the two sessions, and not by both.
  *
- * This file must not fail, because it runs after commit and at exit.
+ * This file must not fail, because it runs after commit and at exit.  At exit, a barrier
+ * can fail; turn.c describes how the session goes on.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -64,8 +54,7 @@
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
-#include "storage/procsignal.h"
+#include "storage/pmsignal.h"
 #include "utils/timestamp.h"
 
 #include "base/check.h"
@@ -77,12 +66,7 @@
 #include "wakeup/reassignment.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
-
-/*
- * Milliseconds after which a session that ends looks again whether another one
- * still reassigns.
- */
-#define WAIT_INTERVAL	10
+#include "wakeup/turn.h"
 
 /*
  * Milliseconds between two passes of the waker over sessions that stay in a
@@ -130,8 +114,6 @@ typedef struct StalledPass
 
 static StalledPass pass = {0};
 
-static void wait_for_turn(void);
-static void absorb_barrier(void);
 static void reassign_batch(PinpointBatch *batch, bool unread,
 						   PinpointStillShares still_shares);
 static const char *channel_name(PinpointBatch *batch, uint32 number);
@@ -147,7 +129,8 @@ static void end_portion(PinpointBatchRef *pinned);
 /*
  * Reassign the notifications that were assigned to this session on channels
  * that it does not share any more.  It has left these channels in the channel
- * map, and still has its slot.  Does not fail.
+ * map, and still has its slot.  Does not fail, except at exit; see turn.c.
+ * Then it can be called again, and continues.
  *
  * The caller holds none of the locks.
  */
@@ -165,12 +148,20 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	if (!pinpoint_slot_registered())
 		return;
 
-	/* Replay waits for the space.  The other sessions would pin it then. */
-	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL)
+	/*
+	 * Replay waits for the space, and the other sessions would pin it; or the
+	 * server has ended.  The first attempt may have been in the list of turns.
+	 */
+	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL ||
+		(one_by_one && !PostmasterIsAlive()))
+	{
+		if (one_by_one)
+			pinpoint_turn_end();
 		return;
+	}
 
 	if (one_by_one)
-		wait_for_turn();
+		pinpoint_turn_begin();
 
 	/*
 	 * Concurrently, other sessions can reassign notifications to this one, but
@@ -192,45 +183,11 @@ pinpoint_reassign(PinpointStillShares still_shares)
 			break;
 		batch = pinpoint_message_log_after(batch);
 		if (one_by_one)
-			absorb_barrier();
+			pinpoint_turn_absorb_barrier();
 	}
 
 	if (one_by_one)
-		LWLockRelease(PinpointReassignmentLock);
-}
-
-/*
- * At exit: acquire PinpointReassignmentLock, and process barriers meanwhile.
- * pg_stat_activity shows the wait as one for this lock.
- */
-static void
-wait_for_turn(void)
-{
-	uint32		wait_event = PG_WAIT_LWLOCK | PinpointReassignmentLock->tranche;
-
-	AssertLocksBelow(PINPOINT_RANK_REASSIGNMENT);
-	while (!LWLockConditionalAcquire(PinpointReassignmentLock, LW_EXCLUSIVE))
-	{
-		absorb_barrier();
-
-		/* The signal for a barrier sets the latch. */
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 WAIT_INTERVAL, wait_event);
-		ResetLatch(MyLatch);
-	}
-}
-
-/*
- * At exit: process a barrier, if there is one.
- */
-static void
-absorb_barrier(void)
-{
-	Assert(proc_exit_inprogress);
-	AssertLocksBelow(PINPOINT_RANK_ORDER);
-	if (unlikely(ProcSignalBarrierPending))
-		ProcessProcSignalBarrier();
+		pinpoint_turn_end();
 }
 
 /*

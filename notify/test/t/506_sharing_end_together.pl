@@ -1,0 +1,85 @@
+# Many sessions that share a channel end together.  While they wait for their turns, they
+# sleep, until the session before them is done, and at most a second.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use constant { LEAVE => 40, SECONDS => 3 };
+
+my $node    = new_node('main', max_connections => LEAVE + 20);
+my $library = compile_interference();
+my ($observer, $slow) = connect_many($node, 2);
+my ($stays, @leave) = connect_many($node, 1 + LEAVE, options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1');
+my %pids = map { $_->pid => 1 } @leave;
+my $waiting = q{FROM pg_stat_activity WHERE wait_event = 'PinpointReassignment' AND pid IN (} . join(',', keys %pids) . ')';
+$slow->run("LOAD '$library'");
+$slow->run("CREATE FUNCTION hold_reassignment() RETURNS void LANGUAGE c AS '$library', 'interference_hold_reassignment'");
+
+# How often the processes have gone to sleep.
+sub sleeps
+{
+	my $sum = 0;
+	foreach my $pid (@_)
+	{
+		slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s+(\d+)$/m or die 'no such line';
+		$sum += $1;
+	}
+	return $sum;
+}
+
+# Has them end in this order, and returns when they wait for their turns.
+sub terminate
+{
+	my $n = $observer->value("SELECT count(*) $waiting");
+	foreach my $session (@_)
+	{
+		$observer->run('SELECT pg_terminate_backend(' . $session->pid . ')');
+		$n++;
+		wait_until(sub { $observer->value("SELECT count(*) $waiting") == $n }) or die 'a session does not wait for its turn';
+	}
+	return;
+}
+
+foreach my $session ($stays, @leave)
+{
+	$session->run($_) for 'LISTEN c', 'BEGIN';
+}
+$observer->run("NOTIFY c, '$_'") for 1 .. 2 * LEAVE;
+begin_and_pause($observer, $slow, 'nowhere', 'SELECT hold_reassignment()');
+terminate(@leave);
+
+# ---- they sleep
+
+my $begin  = time;
+my $before = sleeps(keys %pids);
+wait_until(sub { time - $begin >= SECONDS }) or die 'the time stands still';
+my $sleeps  = sleeps(keys %pids) - $before;
+my $seconds = time - $begin;
+cmp_ok($sleeps, '<=', LEAVE * ($seconds + 2), sprintf 'sessions that wait sleep, measured for %.1f s', $seconds);
+
+# ---- the first one does not run
+
+kill 'STOP', $leave[0]->pid or die "could not stop a session: $!";
+open_gate();
+is($slow->result->error, undef, 'the turn before them ends');
+ok(wait_until(sub { $observer->value("SELECT count(*) $waiting") == 1 }), 'all but the first one end, which is stopped');
+kill 'CONT', $leave[0]->pid or die "could not continue a session: $!";
+ok(wait_until(sub { $observer->value("SELECT count(*) $waiting") == 0 }), 'the first one ends, too');
+$stays->run('COMMIT');
+is_deeply(
+	[ sort { $a <=> $b } map { $_->{payload} } $stays->wait_for(2 * LEAVE) ],
+	[ 1 .. 2 * LEAVE ],
+	'what was assigned to them comes to the session that stays');
+
+$_->close for $stays, $slow;
+server_is_clean($observer, 'nothing is left');
+
+done_testing();

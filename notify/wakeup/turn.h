@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * turn.h
+ *		Sessions that end reassign their notifications one after the other.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_TURN_H
+#define PINPOINT_TURN_H
+
+extern Size pinpoint_turn_shmem_size(void);
+extern void pinpoint_turn_shmem_init(void);
+extern void pinpoint_turn_begin(void);
+extern void pinpoint_turn_absorb_barrier(void);
+extern void pinpoint_turn_end(void);
+
+#endif							/* PINPOINT_TURN_H */
