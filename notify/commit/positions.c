@@ -104,7 +104,7 @@
 #define NPLACES			PINPOINT_NPLACES
 
 /* The first places are for channels, the others for databases. */
-#define NCHANNEL_PLACES	(NPLACES - 1024)
+#define NCHANNEL_PLACES	(NPLACES - PINPOINT_NDATABASE_PLACES)
 
 /*
  * The places of a transaction are stored as a list if it has at most this many
@@ -144,20 +144,25 @@ static uint64 place_bits[NPLACES / 64];
 static bool prepared = false;
 #endif
 
+/* The list of the sessions that each transaction of its database wakes. */
+static int	database_list = -1;
+
 /* The sessions to wake; see pinpoint_positions_wake(). */
 static enum
 {
 	WAKE_NONE,
-	WAKE_PLACES,				/* of listed[] or place_bits */
+	WAKE_PLACES,				/* of listed[] or place_bits, and database_list */
 	WAKE_ALL
 } to_wake = WAKE_NONE;
 
 static int	place_of(Oid dboid, uint32 hash);
 static int	place_of_database(Oid dboid);
+static int	list_of_database(Oid dboid);
 static void touch_places(void);
 static uint64 next_number(void);
 static void set_counter(uint64 number);
 static void set_places(uint64 number);
+static void take_lists(void);
 
 Size
 pinpoint_positions_shmem_size(void)
@@ -209,7 +214,17 @@ place_of_database(Oid dboid)
 	uint32		hash = pinpoint_channel_hash_in_database(dboid,
 														 pinpoint_channel_hash(""));
 
-	return NCHANNEL_PLACES + hash % (NPLACES - NCHANNEL_PLACES);
+	return NCHANNEL_PLACES + hash % PINPOINT_NDATABASE_PLACES;
+}
+
+/*
+ * The list of the sessions in pinpoint.wait() that each transaction of a
+ * database wakes.  Databases with the same place have the same list.
+ */
+static int
+list_of_database(Oid dboid)
+{
+	return PINPOINT_NDATABASE_PLACES + place_of_database(dboid);
 }
 
 /*
@@ -254,6 +269,7 @@ pinpoint_positions_prepare(PinpointBatch *batch)
 	}
 	if (!is_list)
 		touch_places();
+	database_list = list_of_database(batch->dboid);
 #ifdef USE_ASSERT_CHECKING
 	prepared = true;
 #endif
@@ -364,7 +380,7 @@ pinpoint_positions_count_database(void)
 	if (!pinpoint_waiters_exist())
 		return;
 	pinpoint_waiters_take(place_of_database(MyDatabaseId));
-	pinpoint_waiters_take(PINPOINT_EVERY_PLACE);
+	pinpoint_waiters_take(list_of_database(MyDatabaseId));
 	pinpoint_waiters_wake();
 }
 
@@ -381,6 +397,7 @@ pinpoint_positions_count_all_of(Oid dboid)
 
 	nlisted = 1;
 	listed[0] = (uint16) place_of_database(dboid);
+	database_list = list_of_database(dboid);
 #ifdef USE_ASSERT_CHECKING
 	prepared = true;
 #endif
@@ -450,8 +467,7 @@ pinpoint_positions_raise_floor_locked(void)
 
 /*
  * Wake the sessions in pinpoint.wait() that wait for what this process has
- * counted.  The caller has released PinpointOrderLock since, which is a full
- * barrier.  Does not fail.
+ * counted.  The caller has released PinpointOrderLock since.  Does not fail.
  */
 void
 pinpoint_positions_wake(void)
@@ -461,24 +477,33 @@ pinpoint_positions_wake(void)
 
 	if (to_wake != WAKE_NONE && pinpoint_waiters_exist())
 	{
-		if (to_wake == WAKE_PLACES && nlisted >= 0)
+		if (to_wake == WAKE_ALL)
 		{
-			for (int i = 0; i < nlisted; i++)
-				pinpoint_waiters_take(listed[i]);
+			for (int i = 0; i < PINPOINT_NWAIT_LISTS; i++)
+				pinpoint_waiters_take(i);
 		}
 		else
-		{
-			for (int i = 0; i < NPLACES; i++)
-			{
-				if (to_wake == WAKE_ALL ||
-					(place_bits[i / 64] & (UINT64CONST(1) << (i % 64))) != 0)
-					pinpoint_waiters_take(i);
-			}
-		}
-		pinpoint_waiters_take(PINPOINT_EVERY_PLACE);
+			take_lists();
 		pinpoint_waiters_wake();
 	}
 	to_wake = WAKE_NONE;
+}
+
+/*
+ * Take the entries of the sessions that wait for the transaction that this
+ * process has counted last.
+ */
+static void
+take_lists(void)
+{
+	for (int i = 0; i < nlisted; i++)
+		pinpoint_waiters_take(listed[i]);
+	for (int i = 0; nlisted < 0 && i < NPLACES; i++)
+	{
+		if ((place_bits[i / 64] & (UINT64CONST(1) << (i % 64))) != 0)
+			pinpoint_waiters_take(i);
+	}
+	pinpoint_waiters_take(database_list);
 }
 
 /*
@@ -507,13 +532,6 @@ pinpoint_positions_set_replicates(bool replicates)
 	 */
 	pg_write_barrier();
 	pg_atomic_write_u32(&positions->replicates, replicates ? 1 : 0);
-
-	/*
-	 * Partner: the release of PinpointWaitersLock in pinpoint_waiters_enter().
-	 * Without this, this process could miss a session that has entered the
-	 * lists and has read the old value.
-	 */
-	pg_memory_barrier();
 	to_wake = WAKE_ALL;
 	pinpoint_positions_wake();
 }
@@ -525,19 +543,19 @@ pinpoint_positions_set_replicates(bool replicates)
 void
 pinpoint_positions_enter_waiter(char (*channels)[NAMEDATALEN], int nchannels)
 {
-	int			places[PINPOINT_MAX_WAIT_CHANNELS + 1];
+	int			lists[PINPOINT_MAX_WAIT_CHANNELS + 1];
 	int			n = 0;
 
 	if (nchannels > PINPOINT_MAX_WAIT_CHANNELS)
-		places[n++] = PINPOINT_EVERY_PLACE;
+		lists[n++] = list_of_database(MyDatabaseId);
 	else
 	{
 		for (int i = 0; i < nchannels; i++)
-			places[n++] = place_of(MyDatabaseId,
-								   pinpoint_channel_hash(channels[i]));
-		places[n++] = place_of_database(MyDatabaseId);
+			lists[n++] = place_of(MyDatabaseId,
+								  pinpoint_channel_hash(channels[i]));
+		lists[n++] = place_of_database(MyDatabaseId);
 	}
-	pinpoint_waiters_enter(places, n);
+	pinpoint_waiters_enter(lists, n);
 }
 
 /*
@@ -562,6 +580,12 @@ pinpoint_positions_begin_look(PinpointLook *look)
 	/*
 	 * Partner: set_counter().  Without this, the places and the floor could be
 	 * read before the counter.
+	 *
+	 * It is a full barrier, and not a read barrier, for two reasons.  A session
+	 * in pinpoint.wait() has stored its entries before, and these must be
+	 * visible before the places are read; see waiters.c.  And the snapshots
+	 * that the client takes with this position must not be older than it; see
+	 * pinpoint_position().
 	 */
 	pg_memory_barrier();
 }

@@ -46,7 +46,12 @@
 #include "queue/message_log.h"
 #include "wakeup/slots_read.h"
 
-/* Milliseconds between two checks of whether evicted sessions keep a batch. */
+/*
+ * Milliseconds between two checks of whether evicted sessions keep a batch.
+ * These sessions do not wake the startup process: they would have to know that
+ * it waits, in each of the places where they release a batch.  It waits only if
+ * the queue of a standby is full.
+ */
 #define WAIT_INTERVAL			2
 
 /* Number of these checks before they are signalled again. */
@@ -146,7 +151,8 @@ kept_by(int slotno)
 	AssertHeld(PinpointOrderLock);
 	Assert(slotno >= 0 && slotno < MaxBackends);
 
-	return slot->pid != 0 ? pinpoint_slot_first_sequence(slot) : 0;
+	return pinpoint_slot_listener_pid(slot) != 0 ?
+		pinpoint_slot_first_sequence(slot) : 0;
 }
 
 /*
@@ -351,7 +357,7 @@ waits_for_client(PinpointSlot *slot)
 {
 	AssertHeld(PinpointOrderLock);
 
-	return slot->pid != 0 &&
+	return pinpoint_slot_listener_pid(slot) != 0 &&
 		(slot->evicted != PINPOINT_NOT_EVICTED ||
 		 pg_atomic_read_u64(&slot->sending_since) != 0) &&
 		*(volatile uint32 *) &slot->proc->wait_event_info == WAIT_EVENT_CLIENT_WRITE;
@@ -453,7 +459,7 @@ any_keeps(void)
 	{
 		PinpointSlot *slot = &PinpointSharedSlots->slots[evicted[i].slotno];
 
-		if (slot->pid == evicted[i].pid &&
+		if (pinpoint_slot_listener_pid(slot) == evicted[i].pid &&
 			pinpoint_slot_first_sequence(slot) != 0)
 			evicted[n++] = evicted[i];
 	}

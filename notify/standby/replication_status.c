@@ -84,7 +84,11 @@
 #include "standby/wal_messages.h"
 #include "wakeup/slots.h"
 
-/* Milliseconds until the next look, while commits are waited for, and if not. */
+/*
+ * Milliseconds until the next look, while commits are waited for, and if not.
+ * Commits do not wake the waker: each would have to check whether it waits, and
+ * it waits only when the status changes to "on".
+ */
 #define LOOK_WHILE_WAITING	10
 #define LOOK_FOR_CHECKPOINT	1000
 
@@ -162,12 +166,13 @@ pinpoint_replication_status_begin_commit(void)
 		return false;
 
 	/*
-	 * Step a: the result is odd.  This is a full barrier, with that of step 1
-	 * in set_flag() as its partner.  Without it, this session could read the
-	 * flag as cleared, and the waker the mark as not set: it would write "on"
-	 * before the commit record of this transaction.
+	 * Step a: the result is odd.  The partner of the barrier is that of step 1
+	 * in set_flag().  Without it, this session could read the flag as cleared,
+	 * and the waker the mark as not set: it would write "on" before the commit
+	 * record of this transaction.
 	 */
-	(void) pg_atomic_exchange_u32(mark, (pg_atomic_read_u32(mark) + 1) | 1);
+	pg_atomic_write_u32(mark, (pg_atomic_read_u32(mark) + 1) | 1);
+	pg_memory_barrier();
 	Assert(pg_atomic_read_u32(mark) % 2 == 1);
 
 	/* step b */
@@ -290,12 +295,14 @@ set_flag(void)
 	Assert(replication_status->written != WRITTEN_ON);
 
 	/*
-	 * Step 1: a full barrier, with that of step a in
-	 * pinpoint_replication_status_begin_commit() as its partner.
+	 * Step 1.  The partner of the barrier is that of step a in
+	 * pinpoint_replication_status_begin_commit().  Only the waker writes the
+	 * flag.
 	 */
-	if (pg_atomic_exchange_u32(&replication_status->flag, 1) == 0 ||
-		marks == NULL)
+	if (pg_atomic_read_u32(&replication_status->flag) == 0 || marks == NULL)
 	{
+		pg_atomic_write_u32(&replication_status->flag, 1);
+		pg_memory_barrier();
 		if (marks == NULL)
 			marks = MemoryContextAlloc(TopMemoryContext,
 									   MaxBackends * sizeof(uint32));

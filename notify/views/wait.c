@@ -36,14 +36,22 @@
 #include "views/changed_since.h"
 #include "wakeup/waiters.h"
 
+/*
+ * Milliseconds between two looks of a session that each transaction of its
+ * database wakes.  A look reads the places of all its channels.
+ */
+#define PAUSE_BETWEEN_LOOKS	20
+
 PG_FUNCTION_INFO_V1(pinpoint_wait);
 
 static TimestampTz end_of_wait(NullableDatum *timeout);
 static void release_snapshots(void);
+static void check_may_wait(void);
 static void wait_for_change(PinpointQuery *query, TimestampTz until,
 							int limit);
 static void begin_waiting(int nchannels, int limit);
 static void end_waiting(int code, Datum arg);
+static void pause_since(TimestampTz looked_at, TimestampTz until);
 static void sleep_until(TimestampTz until);
 static uint32 wait_event(void);
 
@@ -53,7 +61,8 @@ static uint32 wait_event(void);
  * since a position, or until the timeout is over; without a limit if it is
  * NULL.  Returns what changed_since() returns.
  *
- * Errors: those of changed_since() and PreventInTransactionBlock();
+ * Errors: those of changed_since() and PreventInTransactionBlock(), and of
+ * check_may_wait(), also if it need not wait;
  * ERRCODE_CONFIGURATION_LIMIT_EXCEEDED if too many sessions of the role wait;
  * the statement is cancelled, or the session ends.
  */
@@ -81,14 +90,15 @@ pinpoint_wait(PG_FUNCTION_ARGS)
 	row_type = BlessTupleDesc(row_type);
 	limit = superuser_arg(GetSessionUserId()) ? -1 : pinpoint_max_waiting;
 
+	release_snapshots();
+	check_may_wait();
 	pinpoint_query_execute(&query);
 	if (query.nchanged == 0 && query.known && until > GetCurrentTimestamp())
 	{
-		release_snapshots();
 		wait_for_change(&query, until, limit);
 		MemoryContextSwitchTo(context);
-		EnsurePortalSnapshotExists();
 	}
+	EnsurePortalSnapshotExists();
 	PG_RETURN_DATUM(pinpoint_query_result(&query, row_type));
 }
 
@@ -110,9 +120,6 @@ end_of_wait(NullableDatum *timeout)
 /*
  * Release the snapshots of the CALL statement, and of the DO statement or the
  * procedure that has executed it.
- *
- * Errors: ERRCODE_ACTIVE_SQL_TRANSACTION if others remain, or if the
- * transaction has an ID.
  */
 static void
 release_snapshots(void)
@@ -133,7 +140,18 @@ release_snapshots(void)
 		}
 	}
 	InvalidateCatalogSnapshot();
+}
 
+/*
+ * Check that the wait would hold back nothing, before the first look: whether
+ * the session must wait depends on other sessions.
+ *
+ * Errors: ERRCODE_ACTIVE_SQL_TRANSACTION if the transaction has an ID, or if a
+ * snapshot remains.
+ */
+static void
+check_may_wait(void)
+{
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -158,6 +176,7 @@ static void
 wait_for_change(PinpointQuery *query, TimestampTz until, int limit)
 {
 	char		(*names)[NAMEDATALEN];
+	TimestampTz looked_at;
 
 	names = palloc_extended(Max(query->nchannels, 1) * sizeof(*names),
 							MCXT_ALLOC_HUGE);
@@ -165,7 +184,7 @@ wait_for_change(PinpointQuery *query, TimestampTz until, int limit)
 		text_to_cstring_buffer(DatumGetTextPP(query->channels[i]), names[i],
 							   NAMEDATALEN);
 
-	/* A snapshot would hold back VACUUM; see release_snapshots(). */
+	/* A snapshot would hold back VACUUM; see check_may_wait(). */
 	Assert(!TransactionIdIsValid(MyProc->xmin));
 	AssertNoLockHeld();
 
@@ -180,11 +199,15 @@ wait_for_change(PinpointQuery *query, TimestampTz until, int limit)
 			 * waiters.c.
 			 */
 			pinpoint_query_execute(query);
-			if (query->nchanged > 0 || GetCurrentTimestamp() >= until)
+			looked_at = GetCurrentTimestamp();
+			if (query->nchanged > 0 || looked_at >= until)
 				break;
 			sleep_until(until);
-			if (pinpoint_waiters_woken())
-				pinpoint_positions_enter_waiter(names, query->nchannels);
+			if (!pinpoint_waiters_woken())
+				continue;
+			if (query->nchannels > PINPOINT_MAX_WAIT_CHANNELS)
+				pause_since(looked_at, until);
+			pinpoint_positions_enter_waiter(names, query->nchannels);
 		}
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(end_waiting, (Datum) 0);
@@ -214,6 +237,25 @@ static void
 end_waiting(int code, Datum arg)
 {
 	pinpoint_waiters_end();
+}
+
+/*
+ * Sleep until PAUSE_BETWEEN_LOOKS milliseconds have passed since a time, or
+ * until another time.  Meanwhile this session is in no list, so it costs
+ * nothing to those that notify.
+ *
+ * Errors: those of sleep_until().
+ */
+static void
+pause_since(TimestampTz looked_at, TimestampTz until)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(looked_at,
+												  PAUSE_BETWEEN_LOOKS);
+	TimestampTz now;
+
+	/* If the clock was set back, do not wait for it. */
+	while ((now = GetCurrentTimestamp()) < Min(end, until) && now >= looked_at)
+		sleep_until(Min(end, until));
 }
 
 /*

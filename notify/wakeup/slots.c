@@ -170,8 +170,8 @@ pinpoint_slot_register(void)
 	pg_atomic_write_u64(&slot->sending_since, 0);
 
 	/*
-	 * Partner: listener_pid() of slots_read.c.  Without this, it could see
-	 * pid, and its caller the fields of the former owner.
+	 * Partner: pinpoint_slot_listener_pid().  Without this, it could see pid,
+	 * and its caller the fields of the former owner.
 	 */
 	pg_write_barrier();
 	slot->pid = MyProcPid;

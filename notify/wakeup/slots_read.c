@@ -24,7 +24,6 @@
 #include "wakeup/slots_read.h"
 
 static bool has_ref(const PinpointBatchRef *ref);
-static int	listener_pid(const PinpointSlot *slot);
 
 /*
  * Does a slot have this reference?  The owner can change it concurrently, if
@@ -81,8 +80,8 @@ pinpoint_slot_lag(const PinpointSlot *slot)
  * For readers that do not hold PinpointOrderLock exclusively.  If the result
  * is not 0, they can read the fields that the owner has set before pid.
  */
-static int
-listener_pid(const PinpointSlot *slot)
+int
+pinpoint_slot_listener_pid(const PinpointSlot *slot)
 {
 	int			pid = *(volatile int *) &slot->pid;
 
@@ -116,7 +115,8 @@ pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		Assert(!listens[i]);
-		if (listener_pid(slot) != 0 && *(volatile Oid *) &slot->dboid == dboid)
+		if (pinpoint_slot_listener_pid(slot) != 0 &&
+			*(volatile Oid *) &slot->dboid == dboid)
 		{
 			listens[i] = true;
 			n++;
@@ -141,7 +141,7 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 	{
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
-		if (listener_pid(slot) != 0 && slot->heartbeats)
+		if (pinpoint_slot_listener_pid(slot) != 0 && slot->heartbeats)
 		{
 			/* The owner may be replacing it: it writes under the shared lock. */
 			Oid			dboid = *(volatile Oid *) &slot->dboid;
@@ -170,7 +170,7 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 	{
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 		PinpointListenerStats *stats = &copy[n];
-		int			pid = listener_pid(slot);
+		int			pid = pinpoint_slot_listener_pid(slot);
 
 		if (pid == 0)
 			continue;

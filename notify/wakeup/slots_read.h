@@ -29,6 +29,7 @@ typedef struct PinpointListenerStats
 
 extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
 extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
+extern int	pinpoint_slot_listener_pid(const PinpointSlot *slot);
 extern int	pinpoint_slots_mark_listeners(Oid dboid, bool *listens);
 extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);

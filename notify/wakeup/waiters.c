@@ -6,7 +6,8 @@
  * A session that waits has an entry in a list for each of its channels.  The number of
  * the list is the place of the channel; see positions.c.  One more entry is in the
  * list of the place of its database.  A session that waits for very many channels has
- * a single entry instead, in the list of PINPOINT_EVERY_PLACE.
+ * a single entry instead, in a list that each counted transaction of its database
+ * takes.
  *
  * A process that has counted a transaction takes the entries from the lists of the
  * places of this transaction, and sets the latches of their sessions.  A session whose
@@ -20,13 +21,10 @@
  *	notifier	count the transaction, then check whether there are entries, then
  *				take them, then set the latches
  *
- * There is a full barrier between the first two steps on both sides:
- *
- *	session		pinpoint_waiters_enter() releases PinpointWaitersLock, before
- *				pinpoint_query_execute() reads the places
- *	notifier	PinpointOrderLock is released, before pinpoint_positions_wake() calls
- *				pinpoint_waiters_exist(); pinpoint_positions_set_replicates() has
- *				an explicit barrier there
+ * There is a full barrier between the first two steps on both sides: at the end of
+ * pinpoint_waiters_enter(), and at the start of pinpoint_waiters_exist().  The release
+ * of a lock between these steps is not sufficient: a later read can pass the stores
+ * before it.
  *
  * So either the session sees that the channel has changed, or the notifier sees its
  * entries.  Without one of these barriers, both could read old values, and the session
@@ -45,8 +43,24 @@
  *
  * The work of a notifier is bounded.  It sets at most MAX_LATCHES latches.  The rest of
  * a list is appended to the list of the waker in one step, whatever its length.  The
- * waker takes LATCHES_PER_ROUND entries of it under each hold of the lock.  If there
- * is no waker, the notifier does this.
+ * waker takes LATCHES_PER_ROUND entries of it under each hold of the lock.
+ *
+ * If there is no waker, the notifier takes LATCHES_PER_ROUND entries, and each session
+ * that it has woken takes as many when it enters its entries again or ends to wait, and
+ * so on.  As long as entries remain, there is a session that has been woken and has
+ * not done this.  Further notifiers, and a new waker, take entries, too.
+ *
+ * No entry is left in the list of the waker when it ends:
+ *
+ *	notifier	append entries, then read the latch of the waker: it wakes the waker, or
+ *				takes entries as above
+ *	waker		remove its latch, then read the list: it wakes all
+ *
+ * There is a full barrier between the two steps on both sides: in
+ * pinpoint_waiters_wake(), and at the start of pinpoint_waiters_wake_queued(), which
+ * at_exit() in waker.c calls after pinpoint_commit_order_remove_waker().  So the
+ * notifier sees that there is no latch, or the waker sees the entries.  A waker that
+ * starts sets its latch and then reads the list, likewise.
  *
  * The entries have a fixed number in shared memory, about 800 bytes for each possible
  * session.  Nothing is allocated here, so nothing can fail.
@@ -72,7 +86,7 @@
 #define ENTRIES_PER_SESSION		(PINPOINT_MAX_WAIT_CHANNELS + 1)
 
 /* The list of entries that are left to the waker, and the number of lists. */
-#define WAKER_LIST				(PINPOINT_EVERY_PLACE + 1)
+#define WAKER_LIST				PINPOINT_NWAIT_LISTS
 #define NLISTS					(WAKER_LIST + 1)
 
 /* Number of latches that a notifier sets. */
@@ -136,6 +150,8 @@ static void join_lists(uint32 a, uint32 b);
 static void remove_entry(uint32 number);
 static void remove_mine(void);
 static struct Latch *take_first(int list);
+static struct Latch *waker_latch(void);
+static void help_out(void);
 static void check_changed(int list);
 #ifdef USE_ASSERT_CHECKING
 static int	number_of_entries(const Waiter *waiter);
@@ -318,13 +334,13 @@ pinpoint_waiters_begin(int nchannels, int limit)
 }
 
 /*
- * Enter this session into the lists of its places.  The caller looks after
- * this whether a channel has changed.
+ * Enter this session into lists.  The caller looks after this whether a channel
+ * has changed.
  *
- * n: number of places, at most ENTRIES_PER_SESSION.
+ * n: number of lists, at most ENTRIES_PER_SESSION.
  */
 void
-pinpoint_waiters_enter(const int *places, int n)
+pinpoint_waiters_enter(const int *lists, int n)
 {
 	uint32		first = PINPOINT_MY_SLOT_NUMBER * ENTRIES_PER_SESSION + 1;
 
@@ -335,10 +351,17 @@ pinpoint_waiters_enter(const int *places, int n)
 	Assert(waiters->waiters[PINPOINT_MY_SLOT_NUMBER].pid == MyProcPid);
 	remove_mine();
 	for (int i = 0; i < n; i++)
-		append_entry(places[i], first + i);
+		append_entry(lists[i], first + i);
 	waiters->waiters[PINPOINT_MY_SLOT_NUMBER].woken = false;
-	check_changed(places[n - 1]);
+	check_changed(lists[n - 1]);
 	LWLockRelease(PinpointWaitersLock);
+	help_out();
+
+	/*
+	 * Partner: pinpoint_waiters_exist().  Without this, both could read old
+	 * values, and the session would sleep although its channel has changed.
+	 */
+	pg_memory_barrier();
 }
 
 /*
@@ -372,49 +395,53 @@ pinpoint_waiters_end(void)
 		check_changed(WAKER_LIST);
 	}
 	LWLockRelease(PinpointWaitersLock);
+	help_out();
 }
 
 /*
- * Does any session wait?  The caller has executed a full barrier since it
- * counted its transaction; see the top of this file.
+ * Does any session wait?  The caller has counted a transaction; see the top of
+ * this file.
  */
 bool
 pinpoint_waiters_exist(void)
 {
 	AssertNotHeld(PinpointOrderLock);
 	AssertNotHeld(PinpointWaitersLock);
+
+	/* Partner: pinpoint_waiters_enter(), which tells what could happen. */
+	pg_memory_barrier();
 	return pg_atomic_read_u32(&waiters->count) != 0;
 }
 
 /*
- * Take the entries of the list of a place.  The caller calls
- * pinpoint_waiters_wake() after all places.  Does not fail.
+ * Take the entries of a list.  The caller calls pinpoint_waiters_wake() after
+ * all lists.  Does not fail.
  */
 void
-pinpoint_waiters_take(int place)
+pinpoint_waiters_take(int list)
 {
 	uint32		rest;
 
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
-	Assert(place != WAKER_LIST);
+	Assert(list != WAKER_LIST);
 
-	if (likely(first_entry(place) == 0))
+	if (likely(first_entry(list) == 0))
 		return;
 
 	pinpoint_lock_acquire(PinpointWaitersLock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_LATCHES && nlatches < MAX_LATCHES; i++)
 	{
-		if (first_entry(place) == 0)
+		if (first_entry(list) == 0)
 			break;
-		latches[nlatches] = take_first(place);
+		latches[nlatches] = take_first(list);
 		if (latches[nlatches] != NULL)
 			nlatches++;
 	}
 
-	rest = first_entry(place);
+	rest = first_entry(list);
 	if (rest != 0)
 	{
-		set_first_entry(place, 0);
+		set_first_entry(list, 0);
 		if (first_entry(WAKER_LIST) == 0)
 			set_first_entry(WAKER_LIST, rest);
 		else
@@ -452,6 +479,8 @@ take_first(int list)
 void
 pinpoint_waiters_wake(void)
 {
+	struct Latch *waker = NULL;
+
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
 	Assert(nlatches <= MAX_LATCHES);
 
@@ -462,26 +491,39 @@ pinpoint_waiters_wake(void)
 
 	if (any_queued)
 	{
-		struct Latch *waker;
-
 		/*
-		 * When the waker ends, at_exit() in waker.c first removes its latch
-		 * here, and then wakes the sessions of its list.  Both sides acquire a
-		 * lock in between: this one in pinpoint_waiters_take(), that one in
-		 * pinpoint_commit_order_remove_waker().  So if this reads the old
-		 * latch, the waker finds these sessions.  Otherwise nobody would wake
-		 * them.
+		 * Partner: pinpoint_waiters_wake_queued().  Without this, the waker
+		 * could end and leave these entries, while this process reads its old
+		 * latch: nobody would wake these sessions.
 		 */
-		waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
-		if (waker != NULL)
-			SetLatch(waker);
-		else
-		{
-			while (pinpoint_waiters_wake_queued())
-				 /* loop */ ;
-		}
+		pg_memory_barrier();
+		waker = waker_latch();
 	}
 	any_queued = false;
+	if (waker != NULL)
+		SetLatch(waker);
+	else
+		help_out();
+}
+
+/*
+ * The latch of the waker, or NULL if there is none.
+ */
+static struct Latch *
+waker_latch(void)
+{
+	return *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
+}
+
+/*
+ * Without a waker, wake some of the sessions that are left to it.  They do
+ * the same.
+ */
+static void
+help_out(void)
+{
+	if (unlikely(first_entry(WAKER_LIST) != 0) && waker_latch() == NULL)
+		(void) pinpoint_waiters_wake_queued();
 }
 
 /*
@@ -495,6 +537,9 @@ pinpoint_waiters_wake_queued(void)
 	int			n;
 
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
+
+	/* Partner: pinpoint_waiters_wake(), which tells what could happen. */
+	pg_memory_barrier();
 	if (first_entry(WAKER_LIST) == 0)
 		return false;
 

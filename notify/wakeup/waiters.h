@@ -12,15 +12,24 @@
 
 #include "datatype/timestamp.h"
 
-/* Number of places, of channels and of databases; a power of two.  See positions.c. */
-#define PINPOINT_NPLACES		65536
+/*
+ * Number of places, of channels and of databases; a power of two.  The last
+ * ones are those of databases.  See positions.c.
+ */
+#define PINPOINT_NPLACES			65536
+#define PINPOINT_NDATABASE_PLACES	1024
 
-/* The place of the sessions that each counted transaction wakes. */
-#define PINPOINT_EVERY_PLACE	PINPOINT_NPLACES
+/*
+ * Number of lists that a notifier takes.  The first ones belong to the places.
+ * The others also belong to the places of databases: they contain the sessions
+ * that each counted transaction of their database wakes.
+ */
+#define PINPOINT_NWAIT_LISTS \
+	(PINPOINT_NPLACES + PINPOINT_NDATABASE_PLACES)
 
 /*
  * A session that waits for more channels than this is woken by each counted
- * transaction.
+ * transaction of its database.
  */
 #define PINPOINT_MAX_WAIT_CHANNELS	64
 
@@ -37,11 +46,11 @@ typedef struct PinpointWaiterStats
 extern Size pinpoint_waiters_shmem_size(void);
 extern void pinpoint_waiters_shmem_init(void);
 extern bool pinpoint_waiters_begin(int nchannels, int limit);
-extern void pinpoint_waiters_enter(const int *places, int n);
+extern void pinpoint_waiters_enter(const int *lists, int n);
 extern bool pinpoint_waiters_woken(void);
 extern void pinpoint_waiters_end(void);
 extern bool pinpoint_waiters_exist(void);
-extern void pinpoint_waiters_take(int place);
+extern void pinpoint_waiters_take(int list);
 extern void pinpoint_waiters_wake(void);
 extern bool pinpoint_waiters_wake_queued(void);
 extern int	pinpoint_waiters_copy(PinpointWaiterStats *copy);
