@@ -154,7 +154,7 @@ $node->stop;
 
 # ---- without a waker, sessions that were woken wake others
 
-$node->append_conf('postgresql.conf', 'max_worker_processes = 0');
+$node->append_conf('postgresql.conf', 'pinpoint.waker = off');
 $node->start;
 $admin = connect_to($node);
 is($admin->value(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'}), 0, 'no waker');
