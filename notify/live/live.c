@@ -206,8 +206,10 @@ child_changed(Oid child, Oid parent)
 	Relation	rel;
 	bool		is_new;
 
-	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
-		!pinpoint_any_watched())
+	if (PinpointMyTransaction.phase != PINPOINT_RUNNING)
+		return;
+	pinpoint_inheritance_changed(child, parent);
+	if (!pinpoint_any_watched())
 		return;
 
 	rel = relation_open(child, NoLock);
@@ -215,11 +217,8 @@ child_changed(Oid child, Oid parent)
 		!rel->rd_rel->relhassubclass &&
 		rel->rd_rel->relkind != RELKIND_FOREIGN_TABLE;
 	relation_close(rel, NoLock);
-	if (is_new)
-		return;
-
-	pinpoint_inheritance_changed(child, parent);
-	pinpoint_changes_report_table(parent);
+	if (!is_new)
+		pinpoint_changes_report_table(parent);
 }
 
 /*
@@ -290,10 +289,7 @@ relation_dropped(Oid relid)
 
 	channel = pinpoint_watched_channel(relid);
 	if (channel != NULL)
-	{
 		pinpoint_changes_report_channel(channel);
-		pinpoint_labels_changed();
-	}
 	ancestors = list_delete_first(pinpoint_with_ancestors(relid));
 	foreach(lc, ancestors)
 		pinpoint_changes_report_table(lfirst_oid(lc));

@@ -44,6 +44,7 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/preload.h"
@@ -284,7 +285,7 @@ label_changes(const ObjectAddress *object, const char *label)
 		if (label != NULL)
 			pinpoint_changes_report_channel(label);
 	}
-	pinpoint_labels_changed();
+	pinpoint_labels_changed(object->objectId);
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -302,14 +303,16 @@ is_locked(Oid relid, LOCKMODE lockmode)
 #endif
 
 /*
- * This transaction changes labels.  When it has committed, all sessions of
- * this database load them again.
+ * This transaction changes the label of a table.  When it has committed, all
+ * sessions of this database read it again before its next use.
  */
 void
-pinpoint_labels_changed(void)
+pinpoint_labels_changed(Oid relid)
 {
 	Assert(IsTransactionState());
+	Assert(OidIsValid(relid));
 
+	CacheInvalidateRelcacheByRelid(relid);
 	CacheInvalidateRelcacheByRelid(SecLabelRelationId);
 }
 
@@ -318,8 +321,8 @@ pinpoint_labels_changed(void)
  * more.  Called before the transaction commits.
  *
  * ALTER TABLE ... INHERIT does not always invalidate the relcache entry of the
- * child.  This is necessary even if no ancestor is watched: the parent can become
- * a child of a watched table later.
+ * child.  This is necessary even if nothing is watched: the parent, or a table
+ * above it, can be watched later.
  *
  * If the parent or one of its ancestors is watched, transactions that have
  * changed descendants of the child must end first, as in watch().  ATTACH
@@ -357,6 +360,7 @@ pinpoint_unwatch_all(void)
 	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
+		Oid			relid;
 		bool		isnull;
 		Datum		label = heap_getattr(tuple, Anum_pg_seclabel_label,
 										 RelationGetDescr(labels), &isnull);
@@ -364,9 +368,11 @@ pinpoint_unwatch_all(void)
 		/* Changes of this transaction can no longer find the label. */
 		Assert(!isnull);
 		pinpoint_changes_report_channel(TextDatumGetCString(label));
+		relid = ((FormData_pg_seclabel *) GETSTRUCT(tuple))->objoid;
+		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
+			pinpoint_labels_changed(relid);
 		CatalogTupleDelete(labels, &tuple->t_self);
 	}
 	systable_endscan(scan);
 	table_close(labels, RowExclusiveLock);
-	pinpoint_labels_changed();
 }

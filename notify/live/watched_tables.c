@@ -4,22 +4,38 @@
  *		The watched tables of this database, and the channels of changed tables.
  *
  * A watched table has a security label of the provider "pinpoint", which is the name
- * of its channel; see watch.c.  This session keeps two tables in its memory:
+ * of its channel; see watch.c.  This session keeps in its memory:
  *
- *	watched		the labels of all watched tables of the database
- *	changed		for each table that this session has changed, the channels to
- *				notify: those of the table itself, and of all tables of which it
- *				is a partition or a child, directly or not
+ *	any_watched		is any table of the database watched?
+ *	known			for each table that this session has changed, and for each
+ *					ancestor of one: its channel, and its parents (the tables of
+ *					which it is a partition or a child)
  *
- * The first one is loaded when the session first commits a change.  So a transaction
- * that changes only unwatched tables pays for one look-up per table.
+ * So a transaction reads no catalog if nothing is watched, or if the session knows the
+ * tables that it has changed.
  *
- * Invalidation.  A transaction that changes a label invalidates the relcache entry of
- * pg_seclabel.  At this message, the labels are loaded again before their next use,
- * and the second table is emptied.  It is also emptied at an invalidation message for
- * any table in it.  It contains the ancestors of each table that it contains, and a
- * change of the ancestors of a table invalidates the relcache entry of that table; see
- * pinpoint_inheritance_changed() for the case in which PostgreSQL does not do so.
+ * Invalidation.  Each of these invalidates the relcache entry of a table when it
+ * commits, and for its own transaction at the end of the command:
+ *
+ *	a change of the label of the table		pinpoint_labels_changed()
+ *	a change of the parents of the table	pinpoint_inheritance_changed()
+ *	CREATE and DROP of the table			PostgreSQL
+ *
+ * At a message for a table, the table is no longer known.  It is read again, by the
+ * indexes of both catalogs, when the session has changed it the next time.  Other
+ * tables stay known.  PostgreSQL sends messages for other reasons, too, for instance
+ * after ANALYZE.  They cost the same, and only for tables that the session changes.
+ *
+ * A transaction that changes a label also invalidates the relcache entry of
+ * pg_seclabel.  So a session learns that the first table is watched.  If any_watched is
+ * true, this message has no effect: otherwise all sessions would read pg_seclabel after
+ * each change of a label.  So any_watched can stay true when no table is watched any
+ * more.  This costs the look-ups of known tables, and nothing is notified.
+ *
+ * The messages are sent whether or not something is watched, and whether or not the
+ * extension exists.  So what a session knows stays true while nothing is watched, and
+ * when the extension is dropped and created again.  In a database without the
+ * extension, nothing is read.
  *
  * Why no change of a watched table is overlooked.  A transaction that has changed a
  * table holds a lock on it, of mode RowExclusiveLock at least, until it ends.  To watch
@@ -29,10 +45,19 @@
  * is granted to watch(): it has committed before the table was watched.  Or it got its
  * lock after the label was committed.  PostgreSQL sends invalidation messages before
  * it releases the locks of a transaction, and processes them after it has acquired a
- * lock on a table, so this session knows of the label, or knows that it has to load it.
+ * lock on a table, so this session knows that it has to read the label: the message is
+ * for the table with the label, which can be an ancestor of the changed one.
+ *
  * The same is true when a table becomes a partition or a child of a watched one: all
- * descendants of the table are locked then.  A label that is committed while this file
- * reads the catalogs belongs to a table that the transaction has not changed.
+ * descendants of the table are locked then.  If the new parent is not watched, and has
+ * no watched ancestor, they are not locked.  Then a session can miss the message of
+ * the child until it ends its transaction, which is not watched.  To watch the parent
+ * means to wait for this transaction.  The next one processes both messages.
+ *
+ * A label that is committed while this file reads the catalogs belongs to a table that
+ * the transaction has not changed.  A message that arrives meanwhile is not lost: what
+ * was read counts as older than the message.  When a transaction or subtransaction
+ * aborts, PostgreSQL processes its messages in its own session.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -44,10 +69,12 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_seclabel.h"
+#include "commands/seclabel.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -56,41 +83,58 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "base/preload.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
 
-typedef struct WatchedTable
+/*
+ * A table that this session has changed, or an ancestor of one.
+ */
+typedef struct KnownTable
 {
 	Oid			relid;			/* hash key, must be first */
-	NameData	channel;
-} WatchedTable;
+	char	   *channel;		/* NULL if it is not watched */
+	List	   *parents;		/* of OIDs */
+	uint64		read_at;		/* value of "messages" before it was read, or 0 */
+	uint64		changed_at;		/* value at the last message for it, or 0 */
+} KnownTable;
 
-/* A table that this session has changed, or an ancestor of one. */
-typedef struct ChangedTable
-{
-	Oid			relid;			/* hash key, must be first */
-	bool		resolved;		/* is the next field valid? */
-	List	   *channels;		/* of char *, of the table and its ancestors */
-} ChangedTable;
+/* With so many tables, all are forgotten; each takes about 100 bytes. */
+#define MAX_KNOWN		10000
 
-static HTAB *watched = NULL;
-static MemoryContext watched_context = NULL;
-static HTAB *changed = NULL;
-static MemoryContext changed_context = NULL;
+static HTAB *known = NULL;
+static MemoryContext known_context = NULL;
 
 /*
- * Numbers of invalidation messages, and those at which the tables were filled.
- * The callback only counts, because an entry may be in use.
+ * Invalidation messages are numbered.  The callback only stores numbers,
+ * because a table may be in use.
  */
-static uint64 label_changes = 1;
-static uint64 loaded_at = 0;
-static uint64 table_changes = 1;
-static uint64 resolved_at = 0;
+static uint64 messages = 1;
+static uint64 all_changed_at = 1;	/* the last message for all tables */
+static uint64 labels_changed_at = 1;	/* the last one for pg_seclabel, or all */
 
+static bool any_watched = false;
+static uint64 any_read_at = 0;	/* value of "messages" before it was read */
+
+static void register_callback(void);
 static void relation_changed(Datum arg, Oid relid);
-static void load_labels(void);
-static void empty_changed(void);
-static ChangedTable *enter_changed(Oid relid);
+static List *read_labels(bool only_one);
+static void forget_all(void);
+static KnownTable *know_table(Oid relid);
+static bool is_current(const KnownTable *table);
+static void read_table(KnownTable *table);
+static List *read_parents(Oid relid);
+
+static void
+register_callback(void)
+{
+	static bool registered = false;
+
+	if (registered)
+		return;
+	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+	registered = true;
+}
 
 /*
  * An invalidation message for a table; InvalidOid for all tables.
@@ -98,16 +142,24 @@ static ChangedTable *enter_changed(Oid relid);
 static void
 relation_changed(Datum arg, Oid relid)
 {
-	if (relid == InvalidOid || relid == SecLabelRelationId)
-		label_changes++;
-	else if (changed != NULL &&
-			 hash_search(changed, &relid, HASH_FIND, NULL) != NULL)
-		table_changes++;
+	KnownTable *table;
+
+	messages++;
+	if (relid == InvalidOid)
+	{
+		all_changed_at = labels_changed_at = messages;
+		any_watched = false;
+	}
+	else if (relid == SecLabelRelationId)
+		labels_changed_at = messages;
+	else if (known != NULL &&
+			 (table = hash_search(known, &relid, HASH_FIND, NULL)) != NULL)
+		table->changed_at = messages;
 }
 
 /*
- * Is any table of this database watched, and does the extension exist?  To be
- * called in a transaction, before any of the functions below.
+ * Is any table of this database watched, and does the extension exist?  Can be
+ * true if no table is watched any more.
  *
  * Errors: out of memory, those of reading catalogs.
  */
@@ -117,56 +169,44 @@ pinpoint_any_watched(void)
 	Assert(IsTransactionState());
 	Assert(OidIsValid(MyDatabaseId));
 
-	if (loaded_at != label_changes)
-		load_labels();
-	return hash_get_num_entries(watched) > 0 && pinpoint_extension_exists();
+	if (!any_watched && any_read_at >= labels_changed_at)
+		return false;
+	if (!pinpoint_extension_exists())
+		return false;
+	if (!any_watched)
+	{
+		uint64		at;
+
+		register_callback();
+		at = messages;
+		any_watched = read_labels(true) != NIL;
+		any_read_at = at;
+	}
+	return any_watched;
 }
 
-static void
-load_labels(void)
+/*
+ * Read the labels of all watched tables, or only one of them.  Returns them as
+ * a list of char *.
+ */
+static List *
+read_labels(bool only_one)
 {
-	static bool callback_registered = false;
-	uint64		at;
-	HASHCTL		ctl;
-	Relation	labels;
+	List	   *channels = NIL;
+	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
-
-	if (!callback_registered)
-	{
-		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
-		callback_registered = true;
-	}
-	if (watched_context == NULL)
-		watched_context = AllocSetContextCreate(TopMemoryContext,
-												"pg_pinpoint watched tables",
-												ALLOCSET_SMALL_SIZES);
-
-	/*
-	 * If a message arrives during the scan, or if the scan fails, the next
-	 * call loads again.
-	 */
-	at = label_changes;
-	loaded_at = 0;
-	watched = NULL;
-	MemoryContextReset(watched_context);
-	ctl.keysize = sizeof(Oid);
-	ctl.entrysize = sizeof(WatchedTable);
-	ctl.hcxt = watched_context;
-	watched = hash_create("pg_pinpoint watched tables", 32, &ctl,
-						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
 	/* There is no index on the provider. */
 	ScanKeyInit(&key, Anum_pg_seclabel_provider, BTEqualStrategyNumber,
 				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
 	key.sk_collation = C_COLLATION_OID;
-	labels = table_open(SecLabelRelationId, AccessShareLock);
 	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	while ((channels == NIL || !only_one) &&
+		   HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		FormData_pg_seclabel *label = (FormData_pg_seclabel *) GETSTRUCT(tuple);
-		WatchedTable *table;
 		Datum		channel;
 		bool		isnull;
 
@@ -175,135 +215,180 @@ load_labels(void)
 		channel = heap_getattr(tuple, Anum_pg_seclabel_label,
 							   RelationGetDescr(labels), &isnull);
 		Assert(!isnull);
-		table = hash_search(watched, &label->objoid, HASH_ENTER, NULL);
-		namestrcpy(&table->channel, TextDatumGetCString(channel));
+		channels = lappend(channels, TextDatumGetCString(channel));
 	}
 	systable_endscan(scan);
 	table_close(labels, AccessShareLock);
-
-	table_changes++;
-	loaded_at = at;
-	pinpoint_watched_tables_check();
-}
-
-/*
- * The channel of a watched table; NULL if it is not watched.
- */
-const char *
-pinpoint_watched_channel(Oid relid)
-{
-	WatchedTable *table;
-
-	Assert(loaded_at != 0 && watched != NULL);
-	Assert(OidIsValid(relid));
-
-	table = hash_search(watched, &relid, HASH_FIND, NULL);
-	return table ? NameStr(table->channel) : NULL;
-}
-
-/*
- * The channels of all watched tables, as a list of char *.
- */
-List *
-pinpoint_all_watched_channels(void)
-{
-	List	   *channels = NIL;
-	HASH_SEQ_STATUS seq;
-	WatchedTable *table;
-
-	Assert(IsTransactionState());
-	Assert(loaded_at != 0 && watched != NULL);
-
-	hash_seq_init(&seq, watched);
-	while ((table = hash_seq_search(&seq)) != NULL)
-		channels = lappend(channels, NameStr(table->channel));
 	return channels;
 }
 
 /*
- * The channels to notify if a table was changed, as a list of char *.  Valid
- * until the next call of a function of this file.
+ * The channels of all watched tables, as a list of char *.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+List *
+pinpoint_all_watched_channels(void)
+{
+	Assert(IsTransactionState());
+
+	return read_labels(false);
+}
+
+/*
+ * The channel of a watched table; NULL if it is not watched.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+const char *
+pinpoint_watched_channel(Oid relid)
+{
+	ObjectAddress object;
+
+	Assert(IsTransactionState());
+	Assert(OidIsValid(relid));
+
+	ObjectAddressSet(object, RelationRelationId, relid);
+	return GetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER);
+}
+
+/*
+ * The channels to notify if a table was changed, as a list of char *: those of
+ * the table, and of all tables of which it is a partition or a child, directly
+ * or not.  The channels are valid until the next call of this function.
  *
  * Errors: out of memory, those of reading catalogs.
  */
 List *
 pinpoint_channels_of_changed(Oid relid)
 {
-	ChangedTable *table;
+	List	   *relations = list_make1_oid(relid);
 	List	   *channels = NIL;
-	List	   *relations;
-	ListCell   *lc;
-	MemoryContext oldcontext;
 
 	Assert(IsTransactionState());
-	Assert(loaded_at != 0 && watched != NULL);
 
-	if (changed == NULL || resolved_at != table_changes)
-		empty_changed();
+	/* Otherwise changes of the parents would not be noticed. */
+	Assert(pinpoint_is_preloaded());
 
-	table = enter_changed(relid);
-	if (table->resolved)
-		return table->channels;
+	if (known == NULL || hash_get_num_entries(known) >= MAX_KNOWN)
+		forget_all();
 
-	relations = pinpoint_with_ancestors(relid);
-	oldcontext = MemoryContextSwitchTo(changed_context);
-	foreach(lc, relations)
+	for (int i = 0; i < list_length(relations); i++)
 	{
-		const char *channel = pinpoint_watched_channel(lfirst_oid(lc));
+		KnownTable *table = know_table(list_nth_oid(relations, i));
 
-		if (channel != NULL)
-			channels = lappend(channels, pstrdup(channel));
+		if (table->channel != NULL)
+			channels = lappend(channels, table->channel);
+		relations = list_concat_unique_oid(relations, table->parents);
 	}
-	MemoryContextSwitchTo(oldcontext);
 	list_free(relations);
-
-	table->channels = channels;
-	table->resolved = true;
 	pinpoint_watched_tables_check();
 	return channels;
 }
 
 static void
-empty_changed(void)
+forget_all(void)
 {
 	HASHCTL		ctl;
 
-	if (changed_context == NULL)
-		changed_context = AllocSetContextCreate(TopMemoryContext,
-												"pg_pinpoint changed tables",
-												ALLOCSET_SMALL_SIZES);
-	changed = NULL;
-	MemoryContextReset(changed_context);
+	register_callback();
+	if (known_context == NULL)
+		known_context = AllocSetContextCreate(TopMemoryContext,
+											  "pg_pinpoint known tables",
+											  ALLOCSET_SMALL_SIZES);
+	known = NULL;
+	MemoryContextReset(known_context);
 	ctl.keysize = sizeof(Oid);
-	ctl.entrysize = sizeof(ChangedTable);
-	ctl.hcxt = changed_context;
-	changed = hash_create("pg_pinpoint changed tables", 32, &ctl,
-						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	resolved_at = table_changes;
+	ctl.entrysize = sizeof(KnownTable);
+	ctl.hcxt = known_context;
+	known = hash_create("pg_pinpoint known tables", 32, &ctl,
+						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-static ChangedTable *
-enter_changed(Oid relid)
+/*
+ * Find a table, and read it if it is not current.
+ */
+static KnownTable *
+know_table(Oid relid)
 {
 	bool		found;
-	ChangedTable *table;
+	KnownTable *table;
 
-	Assert(changed != NULL && OidIsValid(relid));
-	table = hash_search(changed, &relid, HASH_ENTER, &found);
+	Assert(known != NULL && OidIsValid(relid));
+
+	/* From here on, a message for this table is noticed. */
+	table = hash_search(known, &relid, HASH_ENTER, &found);
 	if (!found)
 	{
-		table->resolved = false;
-		table->channels = NIL;
+		table->channel = NULL;
+		table->parents = NIL;
+		table->read_at = 0;
+		table->changed_at = 0;
 	}
+	if (!is_current(table))
+		read_table(table);
 	return table;
+}
+
+static bool
+is_current(const KnownTable *table)
+{
+	return table->read_at >= Max(table->changed_at, all_changed_at);
+}
+
+/*
+ * If a message arrives meanwhile, or if this fails, the table is not current.
+ */
+static void
+read_table(KnownTable *table)
+{
+	uint64		at = messages;
+	const char *channel = pinpoint_watched_channel(table->relid);
+	List	   *parents = read_parents(table->relid);
+	MemoryContext oldcontext = MemoryContextSwitchTo(known_context);
+
+	if (channel != NULL)
+		channel = pstrdup(channel);
+	parents = list_copy(parents);
+	MemoryContextSwitchTo(oldcontext);
+
+	if (table->channel != NULL)
+		pfree(table->channel);
+	list_free(table->parents);
+	table->channel = unconstify(char *, channel);
+	table->parents = parents;
+	table->read_at = at;
+}
+
+/*
+ * The tables of which a table is a partition or a child, as a list of OIDs.
+ *
+ * A partition whose DETACH CONCURRENTLY has begun still has its parent.
+ */
+static List *
+read_parents(Oid relid)
+{
+	List	   *parents = NIL;
+	Relation	inherits = table_open(InheritsRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_inherits_inhrelid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(inherits, InheritsRelidSeqnoIndexId, true, NULL,
+							  1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		parents = lappend_oid(parents,
+							  ((Form_pg_inherits) GETSTRUCT(tuple))->inhparent);
+	systable_endscan(scan);
+	table_close(inherits, AccessShareLock);
+	return parents;
 }
 
 /*
  * A table, followed by all tables of which it is a partition or a child,
- * directly or not; a list of OIDs, the nearest first.  All of them are entered
- * into the second table, if it exists, so that their invalidation is noticed.
- *
- * A partition whose DETACH CONCURRENTLY has begun still has its ancestors.
+ * directly or not; a list of OIDs, the nearest first.  Reads the catalog.
  *
  * Errors: out of memory, those of reading catalogs.
  */
@@ -311,29 +396,10 @@ List *
 pinpoint_with_ancestors(Oid relid)
 {
 	List	   *relations = list_make1_oid(relid);
-	Relation	inherits = table_open(InheritsRelationId, AccessShareLock);
 
 	for (int i = 0; i < list_length(relations); i++)
-	{
-		Oid			child = list_nth_oid(relations, i);
-		ScanKeyData key;
-		SysScanDesc scan;
-		HeapTuple	tuple;
-
-		/* From here on, an invalidation of this table is noticed. */
-		if (changed != NULL)
-			(void) enter_changed(child);
-
-		ScanKeyInit(&key, Anum_pg_inherits_inhrelid, BTEqualStrategyNumber,
-					F_OIDEQ, ObjectIdGetDatum(child));
-		scan = systable_beginscan(inherits, InheritsRelidSeqnoIndexId, true,
-								  NULL, 1, &key);
-		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-			relations = list_append_unique_oid(relations,
-											   ((Form_pg_inherits) GETSTRUCT(tuple))->inhparent);
-		systable_endscan(scan);
-	}
-	table_close(inherits, AccessShareLock);
+		relations = list_concat_unique_oid(relations,
+										   read_parents(list_nth_oid(relations, i)));
 	return relations;
 }
 
@@ -341,45 +407,29 @@ pinpoint_with_ancestors(Oid relid)
 /* Tables that the check looks at, at most. */
 #define MAX_CHECKED		16
 
-static bool
-contains_channel(List *channels, const char *channel)
-{
-	ListCell   *lc;
-
-	foreach(lc, channels)
-	{
-		if (strcmp(lfirst(lc), channel) == 0)
-			return true;
-	}
-	return false;
-}
-
 void
 pinpoint_watched_tables_check(void)
 {
 	HASH_SEQ_STATUS seq;
-	ChangedTable *table = NULL;
+	KnownTable *table = NULL;
 
-	Assert(loaded_at <= label_changes && resolved_at <= table_changes);
-	Assert(loaded_at == 0 || watched != NULL);
-	Assert(changed == NULL || changed_context != NULL);
-	if (loaded_at == 0 || changed == NULL || resolved_at != table_changes)
+	Assert(any_read_at <= messages);
+	Assert(all_changed_at <= labels_changed_at && labels_changed_at <= messages);
+	if (known == NULL)
 		return;
 
-	/* A changed table that is watched notifies its own channel. */
-	hash_seq_init(&seq, changed);
+	hash_seq_init(&seq, known);
 	for (int i = 0; i < MAX_CHECKED; i++)
 	{
-		const char *channel;
-
 		table = hash_seq_search(&seq);
 		if (table == NULL)
 			break;
 		Assert(OidIsValid(table->relid));
-		Assert(table->resolved || table->channels == NIL);
-		channel = pinpoint_watched_channel(table->relid);
-		Assert(channel == NULL || !table->resolved ||
-			   contains_channel(table->channels, channel));
+		Assert(table->read_at <= messages && table->changed_at <= messages);
+		Assert(table->read_at != 0 ||
+			   (table->channel == NULL && table->parents == NIL));
+		Assert(table->channel == NULL || table->channel[0] != '\0');
+		Assert(!list_member_oid(table->parents, table->relid));
 	}
 	if (table != NULL)
 		hash_seq_term(&seq);
