@@ -10,15 +10,22 @@
  *					transaction, and the locks of the transaction are released."
  *	none_invented	"Nothing is repeated, and nothing of a rollback is delivered."
  *	none_left		"Nothing is lost": no batch stays in the heap while it can be published,
- *					even if no other transaction ever commits.
- *	own_rest		"No session works for others": a session publishes a rest only if there
- *					is no waker, and if its own commit has held back this rest.
+ *					even if no other transaction ever commits, and if the waker or the
+ *					publisher stops.
+ *	own_rest		"No session works for others": a session becomes the publisher only if
+ *					there is no waker, and if its own commit has held back this rest.
  *
  * N sessions commit one transaction each, with or without a commit record, or roll back;
  * with RECORDS_ONLY, all commit with a commit record.  The waker starts and ends at any
- * time, and starts at most LIVES times.  All work under PinpointOrderLock is one
- * step, because the lock is exclusive there.  One batch exceeds the limit of work of
- * one hold.
+ * time, and starts at most LIVES times.  It stops before any of its steps, and goes on
+ * later or never; so does a session that is the publisher, which never goes on.  Both
+ * together stop at most STOPS times.  All work under PinpointOrderLock is one
+ * step, because the lock is exclusive there: no process stops while it has the lock.  One
+ * batch exceeds the limit of work of one hold.
+ *
+ * The reserve stands for all sessions that look at the work of the waker: when they
+ * commit, or by a timeout.  There is no time in the model: a look finds no progress if
+ * the waker has begun no round since the last look.
  *
  * The names of functions are at the steps; all are in commit/commit_order.c, unless
  * stated otherwise.  Mutants: see README.md.
@@ -30,7 +37,11 @@
 #ifndef LIVES
 #define LIVES			2		/* how often the waker starts */
 #endif
+#ifndef STOPS
+#define STOPS			0		/* how often the waker, or a publisher, stops */
+#endif
 #define WAKER			N		/* number of the waker as publisher */
+#define RESERVE			(N + 1)
 #define NOBODY			255
 #define BIT(x)			(1 << (x))
 
@@ -49,6 +60,15 @@ byte publisher = NOBODY;
 bool waker_set = false;			/* waker_queue.waker is not NULL */
 bool latch = false;
 bool waker_sleeps = true;		/* or does not exist */
+bool stopped = false;			/* the waker */
+byte stops = 0;
+
+/*
+ * wakeup/waker_progress.c.  undone: "wanted" is not "finished".  current: the value of "wanted" that
+ * the waker or the reserve has read last is the last one.  moved: "rounds" is not "seen_rounds".
+ */
+bool undone = false, waker_current = false, reserve_current = false, moved = false;
+inline want() { undone = true; waker_current = false; reserve_current = false }
 byte ended = 0;					/* sessions */
 
 /* What the guarantees are about. */
@@ -126,7 +146,9 @@ inline publish_some()
 inline publish_rest()
 {
 	do
+	:: atomic { stops < STOPS && me != WAKER -> stops++; printf("publisher %d stops\n", me); break }
 	:: atomic {
+		moved = true;
 		publish_some();
 		if
 		:: !more ->
@@ -146,6 +168,12 @@ inline publish_rest()
 inline publish_ready()
 {
 	publish_some();
+#ifndef NOT_WANTED
+	if
+	:: more -> want()
+	:: else
+	fi;
+#endif
 	if
 	:: !more || publisher != NOBODY
 	:: more && publisher == NOBODY && waker_set -> tell = true
@@ -254,7 +282,7 @@ active [N] proctype session()
 }
 
 /* pinpoint_waker_main() in waker.c */
-active proctype waker()
+active proctype waker() provided (!stopped)
 {
 	byte i, oldest, first, me = WAKER, lives = 0;
 	bool more, in_order, sees_rows, none_invented;
@@ -264,21 +292,22 @@ start:
 	atomic { waker_set = true; printf("waker is set\n") }	/* pinpoint_waker_set() */
 	do
 	:: break								/* ShutdownRequestPending */
-	:: ready != 0 ->						/* pinpoint_commit_order_continue() */
-		atomic {
-			more = false;
-			if
-			:: publisher == NOBODY -> publish_some()
-			:: else
-			fi
-		}
+	:: atomic { moved = true; waker_current = true }	/* pinpoint_waker_begin_round() */
 		if
-		:: more
-		:: !more -> goto sleep
+		:: ready != 0 ->					/* pinpoint_commit_order_continue() */
+			atomic { publish_some() }
+			if
+			:: more
+			:: !more -> goto sleep
+			fi
+		:: ready == 0 -> goto sleep
 		fi
-	:: ready == 0 -> goto sleep
 	:: false ->
 sleep:
+#ifdef WANTED_READ_LAST
+		waker_current = true;
+#endif
+		atomic { undone = !waker_current; waker_current = false }	/* pinpoint_waker_finish() */
 #ifdef LATCH_RESET_BEFORE_SLEEP
 		latch = false;
 #endif
@@ -316,13 +345,47 @@ sleep:
 	goto start
 }
 
+/* SIGSTOP, SIGCONT */
+active proctype stopper()
+{
+	do
+	:: atomic { stops < STOPS -> stopped = true; stops++; printf("waker stops\n") }
+	:: atomic { stopped -> stopped = false; printf("waker continues\n") }
+	od
+}
+
+#ifndef NO_RESERVE
+/* pinpoint_reserve_at_pre_commit() in commit/reserve.c */
+active proctype reserve()
+{
+	byte i, oldest, first, me = RESERVE;
+	bool more, in_order, sees_rows, none_invented;
+
+	do
+	:: atomic { undone && moved -> moved = false }	/* pinpoint_waker_makes_progress() */
+	:: atomic { undone && !moved -> reserve_current = true }	/* do_part() */
+		atomic { publish_some() }			/* pinpoint_commit_order_take_over() */
+		atomic {
+			if
+			:: !more -> undone = !reserve_current	/* pinpoint_waker_finish() */
+			:: more
+			fi;
+			reserve_current = false; more = 0
+		}
+	od
+}
+#define NOTHING_WANTED	(!undone)
+#else
+#define NOTHING_WANTED	true
+#endif
+
 /* When all sessions have ended, and no process has anything to do. */
 active proctype end()
 {
 	bool none_left;
 
 	atomic {
-		ended == N && waker_sleeps && !latch ->
+		ended == N && (stopped || (waker_sleeps && !latch)) && NOTHING_WANTED ->
 		none_left = ready == 0;
 		assert(none_left)
 	}

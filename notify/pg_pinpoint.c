@@ -46,6 +46,7 @@
 #include "commit/own_queue.h"
 #include "commit/position_text.h"
 #include "commit/positions.h"
+#include "commit/reserve.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/eviction.h"
@@ -256,6 +257,7 @@ at_transaction_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			pinpoint_reserve_at_pre_commit();
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
 			if (pinpoint_extension_created())
@@ -393,6 +395,7 @@ pre_commit(void)
 	 */
 	if (!callbacks_registered)
 	{
+		pinpoint_reserve_prepare();
 		RegisterResourceReleaseCallback(at_resource_release, NULL);
 		before_shmem_exit(at_exit, BoolGetDatum(false));
 		callbacks_registered = true;
@@ -405,7 +408,8 @@ pre_commit(void)
 	{
 		if (pinpoint_message_log_kept() > 0)
 		{
-			pinpoint_wakeup_remind();
+			if (pinpoint_wakeup_remind())
+				pinpoint_reserve_reassign();
 			pinpoint_slow_listener_check();
 		}
 		else
@@ -511,6 +515,7 @@ end_transaction(void)
 	trace_notify_was_on = false;
 	if (pinpoint_slot_registered())
 		pinpoint_disconnect_reason_prepare();
+	pinpoint_reserve_watch();
 }
 
 /*
@@ -530,6 +535,7 @@ at_exit(int code, Datum is_last)
 	pinpoint_commit_order_at_exit();
 	pinpoint_listening_stop();
 	pinpoint_wakeup_give_back();
+	pinpoint_reserve_at_exit();
 	if (!DatumGetBool(is_last))
 		cancel_before_shmem_exit(at_exit, BoolGetDatum(true));
 }

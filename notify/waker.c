@@ -8,7 +8,8 @@
  * leave to it when a slow commit has held back many; see commit_order.c.  It starts as
  * soon as sessions can connect, also during recovery.  If it ends, it is restarted
  * after a second.  Delivery does not depend on it: without a waker, senders signal all
- * listeners, and publish all batches.
+ * listeners, and publish all batches.  If it exists and does not run, others do its
+ * work after a tenth of a second; see commit/reserve.c.
  *
  * It connects without a database, because pg_stat_activity does not show a background
  * worker that is not connected.
@@ -54,14 +55,9 @@
 #include "waker.h"
 #include "wakeup/publication.h"
 #include "wakeup/waiters.h"
+#include "wakeup/waker_progress.h"
 #include "wakeup/reassignment.h"
 #include "wakeup/wakeup.h"
-
-/*
- * Sessions that are signalled before the list is read again.  Sessions that
- * have begun to read meanwhile need no signal any more.
- */
-#define SIGNALS_PER_ROUND	16
 
 /* Milliseconds to sleep, while the log keeps batches, and if not. */
 #define SLEEP_WHILE_KEPT	1000
@@ -81,7 +77,6 @@
 
 static const char *library_name(Size size);
 static void at_exit(int code, Datum arg);
-static int	signal_listed(void);
 static void check_slow_listeners(void);
 
 /*
@@ -160,6 +155,7 @@ pinpoint_waker_main(Datum arg)
 
 	while (!ShutdownRequestPending)
 	{
+		uint64		wanted = pinpoint_waker_begin_round();
 		long		sleep = SLEEP_WHILE_EMPTY;
 		long		next_heartbeat;
 		long		next_status;
@@ -184,7 +180,8 @@ pinpoint_waker_main(Datum arg)
 		next_heartbeat = pinpoint_heartbeat_send();
 		next_status = pinpoint_replication_status_write();
 		busy = pinpoint_commit_order_continue();
-		busy |= signal_listed() >= 0 || PINPOINT_FAULT(BUSY_WAKER);
+		busy |= pinpoint_waker_signal_listed(false) >= 0 ||
+			PINPOINT_FAULT(BUSY_WAKER);
 		busy |= pinpoint_waiters_wake_queued();
 
 		now = GetCurrentTimestamp();
@@ -201,7 +198,7 @@ pinpoint_waker_main(Datum arg)
 
 		if (pinpoint_message_log_kept() > 0)
 		{
-			pinpoint_wakeup_remind();
+			(void) pinpoint_wakeup_remind();
 			if (pinpoint_reassign_stalled())
 				continue;		/* and look again in the next round */
 			sleep = Min(sleep, SLEEP_WHILE_KEPT);
@@ -211,6 +208,9 @@ pinpoint_waker_main(Datum arg)
 		looked_at = now;
 		if (busy)
 			continue;
+
+		/* All that was left to it before this round is done. */
+		pinpoint_waker_finish(wanted);
 		if (next_heartbeat >= 0)
 			sleep = Min(sleep, next_heartbeat);
 		if (next_status >= 0)
@@ -223,22 +223,6 @@ pinpoint_waker_main(Datum arg)
 
 	/* With exit status 0, the postmaster would not restart the worker. */
 	proc_exit(1);
-}
-
-/*
- * Signal the first sessions in the list.  Returns the number of signals, or -1
- * if the list was empty.
- */
-static int
-signal_listed(void)
-{
-	PinpointWakeup wakeups[SIGNALS_PER_ROUND];
-	int			n = pinpoint_waker_take(wakeups, SIGNALS_PER_ROUND);
-
-	Assert(n <= SIGNALS_PER_ROUND);
-	if (n > 0)
-		pinpoint_signal(wakeups, n);
-	return n;
 }
 
 /*
@@ -266,7 +250,7 @@ at_exit(int code, Datum arg)
 	AssertNoLockHeld();
 	pinpoint_commit_order_remove_waker();
 	pinpoint_commit_order_at_exit();
-	while (signal_listed() >= 0)
+	while (pinpoint_waker_signal_listed(false) >= 0)
 		 /* loop */ ;
 	while (pinpoint_waiters_wake_queued())
 		 /* loop */ ;

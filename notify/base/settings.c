@@ -69,6 +69,7 @@ static const struct config_enum_entry fault_options[] = {
 	{"missing_place", PINPOINT_FAULT_MISSING_PLACE, false},
 	{"count_late", PINPOINT_FAULT_COUNT_LATE, false},
 	{"busy_waker", PINPOINT_FAULT_BUSY_WAKER, false},
+	{"no_reserve", PINPOINT_FAULT_NO_RESERVE, false},
 	{NULL, 0, false}
 };
 

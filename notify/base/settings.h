@@ -21,7 +21,9 @@ typedef enum PinpointFault
 									 * the places are set */
 	PINPOINT_FAULT_MISSING_PLACE,	/* do not set the places */
 	PINPOINT_FAULT_COUNT_LATE,	/* count transactions at their publication */
-	PINPOINT_FAULT_BUSY_WAKER	/* the list of the waker is never empty */
+	PINPOINT_FAULT_BUSY_WAKER,	/* the list of the waker is never empty */
+	PINPOINT_FAULT_NO_RESERVE	/* do not do the work of a waker that makes no
+								 * progress */
 } PinpointFault;
 
 /* Is a fault introduced?  NAME is without its prefix: PINPOINT_FAULT(ARRIVAL_ORDER). */

@@ -52,17 +52,19 @@
  * Why no session works for others.  One slow commit can hold back a million batches,
  * and all of them can be published when it ends.  A session publishes only as many as
  * the limit of work of one hold of the lock allows (see publication.c), and leaves the
- * rest to the waker.  Why the rest is published:
+ * rest to the waker.  If the waker makes no progress, the next sessions publish as much
+ * as under one hold each, before they commit; see reserve.c.  Why the rest is published:
  *
  *	5. A batch can be published from the moment at which it is in the heap and no
  *	   commit in flight can come before it.  Only three steps cause this: a batch is
  *	   inserted into the heap; a commit leaves the in-flight list; the first batch is
  *	   removed from the heap.  All are done under the lock, in publish_ready_and_end(),
- *	   publish_rest() and pinpoint_commit_order_continue(), or directly before these.
- *	6. These functions release the lock in one of four cases: no batch can be
+ *	   publish_rest() and publish_part(), or directly before these.
+ *	6. These functions release the lock in one of five cases: no batch can be
  *	   published; or another process is the publisher; or there is a waker, and its
  *	   latch is set after the release; or this process is the publisher, or the waker
- *	   in its loop, and takes the lock again.
+ *	   in its loop, and takes the lock again; or this process is the reserve of one of
+ *	   these, and step 13 applies.
  *	7. The publisher (CommitOrder.publisher) does not stop before it has found, under
  *	   the lock, that no batch can be published.  It resets the field under the same
  *	   hold.  So a session that sees a publisher can leave: the publisher takes the
@@ -82,9 +84,17 @@
  *	   creates the shared memory again, and the heap is empty.
  *	12. During recovery no transaction commits, and the heap is empty.  After its end,
  *	   all of the above applies.
+ *	13. The waker, or the publisher, stops at any point and does not continue.  Each hold
+ *	   of publish_ready_and_end() that leaves a rest increments "wanted" before its
+ *	   release (see waker_progress.c).  "finished" is set to this value only by a process
+ *	   that has read it, and has found after this, under the lock, that no batch can be
+ *	   published.  Until then, each session that commits becomes a reserve after
+ *	   PINPOINT_STALL_INTERVAL, and the one that has left the rest does so by a timeout.
  *
  * From these steps it follows that no batch stays in the heap while it can be
- * published, even if no other transaction ever commits.
+ * published, even if no other transaction ever commits.  In step 13, this requires that
+ * the session that has left the rest is not within a transaction, or that others commit.
+ * A process that stops while it has the lock stops all others that need it.
  *
  * Why the heap does not grow without limit.  Each session that inserts a batch also
  * publishes at least one batch, if any can be published.  So the number of batches
@@ -138,6 +148,7 @@
 #include "listener/slow_listener.h"
 #include "queue/message_log.h"
 #include "wakeup/publication.h"
+#include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 
 /*
@@ -175,8 +186,9 @@ typedef struct CommitOrder
 
 	/*
 	 * PID of the process that publishes all batches that can be published; 0 if
-	 * there is none, or if the waker does this.  A process also reads it without
-	 * the lock, to find out whether it contains its own PID.
+	 * there is none, or if the waker does this.  The waker and reserves also
+	 * publish while there is one.  A process also reads it without the lock, to
+	 * find out whether it contains its own PID.
 	 */
 	int			publisher;
 } CommitOrder;
@@ -199,6 +211,7 @@ static void append_or_discard(PinpointPublication *publication,
 static void publish_ready_and_end(PinpointPublication *publication);
 static bool publish_some(PinpointPublication *publication);
 static void publish_rest(void);
+static bool publish_part(bool *others_wait);
 static void count_held_back(PinpointBatch *batch, TimestampTz since);
 
 Size
@@ -628,7 +641,7 @@ append_or_discard(PinpointPublication *publication, PinpointBatch *batch,
  * Publish ready batches, up to the limit of work of one hold of the lock, and
  * end the publication.  If more batches can be published, leave them to another
  * process; if there is none, this process becomes the publisher, and publishes
- * them.
+ * them.  In any case others can see that there is a rest: step 13.
  */
 static void
 publish_ready_and_end(PinpointPublication *publication)
@@ -636,7 +649,10 @@ publish_ready_and_end(PinpointPublication *publication)
 	bool		rest;
 
 	/* steps 5 and 6 */
-	rest = publish_some(publication) && commit_order->publisher == 0 &&
+	rest = publish_some(publication);
+	if (rest)
+		pinpoint_waker_want();	/* step 13 */
+	rest = rest && commit_order->publisher == 0 &&
 		!pinpoint_publication_leave_to_waker(publication);
 	if (rest)
 		commit_order->publisher = MyProcPid;	/* step 8 */
@@ -691,6 +707,7 @@ publish_rest(void)
 	AssertNoLockHeld();
 	do
 	{
+		(void) pinpoint_waker_begin_round();
 		pinpoint_publication_begin(&publication);
 		more = publish_some(&publication);
 		if (!more)
@@ -708,30 +725,53 @@ publish_rest(void)
 bool
 pinpoint_commit_order_continue(void)
 {
-	PinpointPublication publication;
-	bool		more;
+	bool		others_wait;
+	bool		more = publish_part(&others_wait);
+
+	/* A process that has been woken would often find the lock taken again. */
+	if (more && others_wait)
+		pg_usleep(PAUSE_FOR_OTHERS);
+	return more;
+}
+
+/*
+ * The same, for a session that does the work of another process that makes no
+ * progress.
+ */
+bool
+pinpoint_commit_order_take_over(void)
+{
 	bool		others_wait;
 
+	return publish_part(&others_wait);
+}
+
+/*
+ * *others_wait: set to whether other processes wait for the lock.
+ */
+static bool
+publish_part(bool *others_wait)
+{
+	PinpointPublication publication;
+	bool		more;
+
 	AssertNoLockHeld();
+	*others_wait = false;
 
 	/*
 	 * Step 9.  The latch was set after the release of the lock, so this is
-	 * current.
+	 * current.  A reserve has read "wanted" before this, with a full barrier.
 	 */
 	if (*(PinpointBatch *volatile *) &commit_order->ready == NULL)
 		return false;
 
 	PINPOINT_BEGIN_CANNOT_FAIL();
 	pinpoint_publication_begin(&publication);
-	more = commit_order->publisher == 0 && publish_some(&publication);
-	others_wait = pinpoint_order_lock_has_waiters();
+	more = publish_some(&publication);
+	*others_wait = pinpoint_order_lock_has_waiters();
 	pinpoint_commit_order_check();
 	pinpoint_publication_end(&publication);
 	PINPOINT_END_CANNOT_FAIL();
-
-	/* A process that has been woken would often find the lock taken again. */
-	if (more && others_wait)
-		pg_usleep(PAUSE_FOR_OTHERS);
 	return more;
 }
 
@@ -851,7 +891,7 @@ pinpoint_commit_order_check(void)
 	 * The fault may have broken the order of the heap.  So in a build with
 	 * assertions, all sessions must have it.
 	 */
-	if (pinpoint_fault != PINPOINT_FAULT_NONE)
+	if (PINPOINT_FAULT(ARRIVAL_ORDER))
 		return;
 
 	nchecked = pinpoint_ready_heap_check(commit_order->ready, MAX_CHECKED,

@@ -17,7 +17,10 @@
  * slots themselves and is never full.  The waker skips a slot that is not SIGNALLED
  * any more.  Batches that are published while it processes the list need no further
  * signal for these slots.  If there is no waker, senders send all signals, including
- * those of the list.
+ * those of the list.  If the waker makes no progress (see waker_progress.c), senders
+ * send all of their own signals; commit/reserve.c describes who sends those of the list.  The slots that were taken from the list last remain in in_hand: the
+ * process that has taken them may stop before it has signalled them.  A second signal
+ * does no harm.
  *
  * The limit of work.  While a process holds the lock, all other sessions that notify,
  * and all that begin or end to read, wait.  So a process that publishes batches of
@@ -43,6 +46,7 @@
 #include "base/settings.h"
 #include "wakeup/publication.h"
 #include "wakeup/slots.h"
+#include "wakeup/waker_progress.h"
 
 /*
  * If a process has more signals to send than this, it leaves them to the
@@ -71,6 +75,8 @@ static const PinpointPublication *current = NULL;
 static void share_out(PinpointPublication *publication);
 static void queue_for_waker(int slotno);
 static int	take(PinpointWakeup *wakeups, int max);
+static int	take_in_hand(PinpointWakeup *wakeups);
+static bool add_wakeup(PinpointWakeup *wakeup, int slotno);
 
 /*
  * Allocate memory in the postmaster, at start and at restart after a crash.
@@ -160,7 +166,9 @@ pinpoint_publication_worked_enough(const PinpointPublication *publication)
 
 /*
  * Set the latch of the waker at the end of the publication, because batches
- * are left to it.  Returns false if there is no waker.
+ * are left to it.  Returns false if there is no waker.  If it makes no
+ * progress, the next processes that look find the batches; see
+ * commit/reserve.c.
  */
 bool
 pinpoint_publication_leave_to_waker(PinpointPublication *publication)
@@ -189,7 +197,8 @@ share_out(PinpointPublication *publication)
 										  MaxBackends - publication->nsignals);
 		return;
 	}
-	if (publication->nsignals <= MAX_SIGNALS)
+	if (publication->nsignals <= MAX_SIGNALS ||
+		!pinpoint_waker_makes_progress())
 		return;
 
 	for (int i = 0; i < publication->nsignals; i++)
@@ -206,6 +215,7 @@ share_out(PinpointPublication *publication)
 	}
 	publication->nsignals = 0;
 	publication->waker_to_tell = list->waker;
+	pinpoint_waker_want();
 }
 
 /*
@@ -235,26 +245,35 @@ queue_for_waker(int slotno)
 }
 
 /*
- * Remove up to max slots from the list of the waker.  Stores those that still
- * need a signal in wakeups[], and returns their number, or -1 if the list was
- * empty.
+ * Signal the first sessions in the list of the waker.  Returns the number of
+ * signals, or -1 if the list was empty.
+ *
+ * in_hand: also signal those that another process has taken from the list and
+ * has possibly not signalled.
  */
 int
-pinpoint_waker_take(PinpointWakeup *wakeups, int max)
+pinpoint_waker_signal_listed(bool in_hand)
 {
 	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
-	int			n = -1;
+	PinpointWakeup wakeups[2 * PINPOINT_SIGNALS_PER_ROUND];
+	int			n = 0;
+	bool		any;
 
-	Assert(max > 0);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	if (list->first >= 0)
-		n = take(wakeups, max);
+	any = list->first >= 0;
+	if (in_hand)
+		n = take_in_hand(wakeups);
+	n += take(wakeups + n, PINPOINT_SIGNALS_PER_ROUND);
 	LWLockRelease(PinpointOrderLock);
-	return n;
+
+	if (n > 0)
+		pinpoint_signal(wakeups, n);
+	return any || n > 0 ? n : -1;
 }
 
 /*
- * The same, but returns 0 if the list was empty.  The caller holds
+ * Remove up to max slots from the list of the waker.  Stores those that still
+ * need a signal in wakeups[], and returns their number.  The caller holds
  * PinpointOrderLock exclusively.
  */
 static int
@@ -264,22 +283,56 @@ take(PinpointWakeup *wakeups, int max)
 	int			n = 0;
 
 	AssertHeldExclusive(PinpointOrderLock);
+	list->nin_hand = 0;
 	for (int i = 0; i < max && list->first >= 0; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[list->first];
+		int			slotno = list->first;
+		PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
 
 		Assert(slot->queued_for_waker);
-		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
-			!PINPOINT_FAULT(DROP_SIGNALS))
+		if (add_wakeup(&wakeups[n], slotno))
 		{
-			wakeups[n].slotno = list->first;
-			wakeups[n].pid = slot->pid;
 			n++;
+			if (list->nin_hand < PINPOINT_SIGNALS_PER_ROUND)
+				list->in_hand[list->nin_hand++] = slotno;
 		}
 		slot->queued_for_waker = false;
 		list->first = slot->next;
 	}
 	return n;
+}
+
+/*
+ * The slots that another process has taken from the list last.
+ */
+static int
+take_in_hand(PinpointWakeup *wakeups)
+{
+	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+	int			n = 0;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(list->nin_hand <= PINPOINT_SIGNALS_PER_ROUND);
+	for (int i = 0; i < list->nin_hand; i++)
+		n += add_wakeup(&wakeups[n], list->in_hand[i]);
+	return n;
+}
+
+/*
+ * Does the owner of a slot still need a signal?  If so, sets *wakeup.
+ */
+static bool
+add_wakeup(PinpointWakeup *wakeup, int slotno)
+{
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+
+	AssertHeldExclusive(PinpointOrderLock);
+	if (slot->pid == 0 || slot->state != PINPOINT_SIGNALLED ||
+		PINPOINT_FAULT(DROP_SIGNALS))
+		return false;
+	wakeup->slotno = slotno;
+	wakeup->pid = slot->pid;
+	return true;
 }
 
 /*

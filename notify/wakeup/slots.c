@@ -131,6 +131,15 @@ pinpoint_slots_shmem_init(void)
 		PinpointSharedSlots->waker_queue.last = -1;
 		dlist_init(&PinpointSharedSlots->wakes_for_all);
 		pg_atomic_init_u64(&PinpointSharedSlots->joined, PINPOINT_FIRST_NUMBER);
+		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.wanted,
+						   PINPOINT_FIRST_NUMBER);
+		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.finished,
+						   PINPOINT_FIRST_NUMBER);
+		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.rounds,
+						   PINPOINT_FIRST_NUMBER);
+		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_rounds,
+						   PINPOINT_FIRST_NUMBER);
+		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_at, 0);
 		for (int i = 0; i < MaxBackends; i++)
 		{
 			pg_atomic_init_u64(&PinpointSharedSlots->slots[i].joined, 0);

@@ -152,13 +152,33 @@ typedef struct PinpointReading
 									 * has begun to read */
 } PinpointReading;
 
-/* The waker, and its list of slots to signal; see publication.c. */
+/* Number of slots that are taken from the list of the waker at a time. */
+#define PINPOINT_SIGNALS_PER_ROUND	16
+
+/*
+ * The waker, and its list of slots to signal; see publication.c.
+ *
+ * in_hand: the slots that were taken from the list last.  The process that has
+ * taken them may not have signalled them yet.
+ */
 typedef struct PinpointWakerQueue
 {
 	struct Latch *waker;		/* its latch; NULL if there is no waker */
 	int			first;			/* first slot of the list, -1 if it is empty */
 	int			last;
+	int			nin_hand;
+	int			in_hand[PINPOINT_SIGNALS_PER_ROUND];
 } PinpointWakerQueue;
+
+/* See waker_progress.c.  No lock. */
+typedef struct PinpointWakerProgress
+{
+	pg_atomic_uint64 wanted;
+	pg_atomic_uint64 finished;
+	pg_atomic_uint64 rounds;
+	pg_atomic_uint64 seen_rounds;
+	pg_atomic_uint64 seen_at;	/* a TimestampTz */
+} PinpointWakerProgress;
 
 /*
  * Protected by PinpointOrderLock, with exceptions; for slots, see
@@ -168,6 +188,7 @@ typedef struct PinpointSlots
 {
 	pg_atomic_uint64 joined;	/* number of the last LISTEN; no lock */
 	PinpointWakerQueue waker_queue;
+	PinpointWakerProgress waker_progress;
 	dlist_head	wakes_for_all;	/* list of the slots with wakes_for_all */
 	TimestampTz last_reminders; /* time of the last check for slots that need a
 								 * reminder; also read without the lock */

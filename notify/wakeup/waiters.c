@@ -45,10 +45,11 @@
  * a list is appended to the list of the waker in one step, whatever its length.  The
  * waker takes LATCHES_PER_ROUND entries of it under each hold of the lock.
  *
- * If there is no waker, the notifier takes LATCHES_PER_ROUND entries, and each session
- * that it has woken takes as many when it enters its entries again or ends to wait, and
- * so on.  As long as entries remain, there is a session that has been woken and has
- * not done this.  Further notifiers, and a new waker, take entries, too.
+ * If there is no waker, or if it makes no progress (see waker_progress.c), the notifier
+ * takes LATCHES_PER_ROUND entries.  Each session that it has woken takes as many when
+ * it enters its entries again or ends to wait, and so on.  As long as entries remain,
+ * there is a session that has been woken and has not done this.  Further notifiers, and
+ * a new waker, take entries, too.
  *
  * No entry is left in the list of the waker when it ends:
  *
@@ -81,6 +82,7 @@
 #include "base/compat.h"
 #include "wakeup/slots.h"
 #include "wakeup/waiters.h"
+#include "wakeup/waker_progress.h"
 
 /* Entries of a session: its channels, and its database. */
 #define ENTRIES_PER_SESSION		(PINPOINT_MAX_WAIT_CHANNELS + 1)
@@ -150,8 +152,7 @@ static void join_lists(uint32 a, uint32 b);
 static void remove_entry(uint32 number);
 static void remove_mine(void);
 static struct Latch *take_first(int list);
-static struct Latch *waker_latch(void);
-static void help_out(void);
+static void continue_waking(void);
 static void check_changed(int list);
 #ifdef USE_ASSERT_CHECKING
 static int	number_of_entries(const Waiter *waiter);
@@ -355,7 +356,7 @@ pinpoint_waiters_enter(const int *lists, int n)
 	waiters->waiters[PINPOINT_MY_SLOT_NUMBER].woken = false;
 	check_changed(lists[n - 1]);
 	LWLockRelease(PinpointWaitersLock);
-	help_out();
+	continue_waking();
 
 	/*
 	 * Partner: pinpoint_waiters_exist().  Without this, both could read old
@@ -395,7 +396,7 @@ pinpoint_waiters_end(void)
 		check_changed(WAKER_LIST);
 	}
 	LWLockRelease(PinpointWaitersLock);
-	help_out();
+	continue_waking();
 }
 
 /*
@@ -479,8 +480,6 @@ take_first(int list)
 void
 pinpoint_waiters_wake(void)
 {
-	struct Latch *waker = NULL;
-
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
 	Assert(nlatches <= MAX_LATCHES);
 
@@ -489,40 +488,32 @@ pinpoint_waiters_wake(void)
 		SetLatch(latches[i]);
 	nlatches = 0;
 
+	/*
+	 * Partner: pinpoint_waiters_wake_queued().  Without this, the waker could
+	 * end and leave these entries, while this process reads its old latch:
+	 * nobody would wake these sessions.
+	 */
 	if (any_queued)
-	{
-		/*
-		 * Partner: pinpoint_waiters_wake_queued().  Without this, the waker
-		 * could end and leave these entries, while this process reads its old
-		 * latch: nobody would wake these sessions.
-		 */
 		pg_memory_barrier();
-		waker = waker_latch();
-	}
 	any_queued = false;
+	continue_waking();
+}
+
+/*
+ * If sessions are left to the waker, tell it.  If there is none, or if it makes
+ * no progress, wake some of them here.  They do the same.
+ */
+static void
+continue_waking(void)
+{
+	struct Latch *waker;
+
+	if (likely(first_entry(WAKER_LIST) == 0))
+		return;
+	waker = pinpoint_waker_latch();
 	if (waker != NULL)
 		SetLatch(waker);
 	else
-		help_out();
-}
-
-/*
- * The latch of the waker, or NULL if there is none.
- */
-static struct Latch *
-waker_latch(void)
-{
-	return *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
-}
-
-/*
- * Without a waker, wake some of the sessions that are left to it.  They do
- * the same.
- */
-static void
-help_out(void)
-{
-	if (unlikely(first_entry(WAKER_LIST) != 0) && waker_latch() == NULL)
 		(void) pinpoint_waiters_wake_queued();
 }
 

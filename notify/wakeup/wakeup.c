@@ -88,6 +88,7 @@
 #include "wakeup/sharing.h"
 #include "wakeup/slots.h"
 #include "wakeup/slots_read.h"
+#include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 
 /*
@@ -477,7 +478,8 @@ pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
 
 /*
  * Free disk space of the log that is not needed any more.  This can take long,
- * so it is left to the waker, if there is one.  The waker does it in steps.
+ * so it is left to the waker, if there is one.  The waker does it in steps.  If
+ * the waker makes no progress, this does one of the steps.
  */
 void
 pinpoint_wakeup_give_back(void)
@@ -488,26 +490,27 @@ pinpoint_wakeup_give_back(void)
 	if (!pinpoint_message_log_has_spare_file())
 		return;
 
-	/* If the waker has ended, setting its latch does no harm. */
 	waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
-	if (waker != NULL && waker != MyLatch)
-		SetLatch(waker);
-	else
+	if (waker == NULL || waker == MyLatch)
 	{
 		while (pinpoint_message_log_give_back())
 			 /* loop */ ;
 	}
+	else if ((waker = pinpoint_waker_latch()) != NULL)
+		SetLatch(waker);
+	else
+		(void) pinpoint_message_log_give_back();
 }
 
 /*
  * Signal sessions again that were signalled long ago and have not begun to
  * read.  Most of them are in a transaction: for these, the signal changes
  * nothing.  Called before a commit, and by the waker, while an epoch is
- * pinned.
+ * pinned.  Does this once a second.  Returns whether it has done it now.
  *
  * Errors: out of memory.
  */
-void
+bool
 pinpoint_wakeup_remind(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
@@ -520,9 +523,9 @@ pinpoint_wakeup_remind(void)
 	/* Do not wait if the clock was set back. */
 	if (last <= now &&
 		!TimestampDifferenceExceeds(last, now, PINPOINT_REMINDER_INTERVAL))
-		return;
+		return false;
 	if (PINPOINT_FAULT(DROP_SIGNALS))
-		return;
+		return false;
 
 	reminders = palloc_array(PinpointWakeup, MaxBackends);
 
@@ -555,6 +558,7 @@ pinpoint_wakeup_remind(void)
 							  PINPOINT_PROCSIGNAL_ID(reminders[i].slotno));
 	}
 	pfree(reminders);
+	return true;
 }
 
 /*

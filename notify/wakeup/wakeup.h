@@ -28,6 +28,6 @@ extern int	pinpoint_wakeup_find(PinpointPublication *publication,
 extern void pinpoint_wakeup_collect(PinpointPublication *publication,
 									PinpointBatch *batch, int nfound);
 extern void pinpoint_wakeup_give_back(void);
-extern void pinpoint_wakeup_remind(void);
+extern bool pinpoint_wakeup_remind(void);
 
 #endif							/* PINPOINT_WAKEUP_H */

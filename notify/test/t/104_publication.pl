@@ -1,6 +1,7 @@
 # A slow commit has held back many notifications.  When it ends, no session publishes more
 # than a part of them: the waker publishes the rest.  Nothing is left in any case, and the
-# order is that of the commits.
+# order is that of the commits.  110_stopped_waker.pl has a waker that does not run.  Here,
+# nobody does its work while it is stopped.
 
 use strict;
 use warnings;
@@ -12,7 +13,7 @@ use PinpointTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node    = new_node('main', max_connections => 100);
+my $node    = new_node('main', max_connections => 100, conf => 'pinpoint.debug_fault = no_reserve');
 my $library = compile_interference();
 my ($observer, $listener, $innocent, $slow, $waker);
 my $count = 5_000;

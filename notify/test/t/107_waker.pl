@@ -1,5 +1,6 @@
 # The waker: a background worker that signals listeners when there are many.
-# Nothing is lost with it, whatever becomes of it.
+# Nothing is lost with it, whatever becomes of it.  110_stopped_waker.pl has a waker that does
+# not run.  Here, nobody does its work while it is stopped.
 #
 # With PINPOINT_TEST_WAKER=full, 1,000 sessions get 10,000 notifications each.
 
@@ -19,7 +20,7 @@ my $many  = 500;
 my $crowd = $full ? 1000 : 600;
 BEGIN { allow_open_files(2048); }
 
-my $node = new_node('main', max_connections => $crowd + 50);
+my $node = new_node('main', max_connections => $crowd + 50, conf => 'pinpoint.debug_fault = no_reserve');
 my ($observer, $sender) = connect_many($node, 2);
 
 sub waker_pid

@@ -1,0 +1,194 @@
+/*-------------------------------------------------------------------------
+ *
+ * reserve.c
+ *		Does the work of a waker that makes no progress.
+ *
+ * Processes leave work to the waker: batches to publish, sessions to signal, and
+ * sessions in pinpoint.wait() to wake.  The waker may not run; see waker_progress.c.
+ * Then each session does a part of the work before it commits, in any transaction.
+ * The part is bounded: one hold of PinpointOrderLock to publish batches,
+ * PINPOINT_SIGNALS_PER_ROUND signals, and a round of pinpoint_waiters_wake_queued().
+ *
+ * Possibly no session commits.  So a session that has left work looks again after
+ * PINPOINT_STALL_INTERVAL: a timeout makes PostgreSQL run a small transaction, as soon
+ * as the session is idle.  PROCSIG_CATCHUP_INTERRUPT does the same, and unlike
+ * PROCSIG_NOTIFY_INTERRUPT it does so in a session that does not listen.  If the waker
+ * makes no progress, the session does a part, and the next one after CONTINUE_INTERVAL,
+ * until nothing is left.  In between, it executes the commands of its client.  The
+ * same holds for another session that has done a part, if it has ever notified.
+ *
+ * A session that ends while the waker has its work waits until the waker has begun a
+ * round, at most for PINPOINT_STALL_INTERVAL, and then does all the work.
+ *
+ * So work that is left to a waker that does not run is begun 100 to 200 ms later, if
+ * the session that has left it is idle or has ended.  If it stays in a transaction, any
+ * other session does a part when it commits.  If no session of the server commits, the
+ * work waits for the end of that transaction.  Two cases have no timeout, and depend on
+ * commits of others: the startup process of a standby, and background workers that
+ * notify.  The waker can also stop while it has a lock.  Nobody can release the lock for
+ * it, and all who need the lock wait.  The work under a lock is bounded.
+ *
+ * When the waker goes on, it and the sessions can do the work at the same time.  All
+ * of it is taken from lists under a lock, so it is done once, and in order.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/sinval.h"
+#include "utils/timeout.h"
+
+#include "base/check.h"
+#include "base/compat.h"
+#include "commit/commit_order.h"
+#include "commit/reserve.h"
+#include "wakeup/publication.h"
+#include "wakeup/reassignment.h"
+#include "wakeup/waiters.h"
+#include "wakeup/waker_progress.h"
+
+/* Milliseconds between two parts that an idle session does. */
+#define CONTINUE_INTERVAL	1
+
+/*
+ * A session that ends looks at the waker at these intervals, in milliseconds,
+ * and not more often than this, whatever the clock does.
+ */
+#define EXIT_INTERVAL		1
+#define MAX_EXIT_LOOKS		(2 * PINPOINT_STALL_INTERVAL)
+
+/* MAX_TIMEOUTS if not registered. */
+static TimeoutId look_timeout = MAX_TIMEOUTS;
+
+/* Has this session done a part, and is there more? */
+static bool more_to_do = false;
+
+static void look(void);
+static bool do_part(void);
+static void wait_for_waker(void);
+
+/*
+ * Called before the first commit of this session that may leave work.
+ *
+ * Errors: too many libraries have registered timeouts.
+ */
+void
+pinpoint_reserve_prepare(void)
+{
+	if (MyBackendType == B_BACKEND)
+		look_timeout = RegisterTimeout(USER_TIMEOUT, look);
+}
+
+/*
+ * The timeout: make PostgreSQL run a small transaction.  This is a signal
+ * handler.
+ */
+static void
+look(void)
+{
+	if (pinpoint_waker_has_work())
+		HandleCatchupInterrupt();
+}
+
+/*
+ * Before each commit: do a part of the work of the waker, if it makes no
+ * progress.
+ */
+void
+pinpoint_reserve_at_pre_commit(void)
+{
+	AssertNoLockHeld();
+	if (unlikely(pinpoint_waker_has_work()))
+		more_to_do = !pinpoint_waker_makes_progress() && do_part();
+}
+
+/*
+ * At the end of each transaction: set the timeout, if the waker has work that
+ * this session has left, or of which it has done a part.  Does not fail.
+ *
+ * An error cancels all timeouts, before the abort comes here.
+ */
+void
+pinpoint_reserve_watch(void)
+{
+	if (likely(!more_to_do && !pinpoint_waker_has_my_work()))
+		return;
+	if (look_timeout == MAX_TIMEOUTS || !pinpoint_waker_has_work())
+		return;
+	if (more_to_do)
+		enable_timeout_after(look_timeout, CONTINUE_INTERVAL);
+	else if (!get_timeout_active(look_timeout))
+		enable_timeout_after(look_timeout, PINPOINT_STALL_INTERVAL);
+}
+
+/*
+ * A part of the work of the waker.  Returns whether there is more.  Does not
+ * fail.
+ */
+static bool
+do_part(void)
+{
+	uint64		wanted = pinpoint_waker_wanted();
+	bool		more;
+
+	more = pinpoint_commit_order_take_over();
+	more |= pinpoint_waker_signal_listed(true) >= 0;
+	more |= pinpoint_waiters_wake_queued();
+	if (!more)
+		pinpoint_waker_finish(wanted);
+	return more;
+}
+
+/*
+ * Before the commit of a sender, once a second: tell the waker to look for
+ * sessions that stay in a transaction.  If it makes no progress, or there is
+ * none, do this here, for one portion.  Does not fail.
+ */
+void
+pinpoint_reserve_reassign(void)
+{
+	struct Latch *waker = pinpoint_waker_latch();
+
+	if (waker != NULL)
+		SetLatch(waker);
+	else
+		(void) pinpoint_reassign_stalled();
+}
+
+/*
+ * This session ends.  If the waker has work of this session, and does not begin
+ * a round, do all of it.  Does not fail.
+ */
+void
+pinpoint_reserve_at_exit(void)
+{
+	AssertNoLockHeld();
+	if (!pinpoint_waker_has_my_work())
+		return;
+	wait_for_waker();
+	while (pinpoint_waker_has_my_work() && !pinpoint_waker_makes_progress() &&
+		   do_part())
+		 /* loop */ ;
+}
+
+/*
+ * Wait until the waker begins a round or makes no progress, or all is done.
+ */
+static void
+wait_for_waker(void)
+{
+	uint64		rounds = pinpoint_waker_rounds();
+
+	for (int i = 0; i < MAX_EXIT_LOOKS; i++)
+	{
+		if (!pinpoint_waker_has_my_work() ||
+			pinpoint_waker_rounds() != rounds ||
+			!pinpoint_waker_makes_progress())
+			break;
+		pg_usleep(EXIT_INTERVAL * 1000L);
+	}
+}

@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * reserve.h
+ *		Does the work of a waker that makes no progress.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_RESERVE_H
+#define PINPOINT_RESERVE_H
+
+extern void pinpoint_reserve_prepare(void);
+extern void pinpoint_reserve_at_pre_commit(void);
+extern void pinpoint_reserve_watch(void);
+extern void pinpoint_reserve_reassign(void);
+extern void pinpoint_reserve_at_exit(void);
+
+#endif							/* PINPOINT_RESERVE_H */

@@ -1,0 +1,174 @@
+/*-------------------------------------------------------------------------
+ *
+ * waker_progress.c
+ *		Has the waker work, and does it make progress?
+ *
+ * A waker can exist and not run: a debugger has stopped it, its container is
+ * throttled, it waits for a disk or for the pipe of the log.  Then other processes do
+ * its work; see commit/reserve.c.  They find this in shared memory:
+ *
+ *	wanted		a process that leaves work to the waker increments it, after the work
+ *				is in shared memory.
+ *	finished	the value of wanted that was read before a complete round: all work
+ *				that was left before that value is done.  The waker has work while
+ *				the two differ.
+ *	rounds		the waker increments it at the beginning of each round.  A session
+ *				that publishes a rest does so, too, at each hold of the lock.
+ *	seen_rounds, seen_at
+ *				the waker had work at this time, and rounds had this value.
+ *
+ * Who leaves work also sets the latch of the waker, so a waker that runs begins a
+ * round.  So if the waker has work, and rounds is still seen_rounds after
+ * PINPOINT_STALL_INTERVAL, the waker makes no progress: it does not run, or it is in
+ * a long step.
+ *
+ * Why work is never forgotten.  A process that sets finished has read wanted before
+ * its round.  Both an increment and the read contain a full barrier.  So it has found
+ * all work that was left before the value that it has read, wherever it is stopped:
+ * until it has done this work, finished keeps its old value.  A process that was stopped
+ * for long can set finished to an old value.  Then the next round finds nothing to do.
+ *
+ * An error in the other direction does no harm, either.  The processes that write
+ * seen_rounds and seen_at use no lock, and the clock can be set.  If this process takes
+ * a waker for stalled that is not, both do a part of the work, under the same locks.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "base/check.h"
+#include "base/settings.h"
+#include "wakeup/slots.h"
+#include "wakeup/waker_progress.h"
+
+/* The value of wanted when this process left work for the last time. */
+static uint64 mine = 0;
+
+static PinpointWakerProgress *
+progress(void)
+{
+	return &PinpointSharedSlots->waker_progress;
+}
+
+/*
+ * This process leaves work to another one.  Called when the work is in shared
+ * memory.  Does not fail.
+ */
+void
+pinpoint_waker_want(void)
+{
+	mine = pg_atomic_add_fetch_u64(&progress()->wanted, 1);
+}
+
+/*
+ * Is any work left to the waker?  Called by every transaction, and by signal
+ * handlers.  Needs no lock.
+ */
+bool
+pinpoint_waker_has_work(void)
+{
+	return pg_atomic_read_u64(&progress()->wanted) !=
+		pg_atomic_read_u64(&progress()->finished);
+}
+
+/*
+ * The same for the work that this process has left.
+ */
+bool
+pinpoint_waker_has_my_work(void)
+{
+	return pg_atomic_read_u64(&progress()->finished) < mine;
+}
+
+/*
+ * Does the waker, or the publisher, make progress?  The caller has found work,
+ * or leaves work and sets the latch of the waker.  Needs no lock.
+ */
+bool
+pinpoint_waker_makes_progress(void)
+{
+	uint64		rounds = pg_atomic_read_u64(&progress()->rounds);
+	TimestampTz seen_at = pg_atomic_read_u64(&progress()->seen_at);
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (PINPOINT_FAULT(NO_RESERVE))
+		return true;
+
+	/* Do not wait if the clock was set back. */
+	if (pg_atomic_read_u64(&progress()->seen_rounds) != rounds || now < seen_at)
+	{
+		pg_atomic_write_u64(&progress()->seen_at, now);
+		pg_atomic_write_u64(&progress()->seen_rounds, rounds);
+		return true;
+	}
+	return !TimestampDifferenceExceeds(seen_at, now, PINPOINT_STALL_INTERVAL);
+}
+
+/*
+ * Leave work to the waker: returns its latch, which the caller sets.  Returns
+ * NULL if there is no waker, or if it makes no progress: then the caller does
+ * the work.  The work is in shared memory.  Needs no lock.  Does not fail.
+ *
+ * If the waker has ended, setting its latch does no harm.
+ */
+struct Latch *
+pinpoint_waker_latch(void)
+{
+	struct Latch *waker;
+
+	waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
+	if (waker == NULL || !pinpoint_waker_makes_progress())
+		return NULL;
+	pinpoint_waker_want();
+	return waker;
+}
+
+uint64
+pinpoint_waker_rounds(void)
+{
+	return pg_atomic_read_u64(&progress()->rounds);
+}
+
+/*
+ * The waker begins a round, or the publisher a hold of PinpointOrderLock.
+ * Returns the argument for pinpoint_waker_finish().
+ */
+uint64
+pinpoint_waker_begin_round(void)
+{
+	(void) pg_atomic_fetch_add_u64(&progress()->rounds, 1);
+	return pinpoint_waker_wanted();
+}
+
+/*
+ * The argument for pinpoint_waker_finish(), for a process that will now look
+ * for all kinds of work.
+ */
+uint64
+pinpoint_waker_wanted(void)
+{
+	uint64		wanted = pg_atomic_read_u64(&progress()->wanted);
+
+	/*
+	 * Partner: the increment in pinpoint_waker_want().  Without this, the
+	 * caller could read the lists without the work that was left before it,
+	 * and that work would count as finished.
+	 */
+	pg_memory_barrier();
+	return wanted;
+}
+
+/*
+ * All work that was left until wanted had this value is done.
+ */
+void
+pinpoint_waker_finish(uint64 wanted)
+{
+	Assert(wanted <= pg_atomic_read_u64(&progress()->wanted));
+	if (pg_atomic_read_u64(&progress()->finished) != wanted)
+		pg_atomic_write_u64(&progress()->finished, wanted);
+}

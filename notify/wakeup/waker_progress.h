@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * waker_progress.h
+ *		Has the waker work, and does it make progress?
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_WAKER_PROGRESS_H
+#define PINPOINT_WAKER_PROGRESS_H
+
+/*
+ * Milliseconds without progress after which other processes do the work of the
+ * waker.
+ */
+#define PINPOINT_STALL_INTERVAL		100
+
+extern void pinpoint_waker_want(void);
+extern bool pinpoint_waker_has_work(void);
+extern bool pinpoint_waker_has_my_work(void);
+extern bool pinpoint_waker_makes_progress(void);
+extern struct Latch *pinpoint_waker_latch(void);
+extern uint64 pinpoint_waker_rounds(void);
+extern uint64 pinpoint_waker_begin_round(void);
+extern uint64 pinpoint_waker_wanted(void);
+extern void pinpoint_waker_finish(uint64 wanted);
+
+#endif							/* PINPOINT_WAKER_PROGRESS_H */
