@@ -17,6 +17,12 @@
  * TRIGGER locks a table: it waits until the transactions that have changed one of them
  * are over, and others wait until its own is.  watched_tables.c explains why.
  *
+ * Applications call it each time they start.  If the table has the label already, it
+ * takes no lock on the table, writes nothing and notifies nothing.  Nothing needs to be
+ * done for partitions and children either.  Those that existed when the label was set
+ * were locked then, and those that were attached later were locked when they were
+ * attached; see pinpoint_inheritance_changed().
+ *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
@@ -44,6 +50,7 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "base/compat.h"
@@ -63,8 +70,11 @@ static void check_channel(const char *channel);
 static void check_kind(Oid relid);
 static Oid	get_relation(FunctionCallInfo fcinfo, const char *function);
 static void check_owner(Oid relid);
-static void lock_with_descendants(Oid relid);
+static char *get_name(Oid relid);
+static bool is_watched_on(Oid relid, const char *channel);
+static void lock_descendants(Oid relid);
 static void set_label(Oid relid, const char *label);
+static bool has_label(const ObjectAddress *object, const char *label);
 static void label_changes(const ObjectAddress *object, const char *label);
 #ifdef USE_ASSERT_CHECKING
 static bool is_locked(Oid relid, LOCKMODE lockmode);
@@ -88,7 +98,8 @@ pinpoint_register_label_provider(void)
 
 /*
  * Called by SECURITY LABEL before it stores a label; NULL for none.  The
- * current user owns the object.
+ * current user owns the object.  The lock on the object does not block those
+ * who change rows, but others who change labels.
  *
  * Errors: ERRCODE_WRONG_OBJECT_TYPE if the object is a column or no relation;
  * those of check_kind() and check_channel().
@@ -106,7 +117,13 @@ check_label(const ObjectAddress *object, const char *label)
 		Assert(PINPOINT_OWNS_RELATION(object->objectId, GetUserId()));
 		Assert(is_locked(object->objectId, ShareUpdateExclusiveLock));
 		check_channel(label);
-		lock_with_descendants(object->objectId);
+	}
+	if (has_label(object, label))
+		return;
+	if (label != NULL)
+	{
+		LockRelationOid(object->objectId, ShareRowExclusiveLock);
+		lock_descendants(object->objectId);
 	}
 	label_changes(object, label);
 }
@@ -132,8 +149,8 @@ check_channel(const char *channel)
 static void
 check_kind(Oid relid)
 {
+	char	   *name = get_name(relid);
 	char		relkind = get_rel_relkind(relid);
-	char	   *name = get_rel_name(relid);
 
 	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE &&
 		relkind != RELKIND_MATVIEW)
@@ -170,14 +187,18 @@ pinpoint_watch(PG_FUNCTION_ARGS)
 	char	   *given;
 
 	check_kind(relid);
-	given = PG_ARGISNULL(1) ? get_rel_name(relid) :
+	given = PG_ARGISNULL(1) ? get_name(relid) :
 		text_to_cstring(PG_GETARG_TEXT_PP(1));
 	check_channel(given);
 	namestrcpy(channel, given);
 
-	lock_with_descendants(relid);
-	check_owner(relid);
-	set_label(relid, NameStr(*channel));
+	if (!is_watched_on(relid, NameStr(*channel)))
+	{
+		LockRelationOid(relid, ShareRowExclusiveLock);
+		check_owner(relid);
+		lock_descendants(relid);
+		set_label(relid, NameStr(*channel));
+	}
 	PG_RETURN_NAME(channel);
 }
 
@@ -200,6 +221,8 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 	was_watched = GetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER) != NULL;
 	if (was_watched)
 		set_label(relid, NULL);
+	else
+		UnlockRelationOid(relid, ShareUpdateExclusiveLock);
 	PG_RETURN_BOOL(was_watched);
 }
 
@@ -228,30 +251,100 @@ get_relation(FunctionCallInfo fcinfo, const char *function)
 static void
 check_owner(Oid relid)
 {
-	char	   *name = get_rel_name(relid);
+	char	   *name = get_name(relid);
 
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
 	if (!PINPOINT_OWNS_RELATION(relid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER,
 					   get_relkind_objtype(get_rel_relkind(relid)), name);
 }
 
 /*
- * Wait until all transactions that have changed the table, or one of its
- * partitions or children, are over, and make others wait until this one is.
+ * Get the name of a relation, which may have been dropped meanwhile.
+ *
+ * Errors: ERRCODE_UNDEFINED_TABLE.
+ */
+static char *
+get_name(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	return name;
+}
+
+/*
+ * Is the table watched, on this channel, and is no other transaction about to
+ * change that?  Takes no lock on the table.
+ *
+ * The snapshot shows what other transactions have done before they commit.  So
+ * if this returns true, there was a moment in this call at which the label was
+ * committed, and nobody had changed it or dropped the table.  A lock could not
+ * show more: one that is held until the end of the transaction would only make
+ * later changes of the label wait.
+ *
+ * A lock that makes unwatch() wait would have to be ShareUpdateExclusiveLock,
+ * which does not block those who change rows.  But VACUUM takes it, too.  So
+ * each start of an application would wait for it, and cancel an autovacuum
+ * worker.
+ *
+ * False may be wrong, for instance if the scan misses a label that is replaced
+ * meanwhile.  Then watch() takes its locks without need.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+static bool
+is_watched_on(Oid relid, const char *channel)
+{
+	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
+	SnapshotData snapshot;
+	ScanKeyData keys[4];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		is_watched = false;
+
+	InitDirtySnapshot(snapshot);
+	ScanKeyInit(&keys[0], Anum_pg_seclabel_objoid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(relid));
+	ScanKeyInit(&keys[1], Anum_pg_seclabel_classoid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[2], Anum_pg_seclabel_objsubid, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(0));
+	ScanKeyInit(&keys[3], Anum_pg_seclabel_provider, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
+	scan = systable_beginscan(labels, SecLabelObjectIndexId, true, &snapshot,
+							  lengthof(keys), keys);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple) && !TransactionIdIsValid(snapshot.xmin) &&
+		!TransactionIdIsValid(snapshot.xmax))
+	{
+		bool		isnull;
+		Datum		label = heap_getattr(tuple, Anum_pg_seclabel_label,
+										 RelationGetDescr(labels), &isnull);
+
+		Assert(!isnull);
+		is_watched = strcmp(TextDatumGetCString(label), channel) == 0;
+	}
+	systable_endscan(scan);
+	table_close(labels, AccessShareLock);
+	return is_watched;
+}
+
+/*
+ * The table is locked: wait until all transactions that have changed one of its
+ * partitions or children are over, and make others wait until this one is.
  */
 static void
-lock_with_descendants(Oid relid)
+lock_descendants(Oid relid)
 {
-	LockRelationOid(relid, ShareRowExclusiveLock);
 	(void) find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
 }
 
 /*
- * Set or, with NULL, remove the label of a table.
+ * Set or, with NULL, remove the label of a table.  It may have this label by
+ * now.
  */
 static void
 set_label(Oid relid, const char *label)
@@ -263,9 +356,25 @@ set_label(Oid relid, const char *label)
 	Assert(PINPOINT_OWNS_RELATION(relid, GetUserId()));
 
 	ObjectAddressSet(object, RelationRelationId, relid);
+	if (has_label(&object, label))
+		return;
 	label_changes(&object, label);
 	SetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER, label);
 	CommandCounterIncrement();
+}
+
+/*
+ * Has the table this label, or, with NULL, none?  The caller holds a lock that
+ * others need to change it.
+ */
+static bool
+has_label(const ObjectAddress *object, const char *label)
+{
+	char	   *current = GetSecurityLabel(object, PINPOINT_LABEL_PROVIDER);
+
+	if (current == NULL || label == NULL)
+		return current == label;
+	return strcmp(current, label) == 0;
 }
 
 /*
@@ -337,7 +446,7 @@ pinpoint_inheritance_changed(Oid child, Oid parent)
 	CacheInvalidateRelcacheByRelid(child);
 	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE &&
 		pinpoint_any_watched() && pinpoint_channels_of_changed(parent) != NIL)
-		lock_with_descendants(child);
+		lock_descendants(child);
 }
 
 /*
