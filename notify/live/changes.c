@@ -12,6 +12,12 @@
  * These changes are not counted: those of foreign tables, and those of ALTER TABLE,
  * which changes rows by writing a new table.
  *
+ * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the rows
+ * from the parent, and calls no hook.  It marks a row of pg_inherits, and is the only
+ * statement that updates that catalog, whose changes are counted, too.  So the parent is
+ * found before the commit, when it is locked.  The second transaction can fail; it
+ * notifies nothing.
+ *
  * The hooks in live.c and watch.c report other changes here: a table is altered or
  * dropped, or gets another channel; a partition or child is attached, detached or
  * dropped, which changes the rows of its parent.  The channels are notified at the
@@ -32,9 +38,13 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -42,6 +52,7 @@
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "base/preload.h"
@@ -71,6 +82,7 @@ static List *reported = NIL;
 static void report(Oid relid, const char *channel);
 static void for_each(List *channels, void (*action) (const char *channel));
 static bool cannot_be_watched(PgStat_TableStatus *table);
+static List *parents_of_detached(void);
 static void notify_channel(const char *channel);
 
 /*
@@ -198,6 +210,7 @@ void
 pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
 	bool		any_watched;
+	bool		detaches = false;
 	ListCell   *lc;
 
 	/* No subtransaction is left: all counts are those of the outermost level. */
@@ -237,7 +250,13 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 			!cannot_be_watched(counts->parent))
 			for_each(pinpoint_channels_of_changed(PINPOINT_COUNTED_TABLE(counts->parent)),
 					 action);
+		if (PINPOINT_COUNTED_TABLE(counts->parent) == InheritsRelationId)
+			detaches = counts->tuples_updated > 0;
 	}
+	if (!detaches)
+		return;
+	foreach(lc, parents_of_detached())
+		for_each(pinpoint_channels_of_changed(lfirst_oid(lc)), action);
 }
 
 static void
@@ -261,6 +280,35 @@ cannot_be_watched(PgStat_TableStatus *table)
 	return table->relation != NULL &&
 		(table->relation->rd_rel->relkind == RELKIND_TOASTVALUE ||
 		 table->relation->rd_rel->relpersistence == RELPERSISTENCE_TEMP);
+}
+
+/*
+ * The tables that this transaction has begun to detach a partition from, as a
+ * list of OIDs.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+static List *
+parents_of_detached(void)
+{
+	List	   *parents = NIL;
+	Relation	inherits = table_open(InheritsRelationId, AccessShareLock);
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	/* With this snapshot, what the last command has changed is visible. */
+	scan = systable_beginscan(inherits, InvalidOid, false, SnapshotSelf, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_inherits row = (Form_pg_inherits) GETSTRUCT(tuple);
+
+		if (row->inhdetachpending &&
+			TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+			parents = lappend_oid(parents, row->inhparent);
+	}
+	systable_endscan(scan);
+	table_close(inherits, AccessShareLock);
+	return parents;
 }
 
 /*

@@ -11,7 +11,8 @@
  *	COMMIT PREPARED			notify the changes of the prepared transaction
  *	ALTER, DROP TABLE		the table changes, which may have another name now
  *	CREATE, ALTER, DROP		other rows of the table are visible
- *	POLICY
+ *	POLICY, ... ROW LEVEL
+ *	SECURITY
  *	ATTACH, DETACH, DROP,	the rows of the parent change
  *	INHERIT, NO INHERIT
  *	DROP EXTENSION			remove all labels
@@ -27,21 +28,23 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/transam.h"
-#include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_policy.h"
 #include "executor/executor.h"
+#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
+#include "storage/lock.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/compat.h"
 #include "base/transaction.h"
 #include "live/changes.h"
 #include "live/live.h"
@@ -61,9 +64,10 @@ static void process_utility(PlannedStmt *pstmt, const char *query_string,
 static void executor_start(QueryDesc *query_desc, int eflags);
 static void object_access(ObjectAccessType access, Oid class_id,
 						  Oid object_id, int sub_id, void *arg);
-static void alter_table(AlterTableStmt *stmt);
-static bool is_without_hook(AlterTableCmd *command);
+static bool is_row_security(AlterTableStmt *stmt);
+static void row_security_set(void);
 static void child_changed(Oid child, Oid parent);
+static bool has_left_before(Relation child, Oid parent);
 static void relation_altered(Oid relid);
 static void policy_changed(Oid policy);
 static void relation_dropped(Oid relid);
@@ -99,6 +103,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 				DestReceiver *dest, QueryCompletion *qc)
 {
 	Node	   *stmt = pstmt->utilityStmt;
+	bool		sets_row_security = false;
 	bool		commits_prepared = false;
 	List	   *prepared_relations = NIL;
 
@@ -116,7 +121,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 			pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid,
 											&prepared_relations);
 	else if (IsA(stmt, AlterTableStmt))
-		alter_table((AlterTableStmt *) stmt);
+		sets_row_security = is_row_security((AlterTableStmt *) stmt);
 
 	if (prev_ProcessUtility)
 		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
@@ -125,52 +130,55 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
 								params, query_env, dest, qc);
 
+	if (sets_row_security)
+		row_security_set();
 	if (commits_prepared)
 		pinpoint_after_commit_prepared(prepared_relations);
 }
 
 /*
- * Report the changes for which PostgreSQL calls no hook.
+ * Does a statement enable or disable row-level security?
  */
-static void
-alter_table(AlterTableStmt *stmt)
+static bool
+is_row_security(AlterTableStmt *stmt)
 {
 	ListCell   *lc;
 
 	foreach(lc, stmt->cmds)
 	{
-		AlterTableCmd *command = lfirst(lc);
-		Oid			relid;
-
-		if (!is_without_hook(command))
-			continue;
-
-		/* The statement checks the privileges, and reports a missing table. */
-		relid = RangeVarGetRelid(stmt->relation, NoLock, true);
-		if (OidIsValid(relid))
-			pinpoint_changes_report_table(relid);
+		switch (((AlterTableCmd *) lfirst(lc))->subtype)
+		{
+			case AT_EnableRowSecurity:
+			case AT_DisableRowSecurity:
+			case AT_ForceRowSecurity:
+			case AT_NoForceRowSecurity:
+				return true;
+			default:
+				break;
+		}
 	}
+	return false;
 }
 
 /*
- * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the
- * rows from the parent, but calls no hook.  The second one can fail.
+ * Row-level security of a table was enabled or disabled.  Before 17, PostgreSQL
+ * calls no hook.
+ *
+ * The statement has locked its table.  Its name is not looked up, because it
+ * may have another meaning than when the statement did so: other sessions can
+ * create and rename tables.  A query of an ancestor does not apply row-level
+ * security of this table.
  */
-static bool
-is_without_hook(AlterTableCmd *command)
+static void
+row_security_set(void)
 {
-	switch (command->subtype)
-	{
-		case AT_DetachPartition:
-			return ((PartitionCmd *) command->def)->concurrent;
-		case AT_EnableRowSecurity:
-		case AT_DisableRowSecurity:
-		case AT_ForceRowSecurity:
-		case AT_NoForceRowSecurity:
-			return true;
-		default:
-			return false;
-	}
+	ListCell   *lc;
+
+	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
+		!pinpoint_any_watched())
+		return;
+	foreach(lc, pinpoint_locked_watched_channels(AccessExclusiveLock))
+		pinpoint_changes_report_channel(lfirst(lc));
 }
 
 static void
@@ -203,22 +211,44 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 static void
 child_changed(Oid child, Oid parent)
 {
-	Relation	rel;
+	Relation	rel = relation_open(child, NoLock);
+	bool		has_left = has_left_before(rel, parent);
 	bool		is_new;
 
-	if (PinpointMyTransaction.phase != PINPOINT_RUNNING)
-		return;
-	pinpoint_inheritance_changed(child, parent);
-	if (!pinpoint_any_watched())
-		return;
-
-	rel = relation_open(child, NoLock);
 	is_new = rel->rd_createSubid != InvalidSubTransactionId &&
 		!rel->rd_rel->relhassubclass &&
 		rel->rd_rel->relkind != RELKIND_FOREIGN_TABLE;
 	relation_close(rel, NoLock);
-	if (!is_new)
+	if (has_left || PinpointMyTransaction.phase != PINPOINT_RUNNING)
+		return;
+
+	pinpoint_inheritance_changed(child, parent);
+	if (!is_new && pinpoint_any_watched())
 		pinpoint_changes_report_table(parent);
+}
+
+/*
+ * Is the child a partition whose DETACH CONCURRENTLY has begun in an earlier
+ * transaction, so that this one completes it?  The earlier one has removed the
+ * rows from the parent, and notified; see changes.c.
+ *
+ * Then the parent is not locked in mode AccessExclusiveLock.  All statements
+ * that remove the rows of a partition lock the parent in this mode.  A table
+ * that is being attached is not marked as a partition yet; a new one is, but
+ * then the parent is locked, too.
+ *
+ * If the statement is cancelled in this transaction, the partition has to be
+ * detached by a further statement.  So this library reads no catalogs here,
+ * which can process interrupts.
+ */
+static bool
+has_left_before(Relation child, Oid parent)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, parent);
+	return child->rd_rel->relispartition &&
+		!PINPOINT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock);
 }
 
 /*
@@ -241,6 +271,8 @@ relation_altered(Oid relid)
 
 /*
  * A policy of row-level security was created or altered, or will be dropped.
+ * DROP POLICY locks the table afterwards, so the channels are determined before
+ * the commit.
  */
 static void
 policy_changed(Oid policy)
@@ -250,8 +282,7 @@ policy_changed(Oid policy)
 	ScanKeyData key;
 	HeapTuple	tuple;
 
-	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
-		!pinpoint_any_watched())
+	if (PinpointMyTransaction.phase != PINPOINT_RUNNING)
 		return;
 
 	/* With this snapshot, a row of the current command is visible. */
@@ -262,7 +293,7 @@ policy_changed(Oid policy)
 							  1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
-		relation_altered(((Form_pg_policy) GETSTRUCT(tuple))->polrelid);
+		pinpoint_changes_report_table(((Form_pg_policy) GETSTRUCT(tuple))->polrelid);
 	systable_endscan(scan);
 	table_close(policies, AccessShareLock);
 }

@@ -76,6 +76,7 @@
 #include "catalog/pg_seclabel.h"
 #include "commands/seclabel.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -83,6 +84,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "base/compat.h"
 #include "base/preload.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
@@ -118,7 +120,8 @@ static uint64 any_read_at = 0;	/* value of "messages" before it was read */
 
 static void register_callback(void);
 static void relation_changed(Datum arg, Oid relid);
-static List *read_labels(bool only_one);
+static List *read_labels(bool only_one, LOCKMODE lockmode);
+static bool is_locked(Oid relid, LOCKMODE lockmode);
 static void forget_all(void);
 static KnownTable *know_table(Oid relid);
 static bool is_current(const KnownTable *table);
@@ -179,7 +182,7 @@ pinpoint_any_watched(void)
 
 		register_callback();
 		at = messages;
-		any_watched = read_labels(true) != NIL;
+		any_watched = read_labels(true, NoLock) != NIL;
 		any_read_at = at;
 	}
 	return any_watched;
@@ -188,9 +191,12 @@ pinpoint_any_watched(void)
 /*
  * Read the labels of all watched tables, or only one of them.  Returns them as
  * a list of char *.
+ *
+ * lockmode: only those of tables that this session has locked in this mode;
+ * NoLock for all.
  */
 static List *
-read_labels(bool only_one)
+read_labels(bool only_one, LOCKMODE lockmode)
 {
 	List	   *channels = NIL;
 	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
@@ -210,7 +216,8 @@ read_labels(bool only_one)
 		Datum		channel;
 		bool		isnull;
 
-		if (label->classoid != RelationRelationId || label->objsubid != 0)
+		if (label->classoid != RelationRelationId || label->objsubid != 0 ||
+			(lockmode != NoLock && !is_locked(label->objoid, lockmode)))
 			continue;
 		channel = heap_getattr(tuple, Anum_pg_seclabel_label,
 							   RelationGetDescr(labels), &isnull);
@@ -220,6 +227,15 @@ read_labels(bool only_one)
 	systable_endscan(scan);
 	table_close(labels, AccessShareLock);
 	return channels;
+}
+
+static bool
+is_locked(Oid relid, LOCKMODE lockmode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return PINPOINT_LOCK_HELD_BY_ME(&tag, lockmode);
 }
 
 /*
@@ -232,7 +248,22 @@ pinpoint_all_watched_channels(void)
 {
 	Assert(IsTransactionState());
 
-	return read_labels(false);
+	return read_labels(false, NoLock);
+}
+
+/*
+ * The channels of the watched tables that this session has locked in a mode,
+ * as a list of char *.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+List *
+pinpoint_locked_watched_channels(LOCKMODE lockmode)
+{
+	Assert(IsTransactionState());
+	Assert(lockmode != NoLock);
+
+	return read_labels(false, lockmode);
 }
 
 /*

@@ -11,6 +11,7 @@
 #define PINPOINT_WATCHED_TABLES_H
 
 #include "nodes/pg_list.h"
+#include "storage/lockdefs.h"
 
 /* The provider of the security labels that mark watched tables. */
 #define PINPOINT_LABEL_PROVIDER		"pinpoint"
@@ -18,6 +19,7 @@
 extern bool pinpoint_any_watched(void);
 extern const char *pinpoint_watched_channel(Oid relid);
 extern List *pinpoint_all_watched_channels(void);
+extern List *pinpoint_locked_watched_channels(LOCKMODE lockmode);
 extern List *pinpoint_channels_of_changed(Oid relid);
 extern List *pinpoint_with_ancestors(Oid relid);
 
