@@ -97,6 +97,8 @@ static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
 								bool is_top_level, void *arg);
 static void write_left_out(void);
 static void notify_changes(void);
+static void prepare_other_actions(void);
+static void register_callbacks(void);
 static void pre_commit(void);
 static void write_to_wal(void);
 static void end_transaction(void);
@@ -264,6 +266,7 @@ at_transaction_event(XactEvent event, void *arg)
 				pinpoint_wal_messages_write_floor();
 			notify_changes();
 			write_left_out();
+			prepare_other_actions();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_delivery_look_afterwards();
@@ -278,6 +281,7 @@ at_transaction_event(XactEvent event, void *arg)
 			if (pinpoint_own_queue_was_used())
 				pinpoint_positions_count_database();
 			pinpoint_prepared_at_commit();
+			pinpoint_listening_commit_others();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_transaction_enter(PINPOINT_COMMITTED);
@@ -372,6 +376,42 @@ notify_changes(void)
 }
 
 /*
+ * Before the commit: have other libraries executed LISTEN or UNLISTEN, by
+ * calling PostgreSQL's functions?  This is not seen in a transaction that has
+ * also executed the statements.
+ *
+ * Errors: out of memory.
+ */
+static void
+prepare_other_actions(void)
+{
+	if (pinpoint_pending_actions() != NIL ||
+		!pinpoint_own_queue_will_be_used(false) ||
+		!pinpoint_own_queue_has_actions())
+		return;
+	register_callbacks();
+	pinpoint_listening_prepare_others();
+}
+
+/*
+ * Register the callbacks that sessions need which listen or notify.  Many
+ * sessions never do.  PostgreSQL would call the first of these at least six
+ * times in each of their transactions.
+ */
+static void
+register_callbacks(void)
+{
+	static bool registered = false;
+
+	if (registered)
+		return;
+	pinpoint_reserve_prepare();
+	RegisterResourceReleaseCallback(at_resource_release, NULL);
+	before_shmem_exit(at_exit, BoolGetDatum(false));
+	registered = true;
+}
+
+/*
  * Execute all steps of LISTEN, UNLISTEN and NOTIFY that can fail.
  *
  * Errors: those of pinpoint_listening_prepare(),
@@ -381,7 +421,6 @@ notify_changes(void)
 static void
 pre_commit(void)
 {
-	static bool callbacks_registered = false;
 	List	   *actions = pinpoint_pending_actions();
 	List	   *notifications = pinpoint_pending_notifications();
 	MemoryContext oldcontext;
@@ -389,18 +428,7 @@ pre_commit(void)
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
 	Assert(PinpointMyTransaction.batch == NULL);
 
-	/*
-	 * Many sessions never come here.  PostgreSQL would call the first of these
-	 * at least six times in each of their transactions.
-	 */
-	if (!callbacks_registered)
-	{
-		pinpoint_reserve_prepare();
-		RegisterResourceReleaseCallback(at_resource_release, NULL);
-		before_shmem_exit(at_exit, BoolGetDatum(false));
-		callbacks_registered = true;
-	}
-
+	register_callbacks();
 	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	if (actions != NIL)
 		pinpoint_listening_prepare(actions);

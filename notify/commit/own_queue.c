@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * own_queue.c
- *		Detects transactions that use PostgreSQL's own queue.
+ *		Detects transactions that use PostgreSQL's own queue, and its LISTEN and
+ *		UNLISTEN, past this library.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -15,6 +16,7 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/memutils.h"
 
 #include "base/check.h"
 #include "base/compat.h"
@@ -73,6 +75,51 @@ pinpoint_own_queue_will_be_used(bool has_actions)
 	PG_END_TRY();
 	ExitOnAnyError = exit_on_error;
 	return result;
+}
+
+/*
+ * Before the commit of a transaction for which
+ * pinpoint_own_queue_will_be_used(false) is true: has it executed LISTEN or
+ * UNLISTEN?
+ *
+ * PostgreSQL's list of pending actions is private.  But UNLISTEN of a channel
+ * that cannot exist shows whether there are any.  The action uses memory of
+ * CurTransactionContext, and that of TopTransactionContext only if it is the
+ * first one.  If the session has never listened, PostgreSQL ignores it unless
+ * there are other actions.
+ *
+ * Errors: out of memory.
+ */
+bool
+pinpoint_own_queue_has_actions(void)
+{
+	MemoryContext top = TopTransactionContext;
+	MemoryContext current = CurTransactionContext;
+	MemoryContext list_memory;
+	MemoryContext action_memory;
+
+	AssertNoLockHeld();
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+
+	/* PostgreSQL uses this memory until the end of the transaction. */
+	list_memory = AllocSetContextCreate(top, "pg_pinpoint action list",
+										ALLOCSET_SMALL_SIZES);
+	action_memory = AllocSetContextCreate(top, "pg_pinpoint action",
+										  ALLOCSET_SMALL_SIZES);
+	PG_TRY();
+	{
+		TopTransactionContext = list_memory;
+		CurTransactionContext = action_memory;
+		Async_Unlisten("");
+	}
+	PG_FINALLY();
+	{
+		TopTransactionContext = top;
+		CurTransactionContext = current;
+	}
+	PG_END_TRY();
+	return !MemoryContextIsEmpty(action_memory) &&
+		MemoryContextIsEmpty(list_memory);
 }
 
 /*

@@ -11,6 +11,7 @@
 #define PINPOINT_OWN_QUEUE_H
 
 extern bool pinpoint_own_queue_will_be_used(bool has_actions);
+extern bool pinpoint_own_queue_has_actions(void);
 extern bool pinpoint_own_queue_was_used(void);
 
 #endif							/* PINPOINT_OWN_QUEUE_H */

@@ -179,13 +179,14 @@ is_small_transaction(void)
 }
 
 /*
- * Is this session about to end?  Then nothing may be sent to its client.
+ * Is this session about to end?  Then nothing may be sent to its client.  A
+ * background worker never has a client: PostgreSQL logs its notifications.
  */
 static bool
 is_ending(void)
 {
 	return proc_exit_inprogress || ProcDiePending || ClientConnectionLost ||
-		whereToSendOutput == DestNone;
+		(whereToSendOutput == DestNone && MyBackendType != B_BG_WORKER);
 }
 
 /*

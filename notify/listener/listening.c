@@ -39,10 +39,18 @@
  * ReadyForQuery, and before it receives any other notification on the channel.
  *
  * PostgreSQL keeps a separate list.  The two can differ if memory for PostgreSQL's
- * list runs out after the commit, or if C code calls Async_UnlistenAll() or similar
+ * list runs out after the commit, or if other libraries call Async_Listen() or similar
  * functions.  Then PostgreSQL's list is correct.  It is checked if a transaction seems
- * to fail after its LISTEN was committed, and if the session does not react to a
- * wakeup; see wakeup.c.
+ * to fail after its LISTEN was committed, if the session does not react to a wakeup (see
+ * wakeup.c), and after a transaction in which other libraries have called these
+ * functions.
+ *
+ * The channels of other libraries are known only after the commit, when PostgreSQL has
+ * added them to its list.  But their LISTEN must begin before the commit, too.  So
+ * before the commit, publications of all channels in the database find this session, and
+ * the number of the last publication is read.  After the commit, the interrupt is
+ * raised.  The next transaction enters the channels into the local table and the channel
+ * map, and they begin after that number.  If it fails, the one after it does.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -56,6 +64,8 @@
 #include "funcapi.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/sinval.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -125,6 +135,22 @@ static bool changes = false;
  */
 static uint64 begin_after;
 
+/*
+ * Have other libraries executed LISTEN or UNLISTEN, for channels that are not
+ * known yet?
+ */
+typedef enum OtherActions
+{
+	NO_OTHER_ACTIONS,
+	OTHER_ACTIONS_PREPARED,		/* in the current transaction */
+	OTHER_ACTIONS_COMMITTED		/* in the last one */
+} OtherActions;
+
+static OtherActions other_actions = NO_OTHER_ACTIONS;
+
+/* Their channels begin after the publication with this number. */
+static uint64 others_begin_after;
+
 /* Has this session left a channel that it shared? */
 static bool left_shared_channel = false;
 
@@ -139,6 +165,9 @@ static bool in_doubt = false;
 static void make_local_channels(void);
 static LocalChannel *local_channel(const char *channel, uint32 hash,
 								   HASHACTION action, bool *found);
+static LocalChannel *enter_local_channel(const char *channel, uint32 hash);
+static List *own_list(void);
+static void take_over(List *channels);
 static void want(List *actions);
 static void enter(LocalChannel *local, int share_limit, bool begins);
 static void forget_channel(LocalChannel *local);
@@ -169,6 +198,31 @@ local_channel(const char *channel, uint32 hash, HASHACTION action, bool *found)
 {
 	return hash_search_with_hash_value(local_channels, channel, hash, action,
 									   found);
+}
+
+/*
+ * Find a channel in the local table, or enter it there as one on which this
+ * session does not listen.
+ *
+ * Errors: out of local memory.
+ */
+static LocalChannel *
+enter_local_channel(const char *channel, uint32 hash)
+{
+	bool		found;
+	LocalChannel *local = local_channel(channel, hash, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		local->hash = hash;
+		local->listening = false;
+		local->wanted = false;
+		local->findable = NOT_FINDABLE;
+		local->shared = false;
+		local->notifies = false;
+		local->in_to_notify = false;
+	}
+	return local;
 }
 
 /*
@@ -286,6 +340,50 @@ enter(LocalChannel *local, int share_limit, bool begins)
 }
 
 /*
+ * Before the commit of a transaction in which other libraries have executed
+ * LISTEN or UNLISTEN: let publications of all channels in the database find
+ * this session, until its channels are known.
+ *
+ * Errors: out of memory.
+ */
+void
+pinpoint_listening_prepare_others(void)
+{
+	AssertNoLockHeld();
+	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
+	Assert(other_actions == NO_OTHER_ACTIONS);
+
+	if (local_channels == NULL)
+		make_local_channels();
+	other_actions = OTHER_ACTIONS_PREPARED;
+	pinpoint_slot_register();
+	pinpoint_slot_set_wakes_for_all(true);
+	pinpoint_slot_join();
+
+	/* step 11 of the proof in wakeup.c */
+	others_begin_after = pinpoint_message_log_sequence();
+}
+
+/*
+ * After the commit of any transaction.  Let PostgreSQL run a small transaction
+ * if other libraries have executed LISTEN or UNLISTEN: before the end of the
+ * command, for their notifications to this session, or, if the session does
+ * not listen any more, when it is idle.  Does not fail.
+ */
+void
+pinpoint_listening_commit_others(void)
+{
+	if (other_actions != OTHER_ACTIONS_PREPARED)
+		return;
+	other_actions = OTHER_ACTIONS_COMMITTED;
+	notifyInterruptPending = true;
+	catchupInterruptPending = true;
+
+	/* A background worker sees the interrupt when its latch is set. */
+	SetLatch(MyLatch);
+}
+
+/*
  * Before the commit of any transaction: compare the channels with PostgreSQL's
  * own list if they may differ.
  *
@@ -297,47 +395,30 @@ pinpoint_listening_at_pre_commit(void)
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
 
 	took_effect = false;
-	if (in_doubt)
+	if (pinpoint_listening_in_doubt())
 		pinpoint_listening_reconcile();
 }
 
 /*
- * Stop listening on channels that are not in PostgreSQL's own list.
+ * Listen on the channels in PostgreSQL's own list, and on no others.
  *
- * Errors: out of memory.
+ * Errors: out of memory.  The next call continues.
  */
 void
 pinpoint_listening_reconcile(void)
 {
-	LOCAL_FCINFO(fcinfo, 0);
-	FmgrInfo	flinfo;
-	ReturnSetInfo rsinfo = {.type = T_ReturnSetInfo};
-	List	   *channels = NIL;
+	List	   *channels = own_list();
 	HASH_SEQ_STATUS seq;
 	LocalChannel *local;
 	ListCell   *lc;
 
 	AssertNoLockHeld();
-
-	fmgr_info(F_PG_LISTENING_CHANNELS, &flinfo);
-	InitFunctionCallInfoData(*fcinfo, &flinfo, 0, InvalidOid, NULL,
-							 (Node *) &rsinfo);
-	rsinfo.econtext = CreateStandaloneExprContext();
-	rsinfo.allowedModes = SFRM_ValuePerCall;
-	for (;;)
-	{
-		Datum		channel;
-
-		rsinfo.isDone = ExprSingleResult;
-		channel = FunctionCallInvoke(fcinfo);
-		if (rsinfo.isDone != ExprMultipleResult)
-			break;
-		channels = lappend(channels, TextDatumGetCString(channel));
-	}
-	FreeExprContext(rsinfo.econtext, true);
-	in_doubt = false;
+	take_over(channels);
 
 	PINPOINT_BEGIN_CANNOT_FAIL();
+	in_doubt = false;
+	if (other_actions == OTHER_ACTIONS_COMMITTED)
+		other_actions = NO_OTHER_ACTIONS;
 	hash_seq_init(&seq, local_channels);
 	while ((local = hash_seq_search(&seq)) != NULL)
 		local->wanted = false;
@@ -356,6 +437,80 @@ pinpoint_listening_reconcile(void)
 }
 
 /*
+ * The channels in PostgreSQL's own list.
+ *
+ * Errors: out of memory.
+ */
+static List *
+own_list(void)
+{
+	LOCAL_FCINFO(fcinfo, 0);
+	FmgrInfo	flinfo;
+	ReturnSetInfo rsinfo = {.type = T_ReturnSetInfo};
+	List	   *channels = NIL;
+
+	fmgr_info(F_PG_LISTENING_CHANNELS, &flinfo);
+	InitFunctionCallInfoData(*fcinfo, &flinfo, 0, InvalidOid, NULL,
+							 (Node *) &rsinfo);
+	rsinfo.econtext = CreateStandaloneExprContext();
+	rsinfo.allowedModes = SFRM_ValuePerCall;
+	for (;;)
+	{
+		Datum		channel;
+
+		rsinfo.isDone = ExprSingleResult;
+		channel = FunctionCallInvoke(fcinfo);
+		if (rsinfo.isDone != ExprMultipleResult)
+			break;
+		channels = lappend(channels, TextDatumGetCString(channel));
+	}
+	FreeExprContext(rsinfo.econtext, true);
+	return channels;
+}
+
+/*
+ * Begin to listen on those of PostgreSQL's channels on which this session does
+ * not listen.  It does not share them.  The channel of heartbeats is left out:
+ * its LISTEN has conditions, which are checked only by the statement.
+ *
+ * Errors: out of memory.
+ */
+static void
+take_over(List *channels)
+{
+	uint64		since = others_begin_after;
+	ListCell   *lc;
+
+	if (other_actions != OTHER_ACTIONS_COMMITTED)
+		since = pinpoint_message_log_sequence();
+
+	foreach(lc, channels)
+	{
+		const char *channel = lfirst(lc);
+		LocalChannel *local;
+
+		if (pinpoint_is_heartbeat_channel(channel))
+			continue;
+		local = enter_local_channel(channel, pinpoint_channel_hash(channel));
+		if (local->listening)
+			continue;
+		pinpoint_slot_register();
+		enter(local, 0, false);
+		local->listening = true;
+		local->since = since;
+		nlistening++;
+	}
+
+	/*
+	 * A sender may have read the map without these channels, and publish when
+	 * publications of all channels do not find this session any more.  It
+	 * finds the session by this number.
+	 */
+	if (pinpoint_slot_registered())
+		pinpoint_slot_join();
+}
+
+/*
  * Enter the effect of the actions into the local table.  Sets changes to true
  * if there may be one.
  *
@@ -371,24 +526,13 @@ want(List *actions)
 		PinpointAction *action = lfirst(lc);
 		LocalChannel *local;
 		HASH_SEQ_STATUS seq;
-		bool		found;
 
 		CHECK_FOR_INTERRUPTS();
 		switch (action->kind)
 		{
 			case PINPOINT_LISTEN:
-				local = local_channel(action->channel, action->channel_hash,
-									  HASH_ENTER, &found);
-				if (!found)
-				{
-					local->hash = action->channel_hash;
-					local->listening = false;
-					local->wanted = false;
-					local->findable = NOT_FINDABLE;
-					local->shared = false;
-					local->notifies = false;
-					local->in_to_notify = false;
-				}
+				local = enter_local_channel(action->channel,
+											action->channel_hash);
 				local->notifies |= action->notifies;
 				changes |= !local->wanted;
 				local->wanted = true;
@@ -473,7 +617,7 @@ pinpoint_listening_commit(List *actions)
 static void
 update_slot(void)
 {
-	if (nlistening == 0)
+	if (nlistening == 0 && other_actions == NO_OTHER_ACTIONS)
 		pinpoint_slot_unregister();
 	else
 		pinpoint_slot_set_channels(nlistening);
@@ -492,11 +636,19 @@ pinpoint_listening_abort(List *actions)
 		in_doubt = true;
 	took_effect = false;
 
+	AssertInterruptsHeld();
+	AssertNoLockHeld();
+	if (other_actions == OTHER_ACTIONS_PREPARED)
+	{
+		PINPOINT_BEGIN_CANNOT_FAIL();
+		other_actions = NO_OTHER_ACTIONS;
+		after_leaving();
+		update_slot();
+		PINPOINT_END_CANNOT_FAIL();
+	}
 	if (!PinpointMyTransaction.prepared_listening)
 		return;
 
-	AssertInterruptsHeld();
-	AssertNoLockHeld();
 	PINPOINT_BEGIN_CANNOT_FAIL();
 
 	foreach(lc, actions)
@@ -522,8 +674,7 @@ pinpoint_listening_abort(List *actions)
 	}
 
 	after_leaving();
-	if (nlistening == 0)
-		pinpoint_slot_unregister();
+	update_slot();
 	PINPOINT_END_CANNOT_FAIL();
 }
 
@@ -553,8 +704,8 @@ pinpoint_listening_stop(void)
 }
 
 /*
- * Was pinpoint_listening_prepare() ever called in this session?  (If not, it
- * cannot have a channel to UNLISTEN.)
+ * Was pinpoint_listening_prepare() or pinpoint_listening_prepare_others() ever
+ * called in this session?  (If not, it cannot have a channel to UNLISTEN.)
  */
 bool
 pinpoint_listening_used(void)
@@ -568,7 +719,7 @@ pinpoint_listening_used(void)
 bool
 pinpoint_listening_in_doubt(void)
 {
-	return in_doubt;
+	return in_doubt || other_actions == OTHER_ACTIONS_COMMITTED;
 }
 
 /*
@@ -688,7 +839,7 @@ after_leaving(void)
 	 */
 	if (nshared == 0)
 		pinpoint_slot_set_shares(false);
-	if (nby_database == 0)
+	if (nby_database == 0 && other_actions == NO_OTHER_ACTIONS)
 		pinpoint_slot_set_wakes_for_all(false);
 }
 

@@ -15,6 +15,8 @@
 extern void pinpoint_listening_at_pre_commit(void);
 extern void pinpoint_listening_reconcile(void);
 extern void pinpoint_listening_prepare(List *actions);
+extern void pinpoint_listening_prepare_others(void);
+extern void pinpoint_listening_commit_others(void);
 extern void pinpoint_listening_commit(List *actions);
 extern void pinpoint_listening_abort(List *actions);
 extern void pinpoint_listening_stop(void);

@@ -51,8 +51,10 @@
 #include "nodes/memnodes.h"
 #include "nodes/parsenodes.h"
 #include "pgstat.h"
+#include "postmaster/bgworker.h"
 #include "replication/message.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/procsignal.h"
 #include "tcop/pquery.h"
@@ -131,7 +133,11 @@ static void *(*next_alloc) (ALLOC_ARGS) = NULL;
 static uintptr_t code_start = 0;
 static uintptr_t code_end = 0;
 
+PG_FUNCTION_INFO_V1(interference_listen);
+PG_FUNCTION_INFO_V1(interference_unlisten);
+PG_FUNCTION_INFO_V1(interference_notify);
 PG_FUNCTION_INFO_V1(interference_unlisten_all);
+PG_FUNCTION_INFO_V1(interference_start_worker);
 PG_FUNCTION_INFO_V1(interference_emit);
 PG_FUNCTION_INFO_V1(interference_look_at_channels);
 PG_FUNCTION_INFO_V1(interference_hold_reassignment);
@@ -139,13 +145,83 @@ PG_FUNCTION_INFO_V1(interference_fail_allocations);
 PG_FUNCTION_INFO_V1(interference_fail_barrier);
 
 /*
- * As an extension in C may do it, past the SQL command.
+ * As an extension in C may do it, past the SQL commands.
  */
+Datum
+interference_listen(PG_FUNCTION_ARGS)
+{
+	Async_Listen(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
+}
+
+Datum
+interference_unlisten(PG_FUNCTION_ARGS)
+{
+	Async_Unlisten(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
+}
+
+Datum
+interference_notify(PG_FUNCTION_ARGS)
+{
+	Async_Notify(text_to_cstring(PG_GETARG_TEXT_PP(0)), NULL);
+	PG_RETURN_VOID();
+}
+
 Datum
 interference_unlisten_all(PG_FUNCTION_ARGS)
 {
 	Async_UnlistenAll();
 	PG_RETURN_VOID();
+}
+
+/*
+ * A background worker that listens, and logs what it receives.
+ */
+PGDLLEXPORT void interference_worker(Datum database);
+
+void
+interference_worker(Datum database)
+{
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(database),
+											  InvalidOid, 0);
+	SetConfigOption("log_min_messages", "info", PGC_SUSET, PGC_S_OVERRIDE);
+	StartTransactionCommand();
+	Async_Listen(MyBgworkerEntry->bgw_extra);
+	CommitTransactionCommand();
+	for (;;)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+						 PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		ProcessNotifyInterrupt(false);
+	}
+}
+
+/*
+ * interference_start_worker(channel text, library text): start it.
+ */
+Datum
+interference_start_worker(PG_FUNCTION_ARGS)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_name = "interference",
+		.bgw_type = "interference",
+		.bgw_function_name = "interference_worker",
+		.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId),
+	};
+
+	strlcpy(worker.bgw_extra, text_to_cstring(PG_GETARG_TEXT_PP(0)),
+			sizeof(worker.bgw_extra));
+	strlcpy(worker.bgw_library_name, text_to_cstring(PG_GETARG_TEXT_PP(1)),
+			sizeof(worker.bgw_library_name));
+	PG_RETURN_BOOL(RegisterDynamicBackgroundWorker(&worker, NULL));
 }
 
 /*

@@ -130,7 +130,8 @@ $listener->close;
 # ---- not listening any more, as PostgreSQL sees it
 
 $listener = new_listener();
-$listener->run('SELECT unlisten_all()');
+# A transaction with LISTEN, in which pg_pinpoint does not look for calls from C.
+$listener->run('BEGIN; LISTEN c; SELECT unlisten_all(); COMMIT');
 is($listener->value('SELECT count(*) FROM pg_listening_channels()'),
 	0, 'C code has made PostgreSQL forget what the session listens on');
 is( $sender->value("BEGIN; NOTIFY a, 'in vain'; COMMIT; SELECT state FROM pinpoint.stat_listeners WHERE pid = " . $listener->pid),
