@@ -262,7 +262,15 @@ refuse(const char *format,...)
 static const char *
 error_text(int error)
 {
-	return strerror_l(error, newlocale(LC_ALL_MASK, "C", (locale_t) 0));
+	locale_t	locale = newlocale(LC_ALL_MASK, "C", (locale_t) 0);
+	static char number[32];
+
+	if (locale != (locale_t) 0)
+		return strerror_l(error, locale);
+
+	/* out of memory */
+	snprintf(number, sizeof(number), "error %d", error);
+	return number;
 }
 
 /*

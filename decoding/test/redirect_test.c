@@ -32,6 +32,8 @@
  *				own; to be linked with -Wl,--wrap=readdir
  *	NO_EXEC		memory may not become executable; for an emulator, which does
  *				not survive deny.c; to be linked with -Wl,--wrap=mprotect
+ *	NO_LOCALE	the C library has no memory for a locale; to be linked with
+ *				-Wl,--wrap=newlocale
  *	CATALOGS	a folder with translations of the C library's messages
  *	BAD_PROBE	the "first" or the "second" call of the probe returns false
  */
@@ -291,6 +293,20 @@ __wrap_mprotect(void *pages, size_t length, int protection)
 	(void) protection;
 	errno = EPERM;
 	return -1;
+}
+#endif
+
+#ifdef NO_LOCALE
+locale_t	__wrap_newlocale(int mask, const char *name, locale_t base);
+
+locale_t
+__wrap_newlocale(int mask, const char *name, locale_t base)
+{
+	(void) mask;
+	(void) name;
+	(void) base;
+	errno = ENOMEM;
+	return (locale_t) 0;
 }
 #endif
 

@@ -169,6 +169,8 @@ sub test_refused
 		[ "a debugger's breakpoint on the page", $written, [], '-DBREAKPOINT' ],
 		[ 'memory that may not become executable',
 			"could not make memory executable: $eperm", @no_exec ],
+		[ 'memory for the text of an error is missing', 'could not make memory executable: error ' . POSIX::EPERM,
+			@no_exec, '-DNO_LOCALE', '-Wl,--wrap=newlocale' ],
 		[ 'memory that may not be replaced',
 			"could not replace the memory of the function victim: $eperm", [ $deny, 'move' ] ],
 		[ 'a jump that does not work', 'the jump to the replacement does not work',
