@@ -72,9 +72,12 @@ foreach my $old_preloads (1, 0)
 		$old->safe_psql('postgres', 'CREATE EXTENSION pg_pinpoint');
 
 		# The label of a watched table can only be restored where the library is loaded.
-		my $watches = $new_preloads && !defined $old_prefix;
+		# An older version of the extension has no watched tables.
+		my $watches = $new_preloads
+		  && $old->safe_psql('postgres', q{SELECT to_regprocedure('pinpoint.watch(regclass, text)') IS NOT NULL}) eq 't';
 		$old->safe_psql('postgres', q{CREATE TABLE t (id int); SELECT pinpoint.watch('t', 'a')}) if $watches;
 		notifies($old, "$name: before");
+		my $position = $old_preloads && $old->safe_psql('postgres', 'SELECT pinpoint.position()');
 		$old->stop;
 
 		my @command = ('pg_upgrade', '--no-sync',
@@ -100,6 +103,9 @@ foreach my $old_preloads (1, 0)
 		notifies($new, "$name: after, preloaded");
 		is($new->safe_psql('postgres', 'ALTER EXTENSION pg_pinpoint UPDATE; SELECT sum(transactions) FROM pinpoint.stat_notify'),
 			1, "$name: through the engine");
+		is($new->safe_psql('postgres', "SELECT changed FROM pinpoint.changed_since('$position', 'a', 'never')"),
+			'{a,never}', "$name: a position of the old server")
+		  if $old_preloads;
 		$new->stop;
 	}
 }
