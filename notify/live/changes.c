@@ -13,10 +13,9 @@
  * which changes rows by writing a new table.
  *
  * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the rows
- * from the parent, and calls no hook.  It marks a row of pg_inherits, and is the only
- * statement that updates that catalog, whose changes are counted, too.  So the parent is
- * found before the commit, when it is locked.  The second transaction can fail; it
- * notifies nothing.
+ * from the parent, and calls no hook.  It marks a row of pg_inherits.  No other statement
+ * updates that catalog, whose changes are counted, too.  So the parent is found before
+ * the commit, when it is locked.  The second transaction can fail; it notifies nothing.
  *
  * The hooks in live.c and watch.c report other changes here: a table is altered or
  * dropped, or gets another channel; a partition or child is attached, detached or
