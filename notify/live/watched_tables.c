@@ -50,9 +50,10 @@
  *
  * The same is true when a table becomes a partition or a child of a watched one: all
  * descendants of the table are locked then.  If the new parent is not watched, and has
- * no watched ancestor, they are not locked.  Then a session can miss the message of
- * the child until it ends its transaction, which is not watched.  To watch the parent
- * means to wait for this transaction.  The next one processes both messages.
+ * no watched ancestor, they are not locked.  A transaction that has changed one of them
+ * may process the message of the child only after its end.  It need not notify the
+ * parent, because watching the parent means to wait for this transaction.  The next one
+ * of the session processes both messages.
  *
  * A label that is committed while this file reads the catalogs belongs to a table that
  * the transaction has not changed.  A message that arrives meanwhile is not lost: what
