@@ -104,8 +104,9 @@ impl fmt::Display for Summary {
         if tally.watched_changes > 0 {
             writeln!(
                 f,
-                "watched tables  {} transactions changed one",
-                tally.watched_changes
+                "watched tables  {} transactions changed one; COMMIT PREPARED cancelled {} times, \
+                 terminated {} times",
+                tally.watched_changes, tally.cancelled_prepared, tally.terminated_prepared
             )?;
         }
         if tally.switches > 0 {

@@ -53,6 +53,10 @@ pub struct Tally {
     pub rows_seen: u64,
     /// Transactions that changed a watched table.
     pub watched_changes: u64,
+    /// Times that a session with COMMIT PREPARED was cancelled,
+    pub cancelled_prepared: u64,
+    /// and terminated.
+    pub terminated_prepared: u64,
     /// Times that replication was switched off and on,
     pub switches: u64,
     /// transactions of writers that did not replicate,

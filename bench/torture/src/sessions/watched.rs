@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
+use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::error::SqlState;
 
 use crate::checker::finding::Finding;
-use crate::sessions::run_state::{Connected, Shared, is_accepted, within};
+use crate::sessions::run_state::{Connected, Shared, is_accepted, is_lost, within};
 use crate::workload::identity::{Channel, Key, TransactionId, WATCHED_BASE};
 use crate::workload::random_for;
 
@@ -20,7 +22,7 @@ pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
     let channel = Channel::of_watched(table);
     let who = format!("writer of {channel}");
     let mut rng = random_for(shared.workload.seed, OF_WATCHED, table);
-    let connected = shared.connect(&who).await?;
+    let mut connected = shared.connect(&who).await?;
     for number in 0.. {
         if shared.is_stopping() {
             break;
@@ -35,9 +37,21 @@ pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
         };
         let started = shared.clock.now();
         let messages = messages(&mut rng, key, channel);
-        if play(&shared, &who, &connected, channel, &messages).await?
-            && messages.iter().any(|sql| sql.starts_with("COMMIT"))
-        {
+        let is_done = match messages.split_last() {
+            Some((last, others))
+                if last.starts_with("COMMIT PREPARED") && rng.random_ratio(1, 2) =>
+            {
+                let disturbance = disturbance(&mut rng);
+                let is_prepared = play(&shared, &who, &connected, channel, others).await?;
+                if is_prepared {
+                    connected =
+                        commit_disturbed(&shared, &who, connected, last, disturbance).await?;
+                }
+                is_prepared
+            }
+            _ => play(&shared, &who, &connected, channel, &messages).await?,
+        };
+        if is_done && messages.iter().any(|sql| sql.starts_with("COMMIT")) {
             shared.add_sent(key, channel, started);
             shared.tally().watched_changes += 1;
         }
@@ -132,6 +146,85 @@ async fn play(
     Ok(true)
 }
 
+/// What happens to a session while it executes COMMIT PREPARED.
+struct Disturbance {
+    terminates: bool,
+    after: Duration,
+}
+
+fn disturbance(rng: &mut ChaCha8Rng) -> Disturbance {
+    let longest = if rng.random_ratio(2, 3) { 4 } else { 50 };
+    Disturbance {
+        terminates: rng.random_ratio(1, 6),
+        after: Duration::from_millis(rng.random_range(0..=longest)),
+    }
+}
+
+async fn disturb(shared: Arc<Shared>, pid: i32, disturbance: Disturbance) {
+    tokio::time::sleep(disturbance.after).await;
+    if disturbance.terminates {
+        shared.tally().terminated_prepared += 1;
+        shared.terminate(pid).await;
+    } else {
+        shared.tally().cancelled_prepared += 1;
+        shared.cancel(pid).await;
+    }
+}
+
+/// Executes COMMIT PREPARED in a session that is cancelled or terminated, and repeats it until
+/// the transaction does not exist any more, as a client has to: then it has committed. The
+/// repetitions also take an interrupt that comes late. Returns the session, or a new one.
+async fn commit_disturbed(
+    shared: &Arc<Shared>,
+    who: &str,
+    mut connected: Connected,
+    sql: &str,
+    disturbance: Disturbance,
+) -> Result<Connected, Finding> {
+    let disturbing = tokio::spawn(disturb(Arc::clone(shared), connected.pid, disturbance));
+    let mut answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
+    // It has been sent before the first repetition begins.
+    let _ = within(shared, who, "the disturbance", disturbing).await?;
+    loop {
+        match answer {
+            Ok(_) => {}
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => {
+                return Ok(connected);
+            }
+            Err(error) if is_lost(&error) && shared.is_ended(connected.pid) => {
+                let ended = connected.pid;
+                connected = shared.connect(who).await?;
+                let end = wait_for_end(shared, who, &connected, ended);
+                within(shared, who, "the end of a terminated session", end).await??;
+            }
+            Err(error) if is_accepted(&error) => {}
+            Err(error) => return Err(Finding::unexpected_error(who, sql, &error)),
+        }
+        answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
+    }
+}
+
+/// Its connection can be lost before the terminated session has notified the changes that it
+/// has committed.
+async fn wait_for_end(
+    shared: &Shared,
+    who: &str,
+    connected: &Connected,
+    pid: i32,
+) -> Result<(), Finding> {
+    let sql =
+        format!("SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND pid <> pg_backend_pid()");
+    loop {
+        let answer = within(shared, who, &sql, connected.client.simple_query(&sql)).await?;
+        let answers = answer.map_err(|error| Finding::unexpected_error(who, &sql, &error))?;
+        let is_row = |answer| matches!(answer, &SimpleQueryMessage::Row(_));
+        if !answers.iter().any(is_row) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,5 +252,12 @@ mod tests {
             ends[kind.unwrap()] += 1;
         }
         assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+    }
+
+    #[test]
+    fn more_sessions_are_cancelled_than_terminated() {
+        let mut rng = random_for(1, OF_WATCHED, 0);
+        let terminated = (0..500).filter(|_| disturbance(&mut rng).terminates);
+        assert!((1..250).contains(&terminated.count()));
     }
 }
