@@ -52,9 +52,11 @@
 #include "listener/eviction.h"
 #include "listener/listening.h"
 #include "listener/slow_listener.h"
+#include "live/applied_prepared.h"
 #include "live/changes.h"
+#include "live/commit_prepared.h"
 #include "live/live.h"
-#include "live/prepared.h"
+#include "live/unnotified.h"
 #include "live/watch.h"
 #include "queue/message_log.h"
 #include "sql/pending.h"
@@ -193,6 +195,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
 	RequestAddinShmemSpace(pinpoint_replay_blockers_shmem_size());
 	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
+	RequestAddinShmemSpace(pinpoint_applied_prepared_shmem_size());
 	pinpoint_locks_request();
 }
 
@@ -223,6 +226,7 @@ startup_shmem(void)
 	pinpoint_replay_blockers_shmem_init();
 	pinpoint_slow_listener_shmem_init();
 	pinpoint_counters_shmem_init();
+	pinpoint_applied_prepared_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 
 	ereport(LOG,
@@ -280,7 +284,7 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_replication_status_end_commit();
 			if (pinpoint_own_queue_was_used())
 				pinpoint_positions_count_database();
-			pinpoint_prepared_at_commit();
+			pinpoint_unnotified_at_commit();
 			pinpoint_listening_commit_others();
 			if (pinpoint_pending_exists())
 			{
@@ -296,7 +300,7 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_commit_order_withdraw();
 			pinpoint_listening_abort(pinpoint_pending_actions());
 			pinpoint_delivery_at_abort();
-			pinpoint_prepared_at_abort();
+			pinpoint_unnotified_at_abort();
 			end_transaction();
 			break;
 
@@ -312,11 +316,12 @@ at_transaction_event(XactEvent event, void *arg)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
-			pinpoint_prepared_at_pre_prepare();
+			pinpoint_replicate_prepared();
 			pinpoint_delivery_look_afterwards();
 			break;
 
 		case XACT_EVENT_PREPARE:
+			pinpoint_applied_prepared_at_prepare();
 			end_transaction();
 			break;
 
@@ -371,7 +376,7 @@ notify_changes(void)
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 
 	pinpoint_changes_at_pre_commit();
-	pinpoint_prepared_at_pre_commit();
+	pinpoint_applied_prepared_at_pre_commit();
 	MemoryContextSwitchTo(oldcontext);
 }
 

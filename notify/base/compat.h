@@ -18,11 +18,14 @@
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #endif
+#include "storage/lock.h"
+#include "storage/proc.h"
 #include "storage/procsignal.h"
 #if PG_VERSION_NUM >= 160000
 #include "storage/relfilelocator.h"
 #else
 #include "storage/relfilenode.h"
+#include "storage/shmem.h"
 #endif
 #include "utils/acl.h"
 #include "utils/wait_event.h"
@@ -211,17 +214,31 @@ typedef RelFileNode PinpointRelFile;
 #define PINPOINT_COUNTED_TABLE(status)	((status)->t_id)
 #endif
 
-/* Do two LockInstanceData belong to the same prepared transaction? */
-#if PG_VERSION_NUM >= 170000
-#define PINPOINT_SAME_LOCK_OWNER(a, b) \
-	((a)->pid == (b)->pid && \
-	 (a)->vxid.procNumber == (b)->vxid.procNumber && \
-	 (a)->vxid.localTransactionId == (b)->vxid.localTransactionId)
+/*
+ * The next lock of a process in a partition of the lock table, NULL if there is
+ * none; the first one if previous is NULL.  The caller holds the lock of the
+ * partition.
+ */
+static inline PROCLOCK *
+pinpoint_next_proclock(PGPROC *proc, int partition, PROCLOCK *previous)
+{
+#if PG_VERSION_NUM >= 160000
+	dlist_head *list = &proc->myProcLocks[partition];
+
+	if (previous == NULL)
+		return dlist_is_empty(list) ? NULL :
+			dlist_head_element(PROCLOCK, procLink, list);
+	return !dlist_has_next(list, &previous->procLink) ? NULL :
+		dlist_container(PROCLOCK, procLink,
+						dlist_next_node(list, &previous->procLink));
 #else
-#define PINPOINT_SAME_LOCK_OWNER(a, b) \
-	((a)->pid == (b)->pid && (a)->backend == (b)->backend && \
-	 (a)->lxid == (b)->lxid)
+	SHM_QUEUE  *list = &proc->myProcLocks[partition];
+
+	return (PROCLOCK *) SHMQueueNext(list,
+									 previous == NULL ? list : &previous->procLink,
+									 offsetof(PROCLOCK, procLink));
 #endif
+}
 
 /* The parameters of planner_hook, and the arguments for the next hook. */
 #if PG_VERSION_NUM >= 190000

@@ -158,6 +158,9 @@ static enum
 static int	place_of(Oid dboid, uint32 hash);
 static int	place_of_database(Oid dboid);
 static int	list_of_database(Oid dboid);
+static void begin_places(Oid dboid, uint32 n);
+static void add_place(int place);
+static void end_places(void);
 static void touch_places(void);
 static uint64 next_number(void);
 static void set_counter(uint64 number);
@@ -236,40 +239,71 @@ void
 pinpoint_positions_prepare(PinpointBatch *batch)
 {
 	const char *channel = pinpoint_batch_first_channel(batch);
-	bool		is_list = batch->nchannels <= MAX_LISTED;
 
-	if (!PINPOINT_FAULT(COUNT_LATE))
-		AssertNotHeld(PinpointOrderLock);
 	Assert(batch->nchannels > 0);
 
-	if (is_list)
-		nlisted = batch->nchannels;
-	else
-	{
-		nlisted = -1;
-		memset(place_bits, 0, sizeof(place_bits));
-	}
-
+	begin_places(batch->dboid, batch->nchannels);
 	for (uint32 i = 0; i < batch->nchannels; i++)
 	{
-		int			place = place_of(batch->dboid,
-									 pinpoint_batch_channel_hash(channel));
-
-		if (is_list)
-		{
-			Assert(place >= 0 && place < NCHANNEL_PLACES);
-			listed[i] = (uint16) place;
-
-			/* See touch_places(). */
-			(void) pg_atomic_read_u64(&positions->places[place]);
-		}
-		else
-			place_bits[place / 64] |= UINT64CONST(1) << (place % 64);
+		add_place(place_of(batch->dboid, pinpoint_batch_channel_hash(channel)));
 		channel = pinpoint_batch_next_channel(channel);
 	}
-	if (!is_list)
+	end_places();
+}
+
+/*
+ * The same for channels of this database.
+ *
+ * channels: a list of char *.
+ */
+void
+pinpoint_positions_prepare_channels(List *channels)
+{
+	ListCell   *lc;
+
+	begin_places(MyDatabaseId, list_length(channels));
+	foreach(lc, channels)
+		add_place(place_of(MyDatabaseId, pinpoint_channel_hash(lfirst(lc))));
+	end_places();
+}
+
+/*
+ * n: number of channels.
+ */
+static void
+begin_places(Oid dboid, uint32 n)
+{
+	if (!PINPOINT_FAULT(COUNT_LATE))
+		AssertNotHeld(PinpointOrderLock);
+
+	database_list = list_of_database(dboid);
+	nlisted = n <= MAX_LISTED ? 0 : -1;
+	if (nlisted < 0)
+		memset(place_bits, 0, sizeof(place_bits));
+}
+
+static void
+add_place(int place)
+{
+	Assert(place >= 0 && place < NCHANNEL_PLACES);
+
+	if (nlisted < 0)
+	{
+		place_bits[place / 64] |= UINT64CONST(1) << (place % 64);
+		return;
+	}
+	Assert(nlisted < MAX_LISTED);
+	listed[nlisted++] = (uint16) place;
+
+	/* See touch_places(). */
+	(void) pg_atomic_read_u64(&positions->places[place]);
+}
+
+static void
+end_places(void)
+{
+	if (nlisted < 0)
 		touch_places();
-	database_list = list_of_database(batch->dboid);
 #ifdef USE_ASSERT_CHECKING
 	prepared = true;
 #endif
@@ -298,9 +332,9 @@ touch_places(void)
 }
 
 /*
- * Count the transaction of the last pinpoint_positions_prepare().  It is
- * visible to all new snapshots.  The caller holds PinpointOrderLock
- * exclusively, and calls pinpoint_positions_wake() when it has released it.
+ * Count the transaction whose places were computed last.  It is visible to all
+ * new snapshots.  The caller holds PinpointOrderLock exclusively, and calls
+ * pinpoint_positions_wake() when it has released it.
  */
 void
 pinpoint_positions_count(void)
@@ -385,10 +419,10 @@ pinpoint_positions_count_database(void)
 }
 
 /*
- * On a standby: count a transaction of a database that was not replicated in
- * full: all channels of the database have changed.  The caller holds
- * PinpointOrderLock exclusively, and calls pinpoint_positions_wake() when it
- * has released it.
+ * Count a transaction of a database whose channels are not known, for instance
+ * one that was not replicated in full: all channels of the database have
+ * changed.  The caller holds PinpointOrderLock exclusively, and calls
+ * pinpoint_positions_wake() when it has released it.
  */
 void
 pinpoint_positions_count_all_of(Oid dboid)

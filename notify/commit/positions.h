@@ -10,6 +10,7 @@
 #ifndef PINPOINT_POSITIONS_H
 #define PINPOINT_POSITIONS_H
 
+#include "nodes/pg_list.h"
 #include "queue/batch.h"
 
 /* The start of a query; see pinpoint_positions_begin_look(). */
@@ -22,6 +23,7 @@ typedef struct PinpointLook
 extern Size pinpoint_positions_shmem_size(void);
 extern void pinpoint_positions_shmem_init(void);
 extern void pinpoint_positions_prepare(PinpointBatch *batch);
+extern void pinpoint_positions_prepare_channels(List *channels);
 extern void pinpoint_positions_count(void);
 extern void pinpoint_positions_count_database(void);
 extern void pinpoint_positions_count_all_of(Oid dboid);

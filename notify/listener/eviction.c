@@ -8,7 +8,8 @@
  * last message contains the reason; see disconnect_reason.c.  These processes evict:
  *
  *	senders			listeners whose backlog exceeds pinpoint.max_listener_lag; on
- *					a standby the waker does so
+ *					a standby the waker does so; listeners on channels whose
+ *					committed changes cannot be notified
  *	the startup		listeners that keep space which replay needs; all listeners
  *	process			of a database, if notifications for it cannot be delivered
  *	the waker		sessions that block replay and whose clients do not read
@@ -39,11 +40,13 @@
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
+#include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
 #include "listener/eviction.h"
 #include "queue/message_log.h"
+#include "wakeup/channel_map.h"
 #include "wakeup/slots_read.h"
 
 /*
@@ -75,6 +78,12 @@ static EvictedSession *evicted = NULL;
 static int	nevicted = 0;
 
 /*
+ * By slot: the PID of a listener that a look-up has found, or 0.  Allocated
+ * likewise.
+ */
+static int *found_pids = NULL;
+
+/*
  * Has this pass removed a pin that may have been the last one of the oldest
  * epoch?
  */
@@ -83,6 +92,7 @@ static bool trim_needed = false;
 static uint64 kept_by(int slotno);
 static bool waits_for_client(PinpointSlot *slot);
 static TimestampTz sending_since(PinpointSlot *slot);
+static void find_listeners(const PinpointListeners *listeners, void *arg);
 static void begin_pass(void);
 static void evict(int slotno, PinpointEviction reason);
 static int	end_pass(void);
@@ -95,9 +105,12 @@ static bool any_keeps(void);
 void
 pinpoint_eviction_init(void)
 {
-	if (evicted == NULL)
-		evicted = MemoryContextAlloc(TopMemoryContext,
-									 MaxBackends * sizeof(EvictedSession));
+	if (evicted != NULL)
+		return;
+	evicted = MemoryContextAlloc(TopMemoryContext,
+								 MaxBackends * sizeof(EvictedSession));
+	found_pids = MemoryContextAlloc(TopMemoryContext,
+									MaxBackends * sizeof(int));
 }
 
 /*
@@ -266,6 +279,64 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 			evict(i, reason);
 	}
 	return end_pass();
+}
+
+/*
+ * A committed transaction of this database cannot notify some channels: evict
+ * their listeners.  Sessions with a channel that does not fit into the channel
+ * map may be among them.  Does not fail.
+ *
+ * channels: a list of char *.
+ *
+ * with_lock: a function to call in the same hold of PinpointOrderLock.
+ *
+ * The look-ups come before this hold, which is short therefore.  A session that
+ * enters the map after a look-up commits its LISTEN later, so its next snapshot
+ * sees the transaction.
+ */
+void
+pinpoint_evict_listeners(List *channels, PinpointEviction reason,
+						 void (*with_lock) (void))
+{
+	ListCell   *lc;
+
+	AssertNoLockHeld();
+	memset(found_pids, 0, MaxBackends * sizeof(int));
+	foreach(lc, channels)
+		pinpoint_channel_map_lookup(MyDatabaseId, lfirst(lc),
+									pinpoint_channel_hash(lfirst(lc)),
+									find_listeners, NULL);
+
+	begin_pass();
+	with_lock();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+
+		/* Another session may have got the slot since. */
+		if (slot->pid != 0 && slot->dboid == MyDatabaseId &&
+			(slot->pid == found_pids[i] || slot->wakes_for_all))
+			evict(i, reason);
+	}
+	(void) end_pass();
+}
+
+/*
+ * Also those that share the channel: it is not known which of them would have
+ * received the notification.
+ */
+static void
+find_listeners(const PinpointListeners *listeners, void *arg)
+{
+	int			n = listeners->nslots + listeners->nsharers;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			slotno = pinpoint_listener(listeners, i)->slotno;
+
+		found_pids[slotno] =
+			*(volatile int *) &PinpointSharedSlots->slots[slotno].pid;
+	}
 }
 
 /*

@@ -11,6 +11,7 @@
 #define PINPOINT_EVICTION_H
 
 #include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
 #include "portability/instr_time.h"
 #include "storage/proc.h"
 
@@ -29,6 +30,8 @@ extern int	pinpoint_evict_oldest(int divisor);
 extern bool pinpoint_eviction_wait(const instr_time *began);
 extern int	pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 									void (*with_lock) (void));
+extern void pinpoint_evict_listeners(List *channels, PinpointEviction reason,
+									 void (*with_lock) (void));
 extern int	pinpoint_evict_heartbeat_listeners(Oid dboid,
 											   void (*with_lock) (void));
 extern int	pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any);

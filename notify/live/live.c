@@ -47,8 +47,8 @@
 #include "base/compat.h"
 #include "base/transaction.h"
 #include "live/changes.h"
+#include "live/commit_prepared.h"
 #include "live/live.h"
-#include "live/prepared.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
@@ -58,6 +58,16 @@ static ExecutorStart_hook_type prev_ExecutorStart = NULL;
 static object_access_hook_type prev_object_access = NULL;
 
 static void process_utility(PlannedStmt *pstmt, const char *query_string,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *query_env,
+							DestReceiver *dest, QueryCompletion *qc);
+static void next_process_utility(PlannedStmt *pstmt, const char *query_string,
+								 bool read_only_tree,
+								 ProcessUtilityContext context,
+								 ParamListInfo params,
+								 QueryEnvironment *query_env,
+								 DestReceiver *dest, QueryCompletion *qc);
+static void commit_prepared(PlannedStmt *pstmt, const char *query_string,
 							bool read_only_tree, ProcessUtilityContext context,
 							ParamListInfo params, QueryEnvironment *query_env,
 							DestReceiver *dest, QueryCompletion *qc);
@@ -104,8 +114,6 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 {
 	Node	   *stmt = pstmt->utilityStmt;
 	bool		sets_row_security = false;
-	bool		commits_prepared = false;
-	List	   *prepared_relations = NIL;
 
 	pinpoint_changes_at_statement();
 	if (IsA(stmt, SecLabelStmt))
@@ -116,24 +124,55 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 			pinpoint_register_label_provider();
 	}
 	else if (IsA(stmt, TransactionStmt) &&
-			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED)
-		commits_prepared =
-			pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid,
-											&prepared_relations);
+			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED &&
+			 pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid))
+	{
+		commit_prepared(pstmt, query_string, read_only_tree, context, params,
+						query_env, dest, qc);
+		return;
+	}
 	else if (IsA(stmt, AlterTableStmt))
 		sets_row_security = is_row_security((AlterTableStmt *) stmt);
 
+	next_process_utility(pstmt, query_string, read_only_tree, context, params,
+						 query_env, dest, qc);
+
+	if (sets_row_security)
+		row_security_set();
+}
+
+static void
+next_process_utility(PlannedStmt *pstmt, const char *query_string,
+					 bool read_only_tree, ProcessUtilityContext context,
+					 ParamListInfo params, QueryEnvironment *query_env,
+					 DestReceiver *dest, QueryCompletion *qc)
+{
 	if (prev_ProcessUtility)
 		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
 							params, query_env, dest, qc);
 	else
 		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
 								params, query_env, dest, qc);
+}
 
-	if (sets_row_security)
-		row_security_set();
-	if (commits_prepared)
-		pinpoint_after_commit_prepared(prepared_relations);
+static void
+commit_prepared(PlannedStmt *pstmt, const char *query_string,
+				bool read_only_tree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *query_env,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	PG_TRY();
+	{
+		next_process_utility(pstmt, query_string, read_only_tree, context,
+							 params, query_env, dest, qc);
+	}
+	PG_CATCH();
+	{
+		pinpoint_commit_prepared_failed();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pinpoint_after_commit_prepared();
 }
 
 /*

@@ -97,15 +97,12 @@
  * The marks are in the session slots: the mark of a session is odd between the
  * steps a and e.
  *
- * begin_again is increased by sessions, and read by the waker, without a lock.
- *
- * The other fields belong to the waker: what it has written last, the redo
- * point at that time, and the value of begin_again that it has handled.
+ * The other fields belong to the waker: what it has written last, and the redo
+ * point at that time.
  */
 typedef struct ReplicationStatus
 {
 	pg_atomic_uint32 flag;
-	pg_atomic_uint32 begin_again;
 	enum
 	{
 		WRITTEN_NOTHING,
@@ -113,7 +110,6 @@ typedef struct ReplicationStatus
 		WRITTEN_OFF
 	}			written;
 	XLogRecPtr	redo;
-	uint32		begun_again;
 } ReplicationStatus;
 
 static ReplicationStatus *replication_status = NULL;
@@ -144,10 +140,8 @@ pinpoint_replication_status_shmem_init(void)
 										 &found);
 	Assert(!found);
 	pg_atomic_init_u32(&replication_status->flag, 0);
-	pg_atomic_init_u32(&replication_status->begin_again, 0);
 	replication_status->written = WRITTEN_NOTHING;
 	replication_status->redo = InvalidXLogRecPtr;
-	replication_status->begun_again = 0;
 }
 
 /*
@@ -212,21 +206,6 @@ mark_of(int slotno)
 }
 
 /*
- * A transaction has committed whose notifications could not be sent, and
- * standbys do not know this.  The waker writes "off" and then "on", so that
- * listeners on standbys are disconnected and all positions there become
- * invalid.  Does not fail.
- */
-void
-pinpoint_replication_status_begin_again(void)
-{
-	AssertInterruptsHeld();
-	Assert(!RecoveryInProgress());
-
-	pg_atomic_fetch_add_u32(&replication_status->begin_again, 1);
-}
-
-/*
  * Write and flush the status, if this server is a primary and its status has
  * changed, or if there was a checkpoint since it was written.  The waker calls
  * this repeatedly.
@@ -241,7 +220,6 @@ pinpoint_replication_status_write(void)
 {
 	bool		replicates = pinpoint_replicate_notifications && pinpoint_enabled;
 	XLogRecPtr	redo;
-	uint32		begin_again;
 	bool		is_repetition;
 
 	AssertWaker();
@@ -252,14 +230,6 @@ pinpoint_replication_status_write(void)
 
 	/* If it moves while the status is written, the next call repeats it. */
 	redo = GetRedoRecPtr();
-	begin_again = pg_atomic_read_u32(&replication_status->begin_again);
-	if (begin_again != replication_status->begun_again)
-	{
-		write_status(PINPOINT_STATUS_OFF, false);
-		replication_status->written = WRITTEN_OFF;
-		replication_status->redo = redo;
-		replication_status->begun_again = begin_again;
-	}
 	is_repetition = replication_status->written ==
 		(replicates ? WRITTEN_ON : WRITTEN_OFF);
 	if (replicates && !is_repetition && !set_flag())

@@ -14,7 +14,6 @@ extern Size pinpoint_replication_status_shmem_size(void);
 extern void pinpoint_replication_status_shmem_init(void);
 extern bool pinpoint_replication_status_begin_commit(void);
 extern void pinpoint_replication_status_end_commit(void);
-extern void pinpoint_replication_status_begin_again(void);
 extern long pinpoint_replication_status_write(void);
 
 #endif							/* PINPOINT_REPLICATION_STATUS_H */

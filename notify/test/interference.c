@@ -9,7 +9,9 @@
  *	interference.pause			where transactions of this session pause: in
  *								"pre_commit", after the "commit" record, after the
  *								"release" of their locks, before PostgreSQL signals
- *								sessions that listen, or when they "drop" an object
+ *								sessions that listen, or when they "drop" an object;
+ *								if the library is preloaded before pg_pinpoint, also
+ *								"before_commit_prepared", and "after_commit_prepared"
  *	interference.gate			they pause while this file exists
  *	interference.fail_idle		number of transactions without a statement that fail
  *								in pre-commit: those that PostgreSQL runs for an
@@ -78,7 +80,9 @@ typedef enum PausePlace
 	PAUSE_PRE_COMMIT,
 	PAUSE_COMMIT,
 	PAUSE_RELEASE,
-	PAUSE_DROP
+	PAUSE_DROP,
+	PAUSE_BEFORE_COMMIT_PREPARED,
+	PAUSE_AFTER_COMMIT_PREPARED
 }			PausePlace;
 
 static const struct config_enum_entry pause_options[] = {
@@ -87,6 +91,8 @@ static const struct config_enum_entry pause_options[] = {
 	{"commit", PAUSE_COMMIT, false},
 	{"release", PAUSE_RELEASE, false},
 	{"drop", PAUSE_DROP, false},
+	{"before_commit_prepared", PAUSE_BEFORE_COMMIT_PREPARED, false},
+	{"after_commit_prepared", PAUSE_AFTER_COMMIT_PREPARED, false},
 	{NULL, 0, false}
 };
 
@@ -519,10 +525,16 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 				ParamListInfo params, QueryEnvironment *query_env,
 				DestReceiver *dest, QueryCompletion *qc)
 {
+	bool		commits_prepared = IsA(pstmt->utilityStmt, TransactionStmt) &&
+		((TransactionStmt *) pstmt->utilityStmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+
+	if (commits_prepared)
+		pause_at(PAUSE_BEFORE_COMMIT_PREPARED);
 	(prev_process_utility ? prev_process_utility : standard_ProcessUtility)
 		(pstmt, query_string, read_only_tree, context, params, query_env, dest, qc);
-	if (fail_commit_prepared && IsA(pstmt->utilityStmt, TransactionStmt) &&
-		((TransactionStmt *) pstmt->utilityStmt)->kind == TRANS_STMT_COMMIT_PREPARED)
+	if (commits_prepared)
+		pause_at(PAUSE_AFTER_COMMIT_PREPARED);
+	if (commits_prepared && fail_commit_prepared)
 		ereport(ERROR, (errmsg("COMMIT PREPARED fails")));
 }
 

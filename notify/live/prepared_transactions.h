@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ *
+ * prepared_transactions.h
+ *		Prepared transactions of this database: their names and their locks.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_PREPARED_TRANSACTIONS_H
+#define PINPOINT_PREPARED_TRANSACTIONS_H
+
+#include "nodes/pg_list.h"
+#include "storage/lock.h"
+
+/* A lock of a prepared transaction on a table or on an extension. */
+typedef struct PinpointPreparedLock
+{
+	LockTagType type;			/* LOCKTAG_RELATION: a table;
+								 * LOCKTAG_OBJECT: an extension */
+	Oid			oid;
+	LOCKMASK	modes;			/* the modes that it holds */
+} PinpointPreparedLock;
+
+extern List *pinpoint_find_prepared(const char *gid, bool is_prefix);
+extern int	pinpoint_prepared_number(TransactionId xid);
+extern int	pinpoint_copy_prepared_locks(int number, PinpointPreparedLock *locks,
+										 int size);
+extern PinpointPreparedLock *pinpoint_prepared_locks(TransactionId xid, int *n);
+
+#endif							/* PINPOINT_PREPARED_TRANSACTIONS_H */
