@@ -1,5 +1,6 @@
 # COMMIT PREPARED and watched tables: requests to cancel and to terminate, errors after the
-# commit, which listeners they concern, and what the statement reads of other transactions.
+# commit, which listeners they concern, here and on a standby, and what the statement reads of
+# other transactions.
 
 use strict;
 use warnings;
@@ -318,5 +319,31 @@ $elsewhere->run('NOTIFY fence');
 is_deeply([ sort @{ all_as_text($first->notifications_until('fence', '')) } ], [ 'first/', 'second/' ],
 	'when it is committed, it notifies all channels');
 
-$_->close for $owner, $writer, $listener, $bystander, $elsewhere, $first;
+$_->close for $elsewhere, $first;
+
+# ---- a standby
+
+$node->append_conf('postgresql.conf', 'pinpoint.replicate = on');
+$node->reload;
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+my ($reader, $other) = connect_many($standby, 2);
+wait_until_counting($reader);
+$reader->run('LISTEN t; LISTEN fence');
+$other->run('LISTEN b; LISTEN fence');
+reconnect();
+prepare('INSERT INTO t VALUES (' . ++$id . ')');
+my $on_standby = $reader->value('SELECT pinpoint.position()');
+$writer->run('SET interference.fail_commit_prepared = on');
+fails('XX000', 'with a standby');
+is_disconnected($listener, 'a listener on the primary');
+is(received($bystander), '', 'the other one stays connected');
+is(received($reader), 't/', 'the listener on the standby is notified, because PREPARE TRANSACTION has written this');
+is(received($other), '', 'and another one there stays connected');
+is($reader->value("SELECT changed FROM pinpoint.changed_since('$on_standby', 't', 'b')"), '{t}', 'its position says the same');
+is($reader->value("SELECT count(*) FROM t WHERE id = $id"), 1, 'and the row is there');
+
+$_->close for $owner, $writer, $listener, $bystander, $reader, $other;
 done_testing();
