@@ -241,8 +241,8 @@ pinpoint_slot_role(void)
 }
 
 /*
- * Set whether this session has channels that do not fit into the channel map.
- * If so, publications of all channels in its database find it.  Set to true
+ * Set whether this session has channels that do not fit into the channel map,
+ * or are not known yet.  If so, publications of all channels in its database find it.  Set to true
  * before pinpoint_slot_join(), and so before the commit of the LISTEN.
  *
  * A sender that sees this commit finds the session, because it acquires

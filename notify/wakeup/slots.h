@@ -117,7 +117,7 @@ typedef struct PinpointSlot
 	uint64		wakeups;		/* number of signals to it */
 	bool		wakes_for_all;	/* all publications in its database find it,
 								 * because its channels do not fit into the
-								 * channel map */
+								 * channel map, or are not known yet */
 	dlist_node	wakes_for_all_link;	/* link of the list in PinpointSlots, if
 									 * wakes_for_all is set */
 
