@@ -18,9 +18,9 @@
  * any more.  Batches that are published while it processes the list need no further
  * signal for these slots.  If there is no waker, senders send all signals, including
  * those of the list.  If the waker makes no progress (see waker_progress.c), senders
- * send all of their own signals; commit/reserve.c describes who sends those of the list.  The slots that were taken from the list last remain in in_hand: the
- * process that has taken them may stop before it has signalled them.  A second signal
- * does no harm.
+ * send all of their own signals; commit/reserve.c sends those of the list.  The slots
+ * that were taken from the list last remain in in_hand: the process that has taken
+ * them may stop before it has signalled them.  A second signal does no harm.
  *
  * The limit of work.  While a process holds the lock, all other sessions that notify,
  * and all that begin or end to read, wait.  So a process that publishes batches of

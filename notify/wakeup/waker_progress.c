@@ -17,8 +17,8 @@
  *	seen_rounds, seen_at
  *				the waker had work at this time, and rounds had this value.
  *
- * Who leaves work also sets the latch of the waker, so a waker that runs begins a
- * round.  So if the waker has work, and rounds is still seen_rounds after
+ * A process that leaves work also sets the latch of the waker, so a waker that runs
+ * begins a round.  So if the waker has work, and rounds is still seen_rounds after
  * PINPOINT_STALL_INTERVAL, the waker makes no progress: it does not run, or it is in
  * a long step.
  *
