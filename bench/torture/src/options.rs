@@ -9,12 +9,13 @@ use pinpoint_servers::arguments::ClusterArgs;
 use pinpoint_servers::options::{number, positive_duration};
 use pinpoint_servers::target::{ENGINE, Setting, Target};
 
+use crate::sessions::waker;
 use crate::workload::identity::{FENCE_BASE, WATCHED_TABLES};
 
 /// Sessions beside those of writers, listeners and position clients, and the companion that each
 /// listener has: signaller, replication control, switching, monitor and the decoding one, and
-/// those that change watched tables.
-const MORE_SESSIONS: u32 = 5 + WATCHED_TABLES;
+/// those that change watched tables, and those that observe the stopped waker.
+const MORE_SESSIONS: u32 = 5 + WATCHED_TABLES + 1 + waker::LISTENERS;
 
 /// Check that listeners receive exactly what was committed, in commit order
 ///
@@ -87,6 +88,10 @@ pub struct Plan {
     #[arg(long, requires = "standby")]
     pub switch_replication: bool,
 
+    /// Stop the waker (SIGSTOP) at random moments, for up to three seconds
+    #[arg(long)]
+    pub stop_waker: bool,
+
     /// Let each listener share half of the channels
     #[arg(long)]
     pub sharing: bool,
@@ -122,6 +127,7 @@ impl Plan {
             (self.fault != Fault::None, "--fault"),
             (self.standby, "--standby"),
             (self.sharing, "--sharing"),
+            (self.stop_waker, "--stop-waker"),
         ] {
             ensure!(
                 !is_asked_for || has_engine,

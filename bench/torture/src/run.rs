@@ -24,7 +24,7 @@ use crate::sessions::decoded_commits::{Decoding, write_marker};
 use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
 use crate::sessions::run_state::{Shared, Standby, execute, within};
 use crate::sessions::{
-    disturbance, listener, position_client, schema, standby, switching, watched, writer,
+    disturbance, listener, position_client, schema, standby, switching, waker, watched, writer,
 };
 use crate::summary::{Batches, Summary};
 use crate::workload::Workload;
@@ -143,6 +143,10 @@ pub async fn run(
             plan.duration,
             plan.listeners,
         ));
+    }
+
+    if plan.stop_waker {
+        workers.spawn(waker::run(Arc::clone(&shared)));
     }
 
     if plan.switch_replication {

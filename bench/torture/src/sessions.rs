@@ -12,6 +12,7 @@ pub mod run_state;
 pub mod schema;
 pub mod standby;
 pub mod switching;
+pub mod waker;
 pub mod watched;
 pub mod writer;
 pub mod writer_sql;

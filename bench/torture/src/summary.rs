@@ -109,6 +109,13 @@ impl fmt::Display for Summary {
                 tally.watched_changes, tally.cancelled_prepared, tally.terminated_prepared
             )?;
         }
+        if tally.stopped_waker > 0 {
+            writeln!(
+                f,
+                "waker           stopped {} times, {} of them possibly with a lock",
+                tally.stopped_waker, tally.stopped_with_lock
+            )?;
+        }
         if tally.switches > 0 {
             writeln!(
                 f,

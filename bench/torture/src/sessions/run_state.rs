@@ -57,6 +57,10 @@ pub struct Tally {
     pub cancelled_prepared: u64,
     /// and terminated.
     pub terminated_prepared: u64,
+    /// Times that the waker was stopped,
+    pub stopped_waker: u64,
+    /// and that a commit then took so long that it may have had a lock.
+    pub stopped_with_lock: u64,
     /// Times that replication was switched off and on,
     pub switches: u64,
     /// transactions of writers that did not replicate,
