@@ -39,7 +39,7 @@ pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
         let messages = messages(&mut rng, key, channel);
         let is_done = match messages.split_last() {
             Some((last, others))
-                if last.starts_with("COMMIT PREPARED") && rng.random_ratio(1, 2) =>
+                if last.starts_with("COMMIT PREPARED") && rng.random_ratio(3, 4) =>
             {
                 let disturbance = disturbance(&mut rng);
                 let is_prepared = play(&shared, &who, &connected, channel, others).await?;
@@ -86,7 +86,7 @@ fn messages(rng: &mut ChaCha8Rng, key: Key, channel: Channel) -> Vec<String> {
         1 => messages.push(format!("SAVEPOINT kept; {change}; {row}; RELEASE kept")),
         _ => messages.push(format!("SAVEPOINT a; {row}; SAVEPOINT b; {change}")),
     }
-    if rng.random_ratio(1, 5) {
+    if rng.random_ratio(1, 3) {
         let verb = if rng.random_ratio(1, 4) {
             "ROLLBACK"
         } else {
@@ -153,9 +153,9 @@ struct Disturbance {
 }
 
 fn disturbance(rng: &mut ChaCha8Rng) -> Disturbance {
-    let longest = if rng.random_ratio(2, 3) { 4 } else { 50 };
+    let longest = if rng.random_ratio(1, 2) { 4 } else { 100 };
     Disturbance {
-        terminates: rng.random_ratio(1, 6),
+        terminates: rng.random_ratio(1, 4),
         after: Duration::from_millis(rng.random_range(0..=longest)),
     }
 }
