@@ -92,6 +92,11 @@ fn messages(rng: &mut ChaCha8Rng, key: Key, channel: Channel) -> Vec<String> {
         } else {
             "COMMIT"
         };
+        // The session has to read catalogs after the commit record if labels have changed.
+        if rng.random_ratio(1, 2) {
+            messages.push(format!("SELECT pinpoint.unwatch('{channel}')"));
+            messages.push(format!("SELECT pinpoint.watch('{channel}', '{channel}')"));
+        }
         messages.push(format!("PREPARE TRANSACTION '{channel}'"));
         messages.push(format!("SELECT pg_sleep({})", rng.random_range(0.0..0.1)));
         messages.push(format!("{verb} PREPARED '{channel}'"));
