@@ -60,7 +60,7 @@ stage_page() {
 # docs/torture.md tells how to run it for longer.
 stage_torture() {
 	local options rc log=$WORK/torture.log
-	for options in "--seed 1 --duration 20" "--seed 2 --duration 20" \
+	for options in "--seed 1 --duration 20" "--seed 2 --duration 20 --stop-waker" \
 		"--seed 3 --duration 20 --setting pinpoint.latency_target=20ms --setting pinpoint.fold=on" \
 		"--seed 4 --duration 40 --standby" "--seed 5 --duration 30 --sharing" \
 		"--seed 6 --duration 20 --standby --switch-replication --position-clients 8"; do
