@@ -40,6 +40,9 @@
 #ifndef STOPS
 #define STOPS			0		/* how often the waker, or a publisher, stops */
 #endif
+#if STOPS == 0
+#define NO_RESERVE
+#endif
 #define WAKER			N		/* number of the waker as publisher */
 #define RESERVE			(N + 1)
 #define NOBODY			255
@@ -64,11 +67,18 @@ bool stopped = false;			/* the waker */
 byte stops = 0;
 
 /*
- * wakeup/waker_progress.c.  undone: "wanted" is not "finished".  current: the value of "wanted" that
- * the waker or the reserve has read last is the last one.  moved: "rounds" is not "seen_rounds".
+ * wakeup/waker_progress.c.  undone: "wanted" is not "finished".  current: the value of "wanted"
+ * that the waker or the reserve has read last is the last one.  moved: "rounds" is not
+ * "seen_rounds".
  */
+#ifdef NO_RESERVE
+inline want() { skip }
+inline move() { skip }
+#else
 bool undone = false, waker_current = false, reserve_current = false, moved = false;
 inline want() { undone = true; waker_current = false; reserve_current = false }
+inline move() { moved = true }
+#endif
 byte ended = 0;					/* sessions */
 
 /* What the guarantees are about. */
@@ -146,11 +156,11 @@ inline publish_some()
 inline publish_rest()
 {
 	do
-#ifndef WAKER_STOPS
+#if STOPS > 0 && !defined(WAKER_STOPS)
 	:: atomic { stops < STOPS && me != WAKER -> stops++; printf("publisher %d stops\n", me); break }
 #endif
 	:: atomic {
-		moved = true;
+		move();
 		publish_some();
 		if
 		:: !more ->
@@ -294,8 +304,10 @@ start:
 	atomic { waker_set = true; printf("waker is set\n") }	/* pinpoint_waker_set() */
 	do
 	:: break								/* ShutdownRequestPending */
-	:: atomic { moved = true; waker_current = true }	/* pinpoint_waker_begin_round() */
+#ifndef NO_RESERVE
+	:: atomic { move(); waker_current = true }	/* pinpoint_waker_begin_round() */
 		if
+#endif
 		:: ready != 0 ->					/* pinpoint_commit_order_continue() */
 			atomic { publish_some() }
 			if
@@ -303,13 +315,18 @@ start:
 			:: !more -> goto sleep
 			fi
 		:: ready == 0 -> goto sleep
+#ifndef NO_RESERVE
 		fi
+#endif
 	:: false ->
 sleep:
+#ifndef NO_RESERVE
 #ifdef WANTED_READ_LAST
 		waker_current = true;
 #endif
-		atomic { undone = !waker_current; waker_current = false }	/* pinpoint_waker_finish() */
+		atomic { undone = !waker_current; waker_current = false }	/* pinpoint_waker_end_round() */
+		move();
+#endif
 #ifdef LATCH_RESET_BEFORE_SLEEP
 		latch = false;
 #endif
@@ -347,6 +364,7 @@ sleep:
 	goto start
 }
 
+#if STOPS > 0
 /* SIGSTOP, SIGCONT */
 active proctype stopper()
 {
@@ -355,6 +373,7 @@ active proctype stopper()
 	:: atomic { stopped -> stopped = false; printf("waker continues\n") }
 	od
 }
+#endif
 
 #ifndef NO_RESERVE
 /* pinpoint_reserve_at_pre_commit() in commit/reserve.c */

@@ -267,7 +267,10 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
 			if (pinpoint_extension_created())
+			{
+				pinpoint_labels_take_effect();
 				pinpoint_wal_messages_write_floor();
+			}
 			notify_changes();
 			write_left_out();
 			prepare_other_actions();
@@ -316,6 +319,8 @@ at_transaction_event(XactEvent event, void *arg)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
+			if (pinpoint_extension_created())
+				pinpoint_labels_take_effect();
 			pinpoint_replicate_prepared();
 			pinpoint_delivery_look_afterwards();
 			break;

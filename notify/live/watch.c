@@ -49,6 +49,7 @@
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -76,6 +77,7 @@ static void lock_descendants(Oid relid);
 static void set_label(Oid relid, const char *label);
 static bool has_label(const ObjectAddress *object, const char *label);
 static void label_changes(const ObjectAddress *object, const char *label);
+static List *labelled_tables(void);
 #ifdef USE_ASSERT_CHECKING
 static bool is_locked(Oid relid, LOCKMODE lockmode);
 #endif
@@ -484,4 +486,52 @@ pinpoint_unwatch_all(void)
 	}
 	systable_endscan(scan);
 	table_close(labels, RowExclusiveLock);
+}
+
+/*
+ * Called before a transaction commits that has created the extension.  From
+ * then on, tables are watched that have got a label while it did not exist.
+ * As in watch(), transactions that have changed them must end first, because
+ * they may notify nothing, and the channels are notified.
+ *
+ * Errors: out of memory, those of reading catalogs and of waiting for locks.
+ */
+void
+pinpoint_labels_take_effect(void)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
+	ListCell   *lc;
+
+	foreach(lc, labelled_tables())
+	{
+		LockRelationOid(lfirst_oid(lc), ShareRowExclusiveLock);
+		lock_descendants(lfirst_oid(lc));
+	}
+	foreach(lc, pinpoint_all_watched_channels())
+		pinpoint_changes_report_channel(lfirst(lc));
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * The tables with a label, as a list of OIDs.
+ */
+static List *
+labelled_tables(void)
+{
+	List	   *tables = NIL;
+	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_seclabel_provider, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
+	key.sk_collation = C_COLLATION_OID;
+	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		tables = lappend_oid(tables,
+							 ((FormData_pg_seclabel *) GETSTRUCT(tuple))->objoid);
+	systable_endscan(scan);
+	table_close(labels, AccessShareLock);
+	return tables;
 }

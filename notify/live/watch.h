@@ -14,5 +14,6 @@ extern void pinpoint_register_label_provider(void);
 extern void pinpoint_inheritance_changed(Oid child, Oid parent);
 extern void pinpoint_labels_changed(Oid relid);
 extern void pinpoint_unwatch_all(void);
+extern void pinpoint_labels_take_effect(void);
 
 #endif							/* PINPOINT_WATCH_H */

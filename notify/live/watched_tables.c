@@ -35,7 +35,8 @@
  * The messages are sent whether or not something is watched, and whether or not the
  * extension exists.  So what a session knows stays true while nothing is watched, and
  * when the extension is dropped and created again.  In a database without the
- * extension, nothing is read.
+ * extension, nothing is read.  A transaction that creates the extension locks the
+ * tables that have a label, as watch() does: they are watched from its commit on.
  *
  * Why no change of a watched table is overlooked.  A transaction that has changed a
  * table holds a lock on it, of mode RowExclusiveLock at least, until it ends.  To watch

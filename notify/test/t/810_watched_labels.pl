@@ -207,6 +207,24 @@ owner_runs('DROP EXTENSION pg_pinpoint', 'ALTER TABLE child NO INHERIT parent', 
 is(writer_notifies('t'), '', 'dropped and created: its label is gone');
 is(writer_notifies('child'), 'q', 'its new parent is known');
 
+# ---- a table has a label before the extension is created
+
+owner_runs('DROP EXTENSION pg_pinpoint', q{SECURITY LABEL FOR pinpoint ON TABLE t IS 'a'});
+is(writer_notifies('t'), '', 'a label without the extension notifies nothing');
+$writer->run("BEGIN; $insert");
+$owner->send_query('CREATE EXTENSION pg_pinpoint');
+my $monitor = connect_to($node);
+ok(wait_until(sub {
+	$monitor->value("SELECT wait_event_type = 'Lock' OR state = 'idle' FROM pg_stat_activity
+		WHERE pid = @{[$owner->pid]} AND query LIKE 'CREATE EXTENSION%'") eq 't' }), 'CREATE EXTENSION has ended or waits');
+is($monitor->value('SELECT pg_blocking_pids(' . $owner->pid . ')'), '{' . $writer->pid . '}', 'it waits for who has changed the table');
+$monitor->close;
+$writer->run('COMMIT');
+is($owner->result->error, undef, 'and is over then');
+is(channels_of($owner), 'a', 'the channel is notified: the table may have changed before');
+is(writer_notifies('t'), 'a', 'it is watched');
+owner_runs(q{SELECT pinpoint.watch('grandparent', 'q')});
+
 # ---- a dump is restored below a session
 
 owner_runs(q{SELECT pinpoint.watch('t', 'a')});
