@@ -210,7 +210,7 @@ pinpoint_waker_main(Datum arg)
 			continue;
 
 		/* All that was left to it before this round is done. */
-		pinpoint_waker_finish(wanted);
+		pinpoint_waker_end_round(wanted);
 		if (next_heartbeat >= 0)
 			sleep = Min(sleep, next_heartbeat);
 		if (next_status >= 0)

@@ -103,7 +103,7 @@ pinpoint_reserve_at_pre_commit(void)
 {
 	AssertNoLockHeld();
 	if (unlikely(pinpoint_waker_has_work()))
-		more_to_do = !pinpoint_waker_makes_progress() && do_part();
+		more_to_do = pinpoint_waker_is_stalled() && do_part();
 }
 
 /*
@@ -170,7 +170,7 @@ pinpoint_reserve_at_exit(void)
 	if (!pinpoint_waker_has_my_work())
 		return;
 	wait_for_waker();
-	while (pinpoint_waker_has_my_work() && !pinpoint_waker_makes_progress() &&
+	while (pinpoint_waker_has_my_work() && pinpoint_waker_is_stalled() &&
 		   do_part())
 		 /* loop */ ;
 }
@@ -187,7 +187,7 @@ wait_for_waker(void)
 	{
 		if (!pinpoint_waker_has_my_work() ||
 			pinpoint_waker_rounds() != rounds ||
-			!pinpoint_waker_makes_progress())
+			pinpoint_waker_is_stalled())
 			break;
 		pg_usleep(EXIT_INTERVAL * 1000L);
 	}

@@ -12,8 +12,9 @@
  *	finished	the value of wanted that was read before a complete round: all work
  *				that was left before that value is done.  The waker has work while
  *				the two differ.
- *	rounds		the waker increments it at the beginning of each round.  A session
- *				that publishes a rest does so, too, at each hold of the lock.
+ *	rounds		the waker increments it at the beginning of each round, and again when
+ *				it has set finished and will sleep.  A session that publishes a rest
+ *				does so, too, at each hold of the lock.
  *	seen_rounds, seen_at
  *				the waker had work at this time, and rounds had this value.
  *
@@ -21,6 +22,12 @@
  * begins a round.  So if the waker has work, and rounds is still seen_rounds after
  * PINPOINT_STALL_INTERVAL, the waker makes no progress: it does not run, or it is in
  * a long step.
+ *
+ * A waker that sleeps because it has nothing to do begins no round, either.  So
+ * seen_rounds must not be the last value before it sleeps, unless its latch was set
+ * since.  A process that leaves work sets the latch.  One that only looks reads rounds
+ * first, and then whether there is work.  If rounds has the last value, there is work
+ * only if it was left later, and the latch was set.
  *
  * Why work is never forgotten.  A process that sets finished has read wanted before
  * its round.  Both an increment and the read contain a full barrier.  So it has found
@@ -47,6 +54,8 @@
 
 /* The value of wanted when this process left work for the last time. */
 static uint64 mine = 0;
+
+static bool has_moved(uint64 rounds);
 
 static PinpointWakerProgress *
 progress(void)
@@ -85,13 +94,38 @@ pinpoint_waker_has_my_work(void)
 }
 
 /*
- * Does the waker, or the publisher, make progress?  The caller has found work,
- * or leaves work and sets the latch of the waker.  Needs no lock.
+ * Does the waker, or the publisher, make progress?  The caller leaves work, and
+ * sets the latch of the waker.  Needs no lock.
  */
 bool
 pinpoint_waker_makes_progress(void)
 {
-	uint64		rounds = pg_atomic_read_u64(&progress()->rounds);
+	return has_moved(pinpoint_waker_rounds());
+}
+
+/*
+ * Is work left to the waker, or to the publisher, that makes no progress?  The
+ * caller only looks.  Needs no lock.
+ */
+bool
+pinpoint_waker_is_stalled(void)
+{
+	uint64		rounds = pinpoint_waker_rounds();
+
+	/*
+	 * Partner: pinpoint_waker_end_round().  Without this, a waker that has
+	 * nothing to do and sleeps could count as one that has work.
+	 */
+	pg_read_barrier();
+	return pinpoint_waker_has_work() && !has_moved(rounds);
+}
+
+/*
+ * Has the waker moved on to this value of rounds within the interval?
+ */
+static bool
+has_moved(uint64 rounds)
+{
 	TimestampTz seen_at = pg_atomic_read_u64(&progress()->seen_at);
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -142,6 +176,18 @@ pinpoint_waker_begin_round(void)
 {
 	(void) pg_atomic_fetch_add_u64(&progress()->rounds, 1);
 	return pinpoint_waker_wanted();
+}
+
+/*
+ * The waker has done all work that was left before its round, and will sleep.
+ */
+void
+pinpoint_waker_end_round(uint64 wanted)
+{
+	pinpoint_waker_finish(wanted);
+
+	/* Partner: pinpoint_waker_is_stalled().  This is a full barrier. */
+	(void) pg_atomic_fetch_add_u64(&progress()->rounds, 1);
 }
 
 /*

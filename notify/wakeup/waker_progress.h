@@ -20,9 +20,11 @@ extern void pinpoint_waker_want(void);
 extern bool pinpoint_waker_has_work(void);
 extern bool pinpoint_waker_has_my_work(void);
 extern bool pinpoint_waker_makes_progress(void);
+extern bool pinpoint_waker_is_stalled(void);
 extern struct Latch *pinpoint_waker_latch(void);
 extern uint64 pinpoint_waker_rounds(void);
 extern uint64 pinpoint_waker_begin_round(void);
+extern void pinpoint_waker_end_round(uint64 wanted);
 extern uint64 pinpoint_waker_wanted(void);
 extern void pinpoint_waker_finish(uint64 wanted);
 

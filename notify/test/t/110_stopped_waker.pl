@@ -109,6 +109,26 @@ foreach my $payload ('healthy', 'healthy again')
 }
 wait_until(sub { !grep { !is_asleep($_) } @crowd }) or die 'somebody is busy';
 
+# A waker that runs, and that had nothing to do for more than the 100 ms: it gets its work,
+# although another session looks at it all the time.  On a machine that stands still, it may
+# make no progress.
+my $looker = connect_to($node);
+$looker->send_query('DO $$ BEGIN LOOP COMMIT; END LOOP; END $$');
+my $to_waker = sub { return $observer->value('SELECT sum(waker_signals) FROM pinpoint.stat_notify'); };
+my $by_waker = 0;
+foreach my $payload (1 .. 20)
+{
+	my $so_far = $to_waker->();
+	$innocent->run("NOTIFY b, '$payload'");
+	as_text($_->wait_for(1)) eq "b/$payload" or die 'a notification is missing' foreach @crowd;
+	$by_waker++ if $to_waker->() - $so_far == @crowd;
+	$observer->run('SELECT pg_sleep(0.11)');
+}
+$observer->run('SELECT pg_cancel_backend(' . $looker->pid . ')');
+$looker->result;
+$looker->close;
+cmp_ok($by_waker, '>=', 16, "a waker that has slept does its work: $by_waker of 20 times");
+
 stop();
 $innocent->run(q(NOTIFY b, 'left'));
 crowd_gets(\@crowd, 'left', 'the session that has left signals to the waker sends them');
