@@ -383,7 +383,7 @@ active proctype reserve()
 	bool more, in_order, sees_rows, none_invented;
 
 	do
-	:: atomic { undone && moved -> moved = false }	/* pinpoint_waker_makes_progress() */
+	:: atomic { undone && moved -> moved = false }	/* pinpoint_waker_is_stalled() */
 	:: atomic { undone && !moved -> reserve_current = true }	/* do_part() */
 		atomic { publish_some() }			/* pinpoint_commit_order_take_over() */
 		atomic {
