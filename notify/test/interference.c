@@ -33,7 +33,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#define _GNU_SOURCE				/* for dl_iterate_phdr() */
+#define _GNU_SOURCE				/* for dl_iterate_phdr() and dladdr() */
 #include "postgres.h"
 
 #include <dirent.h>
@@ -44,6 +44,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xloginsert.h"
 #include "catalog/objectaccess.h"
@@ -326,6 +327,25 @@ is_of_pg_pinpoint(void **frames, int nframes)
 	return false;
 }
 
+/*
+ * Is PostgreSQL committing a prepared transaction?  If memory runs out there, it
+ * keeps the locks of this transaction, and a later PREPARE TRANSACTION ends the
+ * server, with any library or none.
+ */
+static bool
+is_of_commit_prepared(void **frames, int nframes)
+{
+	for (int i = 0; i < Min(nframes, NEAR_FRAMES); i++)
+	{
+		Dl_info		info;
+
+		if (dladdr(frames[i], &info) != 0 &&
+			info.dli_saddr == (void *) FinishPreparedTransaction)
+			return true;
+	}
+	return false;
+}
+
 static void *
 count_alloc(ALLOC_ARGS)
 {
@@ -340,6 +360,12 @@ count_alloc(ALLOC_ARGS)
 	if ((!allocations->all && !is_of_pg_pinpoint(frames, nframes)) ||
 		++allocations->counted != allocations->fail)
 		return next_alloc(PASS_ALLOC_ARGS);
+
+	if (is_of_commit_prepared(frames, nframes))
+	{
+		allocations->fail++;	/* the next one fails instead */
+		return next_alloc(PASS_ALLOC_ARGS);
+	}
 
 	/* The server's log shows where it was, in case that this goes wrong. */
 	allocations->failed++;
