@@ -9,13 +9,12 @@ use pinpoint_servers::arguments::ClusterArgs;
 use pinpoint_servers::options::{number, positive_duration};
 use pinpoint_servers::target::{ENGINE, Setting, Target};
 
-use crate::sessions::waker;
-use crate::workload::identity::{FENCE_BASE, WATCHED_TABLES};
+use crate::workload::identity::{FENCE_BASE, WAKER_LISTENERS, WATCHED_TABLES};
 
 /// Sessions beside those of writers, listeners and position clients, and the companion that each
 /// listener has: signaller, replication control, switching, monitor and the decoding one, and
 /// those that change watched tables, and those that observe the stopped waker.
-const MORE_SESSIONS: u32 = 5 + WATCHED_TABLES + 1 + waker::LISTENERS;
+const MORE_SESSIONS: u32 = 5 + WATCHED_TABLES + 1 + WAKER_LISTENERS;
 
 /// Check that listeners receive exactly what was committed, in commit order
 ///

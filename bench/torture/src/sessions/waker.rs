@@ -13,15 +13,13 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
 
 use crate::checker::finding::Finding;
 use crate::sessions::run_state::{Shared, execute, within};
+use crate::workload::identity::WAKER_LISTENERS;
 use crate::workload::random_for;
 
 const WHO: &str = "stopping the waker";
 
 /// Number of the random sequence, beside those of `disturbance`, `standby` and `switching`.
 const OF_WAKER: u32 = 4;
-
-/// Sessions that listen. For so many, senders leave the signals to the waker.
-pub const LISTENERS: u32 = 12;
 
 /// For a commit. If it takes longer, the waker may have been stopped while it had a lock.
 const COMMIT_LIMIT: Duration = Duration::from_secs(2);
@@ -85,7 +83,7 @@ impl Probe {
     async fn start(shared: &Arc<Shared>) -> Result<Self, Finding> {
         let (sender, arrivals) = mpsc::unbounded_channel();
         let mut listeners = Vec::new();
-        for _ in 0..LISTENERS {
+        for _ in 0..WAKER_LISTENERS {
             let connected = within(shared, WHO, "a connection", shared.config.connect(NoTls));
             let (client, connection) = connected
                 .await?
@@ -129,7 +127,7 @@ impl Probe {
             }
         };
         answer.map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
-        self.missing += LISTENERS;
+        self.missing += WAKER_LISTENERS;
         Ok(())
     }
 

@@ -23,6 +23,10 @@ pub const WATCHED_BASE: u32 = 2000;
 /// So many tables are watched.
 pub const WATCHED_TABLES: u32 = 3;
 
+/// Sessions that listen while the waker is stopped. For so many, senders leave the signals
+/// to the waker.
+pub const WAKER_LISTENERS: u32 = 12;
+
 /// A position in the WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Lsn(pub u64);
