@@ -37,7 +37,6 @@
 #include "catalog/indexing.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_collation.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_seclabel.h"
 #include "commands/seclabel.h"
@@ -461,14 +460,9 @@ void
 pinpoint_unwatch_all(void)
 {
 	Relation	labels = table_open(SecLabelRelationId, RowExclusiveLock);
-	SysScanDesc scan;
-	ScanKeyData key;
+	SysScanDesc scan = pinpoint_begin_label_scan(labels);
 	HeapTuple	tuple;
 
-	ScanKeyInit(&key, Anum_pg_seclabel_provider, BTEqualStrategyNumber,
-				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
-	key.sk_collation = C_COLLATION_OID;
-	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Oid			relid;
@@ -520,14 +514,9 @@ labelled_tables(void)
 {
 	List	   *tables = NIL;
 	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key;
+	SysScanDesc scan = pinpoint_begin_label_scan(labels);
 	HeapTuple	tuple;
 
-	ScanKeyInit(&key, Anum_pg_seclabel_provider, BTEqualStrategyNumber,
-				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
-	key.sk_collation = C_COLLATION_OID;
-	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 		tables = lappend_oid(tables,
 							 ((FormData_pg_seclabel *) GETSTRUCT(tuple))->objoid);

@@ -191,6 +191,23 @@ pinpoint_any_watched(void)
 }
 
 /*
+ * Begin to read the labels of the provider in pg_seclabel.
+ *
+ * Errors: out of memory.
+ */
+SysScanDesc
+pinpoint_begin_label_scan(Relation labels)
+{
+	ScanKeyData key;
+
+	/* There is no index on the provider. */
+	ScanKeyInit(&key, Anum_pg_seclabel_provider, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
+	key.sk_collation = C_COLLATION_OID;
+	return systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
+}
+
+/*
  * Read the labels of all watched tables, or only one of them.  Returns them as
  * a list of char *.
  *
@@ -202,15 +219,9 @@ read_labels(bool only_one, LOCKMODE lockmode)
 {
 	List	   *channels = NIL;
 	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key;
+	SysScanDesc scan = pinpoint_begin_label_scan(labels);
 	HeapTuple	tuple;
 
-	/* There is no index on the provider. */
-	ScanKeyInit(&key, Anum_pg_seclabel_provider, BTEqualStrategyNumber,
-				F_TEXTEQ, CStringGetTextDatum(PINPOINT_LABEL_PROVIDER));
-	key.sk_collation = C_COLLATION_OID;
-	scan = systable_beginscan(labels, InvalidOid, false, NULL, 1, &key);
 	while ((channels == NIL || !only_one) &&
 		   HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{

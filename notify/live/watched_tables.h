@@ -10,8 +10,10 @@
 #ifndef PINPOINT_WATCHED_TABLES_H
 #define PINPOINT_WATCHED_TABLES_H
 
+#include "access/genam.h"
 #include "nodes/pg_list.h"
 #include "storage/lockdefs.h"
+#include "utils/relcache.h"
 
 /* The provider of the security labels that mark watched tables. */
 #define PINPOINT_LABEL_PROVIDER		"pinpoint"
@@ -22,6 +24,7 @@ extern List *pinpoint_all_watched_channels(void);
 extern List *pinpoint_locked_watched_channels(LOCKMODE lockmode);
 extern List *pinpoint_channels_of_changed(Oid relid);
 extern List *pinpoint_with_ancestors(Oid relid);
+extern SysScanDesc pinpoint_begin_label_scan(Relation labels);
 
 /* In a build with assertions: checks what this session knows of the tables. */
 #ifdef USE_ASSERT_CHECKING
