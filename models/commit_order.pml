@@ -187,8 +187,8 @@ inline publish_ready()
 	fi;
 #endif
 	if
-	:: !more || publisher != NOBODY
-	:: more && publisher == NOBODY && waker_set -> tell = true
+	:: !more || (publisher != NOBODY && !waker_set)
+	:: more && waker_set -> tell = true
 	:: more && publisher == NOBODY && !waker_set ->
 		publisher = me;
 		own_rest = !any_before;

@@ -651,9 +651,16 @@ publish_ready_and_end(PinpointPublication *publication)
 	/* steps 5 and 6 */
 	rest = publish_some(publication);
 	if (rest)
+	{
 		pinpoint_waker_want();	/* step 13 */
-	rest = rest && commit_order->publisher == 0 &&
-		!pinpoint_publication_leave_to_waker(publication);
+
+		/*
+		 * The waker is told even if there is a publisher: otherwise it would
+		 * count as a waker that has work and makes no progress.
+		 */
+		rest = !pinpoint_publication_leave_to_waker(publication) &&
+			commit_order->publisher == 0;
+	}
 	if (rest)
 		commit_order->publisher = MyProcPid;	/* step 8 */
 	pinpoint_commit_order_check();
