@@ -52,6 +52,9 @@
 #include "wakeup/slots.h"
 #include "wakeup/waker_progress.h"
 
+/* Milliseconds between two values of seen_rounds, at least. */
+#define SEEN_INTERVAL	10
+
 /* The value of wanted when this process left work for the last time. */
 static uint64 mine = 0;
 
@@ -122,24 +125,35 @@ pinpoint_waker_is_stalled(void)
 
 /*
  * Has the waker moved on to this value of rounds within the interval?
+ *
+ * While the waker is busy, many processes call this.  Most of them write
+ * nothing, so a waker that stops is noticed up to SEEN_INTERVAL later.
  */
 static bool
 has_moved(uint64 rounds)
 {
-	TimestampTz seen_at = pg_atomic_read_u64(&progress()->seen_at);
-	TimestampTz now = GetCurrentTimestamp();
+	bool		is_seen = pg_atomic_read_u64(&progress()->seen_rounds) == rounds;
+	TimestampTz seen_at;
+	TimestampTz now;
+
+	/* Partner: the write barrier.  So seen_at is not older than seen_rounds. */
+	pg_read_barrier();
+	seen_at = pg_atomic_read_u64(&progress()->seen_at);
+	now = GetCurrentTimestamp();
 
 	if (PINPOINT_FAULT(NO_RESERVE))
 		return true;
 
 	/* Do not wait if the clock was set back. */
-	if (pg_atomic_read_u64(&progress()->seen_rounds) != rounds || now < seen_at)
+	if (is_seen && now >= seen_at)
+		return !TimestampDifferenceExceeds(seen_at, now, PINPOINT_STALL_INTERVAL);
+	if (now < seen_at || TimestampDifferenceExceeds(seen_at, now, SEEN_INTERVAL))
 	{
 		pg_atomic_write_u64(&progress()->seen_at, now);
+		pg_write_barrier();
 		pg_atomic_write_u64(&progress()->seen_rounds, rounds);
-		return true;
 	}
-	return !TimestampDifferenceExceeds(seen_at, now, PINPOINT_STALL_INTERVAL);
+	return true;
 }
 
 /*
