@@ -4,16 +4,17 @@
  *		Replaces calls of pg_notify() in queries, when the query is planned.
  *
  * All queries are planned, including sub-queries, views, rules, and the queries of
- * functions.  planner_hook replaces calls of pg_notify() with calls of its
- * replacement; see replacement.c.
+ * functions.  planner_hook replaces calls of pg_notify() in the finished plan with calls
+ * of its replacement; see replacement.c.  The Query keeps them: another library may make
+ * an SQL text of it and send this to a server that does not have the extension, as Citus
+ * does.
  *
  * PostgreSQL may inline an SQL function that contains such a call, and the call then
- * appears in an expression that planner_hook has not seen.  PostgreSQL calls
- * needs_fmgr_hook before it inlines, and the hook can prevent it.  Within the planner,
- * the hook allows inlining and records it, and the finished plan is searched as well.
- * Elsewhere, PostgreSQL prepares expressions without a plan (defaults in COPY, CHECK
- * constraints, arguments of CALL and EXECUTE), so the hook prevents inlining: then the
- * function is executed, and its body is planned.
+ * appears in an expression that is not in the Query.  PostgreSQL calls needs_fmgr_hook
+ * before it inlines, and the hook can prevent it.  Within the planner, the hook allows
+ * inlining and records it.  Elsewhere, PostgreSQL prepares expressions without a plan
+ * (defaults in COPY, CHECK constraints, arguments of CALL and EXECUTE), so the hook
+ * prevents inlining: then the function is executed, and its body is planned.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -46,7 +47,7 @@ static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 
 static PlannedStmt *plan_query(PINPOINT_PLANNER_PARAMETERS);
 static bool needs_fmgr(Oid funcid);
-static void replace_inlined_calls(PlannedStmt *stmt);
+static void replace_calls_in_statement(PlannedStmt *stmt);
 static void replace_calls_in_plan(Plan *plan);
 
 void
@@ -61,23 +62,15 @@ pinpoint_planner_rewrite_init(void)
 /*
  * Plan a query, with calls of PostgreSQL's functions replaced.
  *
- * The planner may modify the Query that it is given, so this function may,
- * too.
+ * The catalogs are read only for queries that contain a call to replace.
  */
 static PlannedStmt *
 plan_query(PINPOINT_PLANNER_PARAMETERS)
 {
 	bool		save_planning = planning;
 	bool		save_may_have_inlined = may_have_inlined;
-	bool		have_inlined;
+	bool		has_calls = pinpoint_calls_replaced((Node *) parse);
 	PlannedStmt *result;
-
-	/*
-	 * Read the catalogs only for queries that contain a call to replace.
-	 */
-	if (pinpoint_calls_replaced((Node *) parse) &&
-		pinpoint_replacement_exists())
-		pinpoint_replace_calls((Node *) parse);
 
 	planning = true;
 	may_have_inlined = false;
@@ -90,15 +83,14 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
 	}
 	PG_FINALLY();
 	{
-		have_inlined = may_have_inlined;
+		has_calls = has_calls || may_have_inlined;
 		planning = save_planning;
 		may_have_inlined = save_may_have_inlined;
 	}
 	PG_END_TRY();
 
-	if (have_inlined && pinpoint_replacement_exists())
-		replace_inlined_calls(result);
-
+	if (has_calls && pinpoint_replacement_exists())
+		replace_calls_in_statement(result);
 	return result;
 }
 
@@ -147,26 +139,29 @@ needs_fmgr(Oid funcid)
 }
 
 /*
- * Replace the calls in a plan that were inlined with SQL functions.
+ * Replace the calls in a finished plan.
  *
- * The plan then depends on pinpoint.notify().  This dependency is added to the
+ * The plan then depends on the replacements.  These dependencies are added to the
  * plan, so that it is not kept when the extension is dropped.
  */
 static void
-replace_inlined_calls(PlannedStmt *stmt)
+replace_calls_in_statement(PlannedStmt *stmt)
 {
-	PlanInvalItem *item = makeNode(PlanInvalItem);
 	ListCell   *lc;
 
 	replace_calls_in_plan(stmt->planTree);
 	foreach(lc, stmt->subplans)
 		replace_calls_in_plan(lfirst(lc));
 
-	item->cacheId = PROCOID;
-	item->hashValue =
-		GetSysCacheHashValue1(PROCOID,
-							  ObjectIdGetDatum(pinpoint_replacement_notify()));
-	stmt->invalItems = lappend(stmt->invalItems, item);
+	foreach(lc, pinpoint_replacements())
+	{
+		PlanInvalItem *item = makeNode(PlanInvalItem);
+
+		item->cacheId = PROCOID;
+		item->hashValue =
+			GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(lfirst_oid(lc)));
+		stmt->invalItems = lappend(stmt->invalItems, item);
+	}
 }
 
 /*

@@ -198,15 +198,16 @@ pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
 }
 
 /*
- * Returns the OID of pinpoint.notify().  The caller has checked that it
- * exists.
+ * The functions whose calls replace others, as a list of OIDs.  The caller has
+ * checked that the extension exists.
  */
-Oid
-pinpoint_replacement_notify(void)
+List *
+pinpoint_replacements(void)
 {
 	Assert(OidIsValid(notify_oid));
 
-	return notify_oid;
+	return OidIsValid(queue_usage_oid) ?
+		list_make2_oid(notify_oid, queue_usage_oid) : list_make1_oid(notify_oid);
 }
 
 /*

@@ -12,6 +12,7 @@
 
 #include "access/htup.h"
 #include "nodes/nodes.h"
+#include "nodes/pg_list.h"
 
 extern void pinpoint_replacement_init(void);
 extern bool pinpoint_replacement_exists(void);
@@ -21,7 +22,7 @@ extern bool pinpoint_extension_created(void);
 extern void pinpoint_extension_end_transaction(void);
 extern bool pinpoint_replacement_by_name(Oid original, char **schema,
 										 char **name);
-extern Oid	pinpoint_replacement_notify(void);
+extern List *pinpoint_replacements(void);
 extern bool pinpoint_is_replaced(Oid funcid);
 extern bool pinpoint_calls_replaced(Node *node);
 extern void pinpoint_replace_calls(Node *node);

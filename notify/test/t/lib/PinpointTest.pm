@@ -49,6 +49,7 @@ our @EXPORT = qw(
   allow_open_files
   compile_clock
   compile_interference
+  compile_deparser
   begin_and_pause
   pause_when_idle
   open_gate
@@ -348,6 +349,9 @@ sub server_is_clean
 # Compiles interference.c, the library that gets in the way of transactions.
 # Returns a path for LOAD and CREATE FUNCTION.
 sub compile_interference { return _compile('interference'); }
+
+# Likewise deparser.c, which is to be preloaded.
+sub compile_deparser { return _compile('deparser'); }
 
 # Likewise clock.c, which is to be preloaded into a server.  Returns what its
 # environment needs, and a function that sets the clock off by some seconds.
