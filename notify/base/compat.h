@@ -18,6 +18,7 @@
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #endif
+#include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
@@ -54,6 +55,19 @@
 #else
 #define PINPOINT_LOCK_HELD_BY_ME(tag, mode)	LockHeldByMe((tag), (mode))
 #endif
+
+/*
+ * Does this process hold the lock on a table of its database, in exactly this
+ * mode?
+ */
+static inline bool
+pinpoint_table_locked_by_me(Oid relid, LOCKMODE lockmode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return PINPOINT_LOCK_HELD_BY_ME(&tag, lockmode);
+}
 
 /*
  * Has this process no locks in a partition of the lock table?  Locks of the

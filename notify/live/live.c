@@ -283,11 +283,8 @@ child_changed(Oid child, Oid parent)
 static bool
 has_left_before(Relation child, Oid parent)
 {
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, parent);
 	return child->rd_rel->relispartition &&
-		!PINPOINT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock);
+		!pinpoint_table_locked_by_me(parent, AccessExclusiveLock);
 }
 
 /*

@@ -77,9 +77,6 @@ static void set_label(Oid relid, const char *label);
 static bool has_label(const ObjectAddress *object, const char *label);
 static void label_changes(const ObjectAddress *object, const char *label);
 static List *labelled_tables(void);
-#ifdef USE_ASSERT_CHECKING
-static bool is_locked(Oid relid, LOCKMODE lockmode);
-#endif
 
 /*
  * Register the provider, once.
@@ -116,7 +113,8 @@ check_label(const ObjectAddress *object, const char *label)
 	{
 		check_kind(object->objectId);
 		Assert(PINPOINT_OWNS_RELATION(object->objectId, GetUserId()));
-		Assert(is_locked(object->objectId, ShareUpdateExclusiveLock));
+		Assert(pinpoint_table_locked_by_me(object->objectId,
+										   ShareUpdateExclusiveLock));
 		check_channel(label);
 	}
 	if (has_label(object, label))
@@ -352,8 +350,9 @@ set_label(Oid relid, const char *label)
 {
 	ObjectAddress object;
 
-	Assert(is_locked(relid, label != NULL ? ShareRowExclusiveLock :
-					 ShareUpdateExclusiveLock));
+	Assert(pinpoint_table_locked_by_me(relid, label != NULL ?
+									   ShareRowExclusiveLock :
+									   ShareUpdateExclusiveLock));
 	Assert(PINPOINT_OWNS_RELATION(relid, GetUserId()));
 
 	ObjectAddressSet(object, RelationRelationId, relid);
@@ -397,20 +396,6 @@ label_changes(const ObjectAddress *object, const char *label)
 	}
 	pinpoint_labels_changed(object->objectId);
 }
-
-#ifdef USE_ASSERT_CHECKING
-/*
- * Does this session hold the lock on a table, in exactly this mode?
- */
-static bool
-is_locked(Oid relid, LOCKMODE lockmode)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return PINPOINT_LOCK_HELD_BY_ME(&tag, lockmode);
-}
-#endif
 
 /*
  * This transaction changes the label of a table.  When it has committed, all

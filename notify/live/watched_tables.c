@@ -123,7 +123,6 @@ static uint64 any_read_at = 0;	/* value of "messages" before it was read */
 static void register_callback(void);
 static void relation_changed(Datum arg, Oid relid);
 static List *read_labels(bool only_one, LOCKMODE lockmode);
-static bool is_locked(Oid relid, LOCKMODE lockmode);
 static void forget_all(void);
 static KnownTable *know_table(Oid relid);
 static bool is_current(const KnownTable *table);
@@ -230,7 +229,8 @@ read_labels(bool only_one, LOCKMODE lockmode)
 		bool		isnull;
 
 		if (label->classoid != RelationRelationId || label->objsubid != 0 ||
-			(lockmode != NoLock && !is_locked(label->objoid, lockmode)))
+			(lockmode != NoLock &&
+			 !pinpoint_table_locked_by_me(label->objoid, lockmode)))
 			continue;
 		channel = heap_getattr(tuple, Anum_pg_seclabel_label,
 							   RelationGetDescr(labels), &isnull);
@@ -240,15 +240,6 @@ read_labels(bool only_one, LOCKMODE lockmode)
 	systable_endscan(scan);
 	table_close(labels, AccessShareLock);
 	return channels;
-}
-
-static bool
-is_locked(Oid relid, LOCKMODE lockmode)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return PINPOINT_LOCK_HELD_BY_ME(&tag, lockmode);
 }
 
 /*
