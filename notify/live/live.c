@@ -7,7 +7,7 @@
  * a hook; see changes.c.  These hooks are for the rest:
  *
  *	before a statement		is track_counts off?
- *	SECURITY LABEL			register the provider of the labels
+ *	SECURITY LABEL			register the provider of the labels, and lock them
  *	COMMIT PREPARED			notify the changes of the prepared transaction
  *	ALTER, DROP TABLE		the table changes, which may have another name now
  *	CREATE, ALTER, DROP		other rows of the table are visible
@@ -37,7 +37,6 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
-#include "storage/lock.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -117,12 +116,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 
 	pinpoint_changes_at_statement();
 	if (IsA(stmt, SecLabelStmt))
-	{
-		const char *provider = ((SecLabelStmt *) stmt)->provider;
-
-		if (provider != NULL && strcmp(provider, PINPOINT_LABEL_PROVIDER) == 0)
-			pinpoint_register_label_provider();
-	}
+		pinpoint_before_security_label(((SecLabelStmt *) stmt)->provider);
 	else if (IsA(stmt, TransactionStmt) &&
 			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED &&
 			 pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid))

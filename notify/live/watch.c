@@ -23,6 +23,28 @@
  * were locked then, and those that were attached later were locked when they were
  * attached; see pinpoint_inheritance_changed().
  *
+ * The lock of the labels.  CREATE EXTENSION and DROP EXTENSION of this library read all
+ * labels of the database.  A label that is not committed yet is not visible to them.  So
+ * a transaction that changes a label locks the labels of the database, until it ends, in
+ * mode RowExclusiveLock, which does not conflict with itself.  CREATE and DROP EXTENSION
+ * lock them in mode ShareLock before they read.  There are two cases.  Either the label
+ * is committed or rolled back before they read.  Or its transaction waits until they are
+ * over, and then knows whether the extension exists.  The lock is that of an object of
+ * pg_seclabel that does not exist, so nobody else requests it.
+ *
+ * Deadlocks.  The labels are locked before the table.  So a statement that waits for
+ * the labels has not locked its table yet, and CREATE and DROP EXTENSION, which lock
+ * tables when they have locked the labels, do not wait for this statement.  If they wait
+ * for the labels, they have locked the extension and its objects, and no table, unless by
+ * an earlier statement of their transaction or by CASCADE.  watch(), unwatch() and
+ * SECURITY LABEL lock no object of the extension.  A deadlock requires other statements
+ * in the same transaction, which lock another watched table in a conflicting mode before,
+ * or use a view of the extension afterwards.  PostgreSQL detects it.
+ *
+ * While CREATE or DROP EXTENSION waits for the labels, others that change labels wait
+ * behind it.  Statements that change rows, and watch() of a watched table, do not need
+ * this lock.
+ *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
@@ -72,10 +94,12 @@ static Oid	get_relation(FunctionCallInfo fcinfo, const char *function);
 static void check_owner(Oid relid);
 static char *get_name(Oid relid);
 static bool is_watched_on(Oid relid, const char *channel);
+static void check_extension(void);
 static void lock_descendants(Oid relid);
 static void set_label(Oid relid, const char *label);
 static bool has_label(const ObjectAddress *object, const char *label);
 static void label_changes(const ObjectAddress *object, const char *label);
+static void lock_labels(LOCKMODE lockmode);
 static List *labelled_tables(void);
 
 /*
@@ -95,9 +119,28 @@ pinpoint_register_label_provider(void)
 }
 
 /*
+ * Called before SECURITY LABEL locks its table.  If several providers are
+ * registered, the statement requires that one is named.
+ *
+ * provider: NULL if none is named.
+ */
+void
+pinpoint_before_security_label(const char *provider)
+{
+	if (provider != NULL && strcmp(provider, PINPOINT_LABEL_PROVIDER) != 0)
+		return;
+	if (provider != NULL)
+		pinpoint_register_label_provider();
+	lock_labels(RowExclusiveLock);
+}
+
+/*
  * Called by SECURITY LABEL before it stores a label; NULL for none.  The
- * current user owns the object.  The lock on the object does not block those
- * who change rows, but others who change labels.
+ * current user owns the object.  The lock on the object blocks sessions that
+ * change its label, and no session that changes rows.
+ *
+ * If the library is preloaded, the labels are locked already.  Otherwise the
+ * transaction can be prepared and committed when the library is preloaded.
  *
  * Errors: ERRCODE_WRONG_OBJECT_TYPE if the object is a column or no relation;
  * those of check_kind() and check_channel().
@@ -109,6 +152,7 @@ check_label(const ObjectAddress *object, const char *label)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("only tables can be watched")));
+	lock_labels(RowExclusiveLock);
 	if (label != NULL)
 	{
 		check_kind(object->objectId);
@@ -176,7 +220,8 @@ check_kind(Oid relid)
  * Returns the channel.
  *
  * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE if the current user does not own the
- * table; those of check_kind() and check_channel().
+ * table; ERRCODE_UNDEFINED_OBJECT if the extension was dropped meanwhile; those
+ * of check_kind() and check_channel().
  */
 Datum
 pinpoint_watch(PG_FUNCTION_ARGS)
@@ -193,6 +238,8 @@ pinpoint_watch(PG_FUNCTION_ARGS)
 
 	if (!is_watched_on(relid, NameStr(*channel)))
 	{
+		lock_labels(RowExclusiveLock);
+		check_extension();
 		LockRelationOid(relid, ShareRowExclusiveLock);
 		check_owner(relid);
 		lock_descendants(relid);
@@ -214,6 +261,7 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 	ObjectAddress object;
 	bool		was_watched;
 
+	lock_labels(RowExclusiveLock);
 	LockRelationOid(relid, ShareUpdateExclusiveLock);
 	check_owner(relid);
 	ObjectAddressSet(object, RelationRelationId, relid);
@@ -221,8 +269,36 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 	if (was_watched)
 		set_label(relid, NULL);
 	else
+	{
 		UnlockRelationOid(relid, ShareUpdateExclusiveLock);
+		UnlockDatabaseObject(SecLabelRelationId, InvalidOid, 0, RowExclusiveLock);
+	}
 	PG_RETURN_BOOL(was_watched);
+}
+
+/*
+ * Lock the labels of this database until the end of the transaction.
+ *
+ * lockmode: RowExclusiveLock to change the label of a table, ShareLock to read
+ * all labels.
+ */
+static void
+lock_labels(LOCKMODE lockmode)
+{
+	LockDatabaseObject(SecLabelRelationId, InvalidOid, 0, lockmode);
+}
+
+/*
+ * The labels are locked: does the extension still exist?  A label that is set
+ * now would stay.
+ */
+static void
+check_extension(void)
+{
+	if (!pinpoint_extension_exists())
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"%s\" does not exist", "pg_pinpoint")));
 }
 
 /*
@@ -439,15 +515,26 @@ pinpoint_inheritance_changed(Oid child, Oid parent)
  * The extension is dropped in this database: remove all labels, and notify all
  * their channels for the last time.
  *
- * Errors: those of deleting rows of a catalog.
+ * DROP TABLE deletes the label of its table without the lock of the labels.  So
+ * the tables are locked, too, in a mode that conflicts only with those of DROP
+ * TABLE and similar statements.
+ *
+ * Errors: those of waiting for locks and of deleting rows of a catalog.
  */
 void
 pinpoint_unwatch_all(void)
 {
-	Relation	labels = table_open(SecLabelRelationId, RowExclusiveLock);
-	SysScanDesc scan = pinpoint_begin_label_scan(labels);
+	Relation	labels;
+	SysScanDesc scan;
 	HeapTuple	tuple;
+	ListCell   *lc;
 
+	lock_labels(ShareLock);
+	foreach(lc, labelled_tables())
+		LockRelationOid(lfirst_oid(lc), AccessShareLock);
+
+	labels = table_open(SecLabelRelationId, RowExclusiveLock);
+	scan = pinpoint_begin_label_scan(labels);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Oid			relid;
@@ -481,6 +568,7 @@ pinpoint_labels_take_effect(void)
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	ListCell   *lc;
 
+	lock_labels(ShareLock);
 	foreach(lc, labelled_tables())
 	{
 		LockRelationOid(lfirst_oid(lc), ShareRowExclusiveLock);

@@ -11,6 +11,7 @@
 #define PINPOINT_WATCH_H
 
 extern void pinpoint_register_label_provider(void);
+extern void pinpoint_before_security_label(const char *provider);
 extern void pinpoint_inheritance_changed(Oid child, Oid parent);
 extern void pinpoint_labels_changed(Oid relid);
 extern void pinpoint_unwatch_all(void);

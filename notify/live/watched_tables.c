@@ -35,8 +35,9 @@
  * The messages are sent whether or not something is watched, and whether or not the
  * extension exists.  So what a session knows stays true while nothing is watched, and
  * when the extension is dropped and created again.  In a database without the
- * extension, nothing is read.  A transaction that creates the extension locks the
- * tables that have a label, as watch() does: they are watched from its commit on.
+ * extension, nothing is read.  A transaction that creates the extension waits until
+ * all others that have changed a label are over.  Then it locks the tables that have a
+ * label, as watch() does: they are watched from its commit on.
  *
  * Why no change of a watched table is overlooked.  A transaction that has changed a
  * table holds a lock on it, of mode RowExclusiveLock at least, until it ends.  To watch
@@ -78,7 +79,6 @@
 #include "catalog/pg_seclabel.h"
 #include "commands/seclabel.h"
 #include "miscadmin.h"
-#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
