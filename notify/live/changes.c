@@ -26,7 +26,10 @@
  *
  * Without track_counts nothing is counted.  If the setting was off during a part of the
  * transaction, and the transaction has an XID, all watched tables count as changed.
- * If one statement switches it off and on again, this is not noticed.
+ * If one statement switches it off and on again, this is not noticed.  An apply worker
+ * executes no statements, but can reload its configuration within a transaction, more
+ * than once.  If it has done so since the end of the previous transaction, the setting
+ * may have been off, and all watched tables count as changed, too.
  *
  * A notification becomes part of the transaction like one of the statement NOTIFY.
  * With pinpoint.enabled = off it uses PostgreSQL's own queue.
@@ -47,11 +50,13 @@
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "replication/logicalworker.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/preload.h"
@@ -63,6 +68,13 @@
 
 /* Was track_counts off at the start of this transaction, or later? */
 static bool uncounted = false;
+
+/*
+ * When this process had reloaded its configuration last, at the end of the
+ * previous transaction.  This is not known in the first transaction of a
+ * process, in which an apply worker changes no table.
+ */
+static TimestampTz reloaded_before = 0;
 
 /* A change that was reported: either a table or a channel. */
 typedef struct ReportedChange
@@ -80,6 +92,7 @@ static List *reported = NIL;
 
 static void report(Oid relid, const char *channel);
 static void for_each(List *channels, void (*action) (const char *channel));
+static bool is_uncounted(void);
 static bool cannot_be_watched(PgStat_TableStatus *table);
 static List *parents_of_detached(void);
 static void notify_channel(const char *channel);
@@ -102,6 +115,7 @@ void
 pinpoint_changes_end_transaction(void)
 {
 	uncounted = !pgstat_track_counts;
+	reloaded_before = PgReloadTime;
 	reported = NIL;
 }
 
@@ -235,7 +249,7 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 	if (!any_watched)
 		return;
 
-	if (uncounted || !pgstat_track_counts)
+	if (is_uncounted())
 	{
 		for_each(pinpoint_all_watched_channels(), action);
 		return;
@@ -265,6 +279,16 @@ for_each(List *channels, void (*action) (const char *channel))
 
 	foreach(lc, channels)
 		action(lfirst(lc));
+}
+
+/*
+ * May changes of this transaction be missing in the counts?
+ */
+static bool
+is_uncounted(void)
+{
+	return uncounted || !pgstat_track_counts ||
+		(unlikely(PgReloadTime != reloaded_before) && IsLogicalWorker());
 }
 
 /*
