@@ -22,7 +22,8 @@
  * dropped, which changes the rows of its parent.  The channels are notified at the
  * commit, and not by the statement, because a transaction that has notified cannot be
  * prepared.  PREPARE TRANSACTION discards what was reported: such a statement locks the
- * table, or the child, so COMMIT PREPARED notifies the same channels; see prepared.c.
+ * table, or the child, so COMMIT PREPARED notifies the same channels; see
+ * commit_prepared.c.
  *
  * Without track_counts nothing is counted.  If the setting was off during a part of the
  * transaction, and the transaction has an XID, all watched tables count as changed.

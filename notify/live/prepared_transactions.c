@@ -10,8 +10,8 @@
  * the prepared transaction here.
  *
  * The entry can be used again as soon as the transaction has ended.  Then the locks of
- * another transaction are read.  That does no harm: who commits the first one has
- * notified its changes, or will.
+ * another transaction are read.  That does no harm: the session that
+ * commits the first one has notified its changes, or will.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -361,7 +361,7 @@ get_name(Oid relid)
  * later changes of the label wait.
  *
  * A lock that makes unwatch() wait would have to be ShareUpdateExclusiveLock,
- * which does not block those who change rows.  But VACUUM takes it, too.  So
+ * which does not block sessions that change rows.  But VACUUM takes it, too.  So
  * each start of an application would wait for it, and cancel an autovacuum
  * worker.
  *

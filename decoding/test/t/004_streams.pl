@@ -44,7 +44,7 @@ system_or_bail('psql', '--no-psqlrc', '--quiet', '--output=/dev/null',
 	"--dbname=" . $node->connstr('postgres'), "--file=$FindBin::RealBin/../workload.sql");
 my $end = $node->lsn('insert');
 
-# Slots are moved by who receives from them, so each time gets copies.
+# Slots are moved by the clients that receive from them, so each time gets copies.
 foreach my $time ('stock', 'library')
 {
 	my $number = 0;

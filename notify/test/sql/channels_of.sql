@@ -70,7 +70,7 @@ SET ROLE channels_reader;
 SELECT tables('SELECT id FROM orders');
 SELECT tables('SELECT secret FROM orders');
 SELECT tables('SELECT * FROM joined');
--- the tables of a policy, for those to whom it applies
+-- the tables of a policy, for roles to which it applies
 SELECT tables('SELECT * FROM rows_of');
 RESET ROLE;
 SELECT tables('SELECT * FROM rows_of');

@@ -44,7 +44,7 @@ SELECT pinpoint.notify(repeat('c', 64), 'x');
 SELECT pinpoint.notify('privileges', repeat('x', 8000));
 \echo :SQLSTATE
 
--- the views: counters are for everybody, names of channels for who may monitor
+-- the views: counters are for everybody, names of channels for roles that may monitor
 SET ROLE engine_plain;
 SELECT count(*) FROM pinpoint.stat_queue;
 LISTEN privileges;
@@ -59,7 +59,7 @@ RESET ROLE;
 UNLISTEN *;
 SELECT datname, channel, listeners FROM pinpoint.stat_channels;
 
--- the switch is for superusers, or whom they grant it
+-- the switch is for superusers, and for roles to which they grant it
 SET ROLE engine_plain;
 SET pinpoint.enabled = off;
 \echo :SQLSTATE

@@ -142,7 +142,7 @@ SET ROLE notify_refused;
 SELECT notify_as_owner('owner is allowed');
 RESET ROLE;
 
--- a trigger runs as who fires it
+-- a trigger runs as the role that fires it
 CREATE FUNCTION notify_trigger() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_notify('privileges', NEW.i::text); RETURN NEW; END $$;
 CREATE TRIGGER t BEFORE INSERT ON notify_privileges_rows

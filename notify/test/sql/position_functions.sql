@@ -11,7 +11,7 @@ SELECT changed FROM pinpoint.changed_since(:'p', 'b', 'a', 'b', 'a');
 SELECT position AS q FROM pinpoint.changed_since(:'p', 'a', 'b') \gset
 SELECT :'q' > :'p' AS later;
 SELECT changed, position = :'q' AS same FROM pinpoint.changed_since(:'q', 'a', 'b');
--- those who hold the first one still get their answer
+-- sessions that have the first one still get their answer
 SELECT changed FROM pinpoint.changed_since(:'p', 'a', 'b');
 -- both ways to notify count, names are exact, and nobody has to listen
 SELECT pg_notify('A', 'x');

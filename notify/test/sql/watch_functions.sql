@@ -78,7 +78,7 @@ CREATE FOREIGN TABLE elsewhere (id int) SERVER nowhere;
 SELECT pinpoint.watch('elsewhere');
 DROP FOREIGN DATA WRAPPER nowhere CASCADE;
 
--- who may
+-- privileges
 SET ROLE watch_other;
 SELECT pinpoint.watch('orders');
 SELECT pinpoint.unwatch('orders');

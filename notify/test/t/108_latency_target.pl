@@ -217,7 +217,7 @@ for my $round (1 .. 3)
 		"round $round: without a command they arrive after the interval, in order");
 }
 
-# ---- who has been under a storm looks by itself
+# ---- a session that has been under a storm looks by itself
 
 sub state { return stat_listener($observer, $listener->pid)->{state}; }
 

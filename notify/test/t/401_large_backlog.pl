@@ -75,7 +75,7 @@ cmp_ok($queue->{file_bytes}, '>=', 7900 * $last - 65536, 'in the file');
 is(-s $file, $queue->{file_bytes}, 'whose size the view shows');
 cmp_ok(disk_usage(), '>=', $queue->{file_bytes}, 'and whose space is taken');
 cmp_ok(stat_listener($observer, $slow->pid)->{backlog_bytes},
-	'>=', 7900 * $last, 'the view tells whom it is kept for');
+	'>=', 7900 * $last, 'the view tells for which session it is kept');
 like($slow->query('COMMIT')->types, qr/^CA{$last}Z$/,
 	'the slow listener receives everything at the end of its transaction');
 received_all($slow, 1, $last, 'in order');

@@ -53,8 +53,8 @@ sub send_kb
 		push @warnings, warnings_of("SELECT pg_notify('a', rpad('$sent ', 4000, 'x'))");
 		$prompt->receive_available;
 
-		# However busy the machine is, it is to be prompt; and who is told to end is to have
-		# the time for that.  It is senders who tell him.
+		# Also on a busy machine, it has to be prompt, and a session that a sender tells to
+		# end needs the time for that.
 		next if $n % 50;
 		wait_until_idle($observer, $prompt->pid) or die 'the prompt listener is not prompt';
 		next if !$is_disconnecting;
@@ -203,7 +203,7 @@ send_kb(600);
 my $later = slow_listener('later');
 send_kb(600);
 is_disconnected($_, 'one of several') for @slow;
-ok(stat_listener($observer, $later->pid), 'who is less behind may stay');
+ok(stat_listener($observer, $later->pid), 'a session that is less behind may stay');
 $later->run('COMMIT');
 $later->close;
 prompt_has_all('the end of several');

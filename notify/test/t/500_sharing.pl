@@ -521,7 +521,7 @@ $other_channel->run('LISTEN d');
 $observer->run(q(ALTER SYSTEM SET synchronous_standby_names = ''));
 $observer->run('SELECT pg_reload_conf()');
 $sender->result;
-is(as_text($other_channel->wait_for(1)), 'd/two', 'who begins to share a channel during a commit is told');
+is(as_text($other_channel->wait_for(1)), 'd/two', 'a session that begins to share a channel during a commit is told');
 ($heir) = sharers(1, 1);
 $keeps->close;
 wait_until(sub { !defined stat_listener($observer, $keeps->pid) }) or die 'it stays';

@@ -101,7 +101,7 @@ $listeners[0]->run('SELECT 1');
 is_deeply([ grep { $_->{channel} eq 'a' } $listeners[0]->take_notifications ], [], 'nothing comes while replay is paused');
 my $new = listen_on($standby);
 $observer->run('SELECT pg_wal_replay_resume()');
-is_deeply(told($_), ['a/paused'], 'it comes when replay goes on, also to who has listened meanwhile')
+is_deeply(told($_), ['a/paused'], 'it comes when replay goes on, also to a session that has listened meanwhile')
   for $listeners[0], $new;
 $new->close;
 told($listeners[1]);

@@ -143,7 +143,7 @@ are_disconnected(
 	'The backlog of this listener exceeded "pinpoint.max_listener_lag".',
 	'with pinpoint.on_lag = disconnect it is disconnected, though nobody sends', $slow);
 send_kb(80, 'a');
-pass('who reads stays');
+pass('a session that reads stays');
 
 $reader->close;
 server_is_clean($observer, 'nothing is left');

@@ -103,7 +103,7 @@ ok( wait_until(sub { $standby->log_contains('DETAIL:  Replay waited for this ses
 $stuck->receive_until('EOF');
 $admin->run(q(NOTIFY fence, 'first'));
 $reader->notifications_until('fence', 'first');
-pass('who reads stays, and gets everything');
+pass('a session that reads stays, and gets everything');
 
 # ---- a standby: DROP DATABASE with a stuck listener in that database
 
@@ -153,7 +153,7 @@ is($observer->value('SELECT pg_promote(true, 60)'), 't', 'a promotion does not')
 ok(wait_until(sub { !stat_listener($observer, $stuck->pid) }), 'the session is gone');
 $observer->run(q(NOTIFY fence, 'promoted'));
 $reader->notifications_until('fence', 'promoted');
-pass('who reads stays, and gets everything');
+pass('a session that reads stays, and gets everything');
 
 $_->close for $reader;
 server_is_clean($observer, 'nothing is left');

@@ -74,7 +74,7 @@ sub reader_gets_everything
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$from->run("NOTIFY fence, '$name'");
 	$reader->notifications_until('fence', $name);
-	return pass("$name: who reads stays");
+	return pass("$name: a session that reads stays");
 }
 
 sub promotes

@@ -86,7 +86,7 @@ sub held_back { return stat_queue($observer)->{held_back}; }
 	finish_slow_commit($slow);
 	is(held_back(), 0, 'both are published');
 	is(changed($next, 'slow', 'held_back'), 'slow', 'the slow one is reported now, and the other not again');
-	is(changed($during, 'slow', 'held_back'), 'slow held_back', 'to who asked before it, both are');
+	is(changed($during, 'slow', 'held_back'), 'slow held_back', 'for a session that asked before it, both are');
 	is(changed($before, 'slow', 'held_back', 'x'), 'slow held_back', 'likewise');
 	is(rows(), 'held back slow', 'and both rows are visible');
 }
@@ -104,8 +104,8 @@ sub held_back { return stat_queue($observer)->{held_back}; }
 	my $next = next_position($before);
 	open_gate();
 	is($paused->result->error, undef, 'its COMMIT returns');
-	is(changed($next, 'visible'), 'visible', 'it is counted for who has been told nothing');
-	is(changed($during, 'visible'), 'visible', 'and for who may have seen it before');
+	is(changed($next, 'visible'), 'visible', 'it is counted for a session that has been told nothing');
+	is(changed($during, 'visible'), 'visible', 'and for one that may have seen it before');
 	$paused->close;
 
 	# A session that ends between the two.

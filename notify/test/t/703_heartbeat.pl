@@ -71,7 +71,7 @@ is($observer->value("SELECT backend_type FROM pg_stat_activity WHERE pid = $firs
 my $position = heartbeat($beats);
 is(heartbeat($beats), $position, 'while nothing is notified the position stays');
 is($position, $observer->value('SELECT pinpoint.position()'), 'and is the present one');
-is(stat_listener($observer, $listener->pid)->{wakeups}, 0, 'who does not listen on it is not woken');
+is(stat_listener($observer, $listener->pid)->{wakeups}, 0, 'a session that does not listen on it is not woken');
 is($observer->value('SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify'),
 	$published, 'and no transaction is counted');
 
@@ -151,7 +151,7 @@ ok(heartbeat($other), 'another database has its heartbeat');
 ok(heartbeat($second) && heartbeat($other), 'and each session gets it, shared or not');
 $other->run(q{NOTIFY fence});
 ok(heartbeat($second), 'one is sent');
-is_deeply([ $early->query('')->notifications ], [], 'not to who listened when the extension was not there');
+is_deeply([ $early->query('')->notifications ], [], 'not to a session that listened when the extension did not exist');
 $_->close for $other, $early, $second;
 
 # ---- forged

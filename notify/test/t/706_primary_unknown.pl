@@ -99,7 +99,7 @@ $plain->run('LISTEN a');
 set_replicate($primary, $writer, 'on');
 becomes_exact($client, 'it knows when it is switched on');
 is(changed($client, $missed, 'a', 'never'), 'a never', 'positions from before are not good any more');
-is($beats->receive->{fields}{C}, '57P01', 'who listens for heartbeats is disconnected before one comes');
+is($beats->receive->{fields}{C}, '57P01', 'a session that listens for heartbeats is disconnected before one comes');
 
 # A session that has missed something cannot begin to listen for heartbeats.
 error_is(
@@ -107,7 +107,7 @@ error_is(
 	'55000',
 	'cannot listen on "pinpoint_heartbeat" because this session may have missed notifications',
 	undef,
-	'who has listened before cannot listen for heartbeats later');
+	'a session that has listened before cannot listen for heartbeats later');
 $plain->run('UNLISTEN *');
 $plain->run('LISTEN a; LISTEN pinpoint_heartbeat');
 is(($plain->wait_for(1))[0]{channel}, 'pinpoint_heartbeat', 'but can if it begins to listen again');

@@ -213,7 +213,7 @@ my @limited = connect_many($node, 3, user => 'nosy');
 begin_wait($_, 'c', 'NULL') foreach @limited[ 0, 1 ];
 $limited[2]->send_query(q{CALL pinpoint.wait('{c}', pinpoint.position(), NULL)});
 is(changed($limited[2]), '53400 too many sessions of role "nosy" wait', 'one too many');
-is_deeply($limited[2]->run(q{CALL pinpoint.wait('{c}', NULL)})->rows->[0][0], '{c}', 'who need not wait is not limited');
+is_deeply($limited[2]->run(q{CALL pinpoint.wait('{c}', NULL)})->rows->[0][0], '{c}', 'a session that need not wait is not limited');
 begin_wait($waiter, 'c', 'NULL');
 $admin->run('SELECT pg_cancel_backend(' . $limited[0]->pid . ')');
 $limited[0]->result;

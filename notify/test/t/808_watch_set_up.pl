@@ -68,7 +68,7 @@ sub changes_nothing
 	is($listener->value(
 			"SELECT count(*) FROM pg_locks WHERE relation = '$table'::regclass AND pid = " . $owner->pid
 			  . q{ AND mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock')}),
-		0, 'and blocks nobody who writes');
+		0, 'and blocks no session that writes');
 	$_->run('COMMIT') for $owner, $writer;
 	return;
 }

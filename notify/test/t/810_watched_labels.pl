@@ -222,7 +222,7 @@ my $monitor = connect_to($node);
 ok(wait_until(sub {
 	$monitor->value("SELECT wait_event_type = 'Lock' OR state = 'idle' FROM pg_stat_activity
 		WHERE pid = @{[$owner->pid]} AND query LIKE 'CREATE EXTENSION%'") eq 't' }), 'CREATE EXTENSION has ended or waits');
-is($monitor->value('SELECT pg_blocking_pids(' . $owner->pid . ')'), '{' . $writer->pid . '}', 'it waits for who has changed the table');
+is($monitor->value('SELECT pg_blocking_pids(' . $owner->pid . ')'), '{' . $writer->pid . '}', 'it waits for the transaction that has changed the table');
 $monitor->close;
 $writer->run('COMMIT');
 is($owner->result->error, undef, 'and is over then');

@@ -201,7 +201,7 @@ sub works_afresh
 		[ (0) x 5 ], "$name: the queue is empty");
 	is(-s $file, 0, "$name: and so is its file");
 	is($observer->value('SELECT count(*) FROM pinpoint.stat_listeners'),
-		1 + @listeners, "$name: who listens are those who connected again");
+		1 + @listeners, "$name: the sessions that listen are those that connected again");
 	for (1 .. 3)
 	{
 		send_along();

@@ -290,7 +290,7 @@ sub wait_until_commits_wait
 # Has a session do something that fails, again and again, and reads nothing of it, until
 # the server waits for that in the midst of its report of an error: then PostgreSQL does
 # not let the session be ended.  (It may wait right behind it as well, being idle.  A
-# look takes the two columns at different times, but who is stuck stays so.)
+# look takes the two columns at different times, but a stuck session stays so.)
 sub get_stuck_in_error
 {
 	my ($observer, $session, $sql) = @_;
