@@ -85,7 +85,7 @@ typedef struct AppliedEntry
 typedef struct AppliedPrepared
 {
 	pg_atomic_uint32 nused;
-	pg_atomic_uint32 nlost;
+	pg_atomic_uint64 nlost;
 	AppliedEntry entries[FLEXIBLE_ARRAY_MEMBER];	/* max_prepared_transactions
 													 * elements */
 } AppliedPrepared;
@@ -93,7 +93,7 @@ typedef struct AppliedPrepared
 static AppliedPrepared *applied = NULL;
 
 /* The value of nlost that this worker has handled. */
-static uint32 handled_lost = 0;
+static uint64 handled_lost = 0;
 
 static bool is_apply_worker(void);
 static void store(int number, TransactionId xid);
@@ -123,7 +123,7 @@ pinpoint_applied_prepared_shmem_init(void)
 							  pinpoint_applied_prepared_shmem_size(), &found);
 	Assert(!found);
 	pg_atomic_init_u32(&applied->nused, 0);
-	pg_atomic_init_u32(&applied->nlost, 0);
+	pg_atomic_init_u64(&applied->nlost, 0);
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
 		SpinLockInit(&applied->entries[i].mutex);
@@ -185,7 +185,7 @@ store(int number, TransactionId xid)
 	if (!TransactionIdIsValid(before))
 		pg_atomic_fetch_add_u32(&applied->nused, 1);
 	else if (before != xid)
-		pg_atomic_fetch_add_u32(&applied->nlost, 1);
+		pg_atomic_fetch_add_u64(&applied->nlost, 1);
 }
 
 /*
@@ -288,7 +288,7 @@ find_prepared_before(void)
 static void
 notify_lost(void)
 {
-	uint32		nlost = pg_atomic_read_u32(&applied->nlost);
+	uint64		nlost = pg_atomic_read_u64(&applied->nlost);
 
 	if (nlost == handled_lost)
 		return;

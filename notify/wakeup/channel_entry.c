@@ -497,6 +497,7 @@ check_listener(ChannelEntry *entry, int index)
 	int			nslots = entry->nlisteners - entry->nsharers;
 
 	Assert((int) listener->slotno < MaxBackends);
+	Assert(listener->turn <= (uint32) MaxBackends);
 	Assert(OidIsValid(listener->group) == (index >= nslots));
 	Assert((listener->share_limit > 0) == (index >= nslots));
 	Assert(index == 0 ||

@@ -42,7 +42,8 @@ typedef struct PinpointListener
 								 * not share the channel */
 	uint32		turn;			/* valid for the first member of a group: index
 								 * of the next member in turn, modulo the size
-								 * of the group; see above */
+								 * of the group; at most MaxBackends; see
+								 * above */
 } PinpointListener;
 
 /* Number of listeners that an entry has room for without further items. */

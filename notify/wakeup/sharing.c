@@ -82,7 +82,8 @@ static int	readiness(PinpointSlot *slot);
 static bool sends_for_long(PinpointSlot *slot);
 static int	best_member(PinpointBatch *batch, uint32 channel,
 						const PinpointListeners *listeners, Oid group,
-						int least, uint32 **turn);
+						int least);
+static void advance_turn(const PinpointListeners *listeners, Oid group);
 static PinpointAssignment *find_assignment(PinpointBatch *batch, uint32 channel,
 								 int slotno);
 
@@ -446,15 +447,13 @@ pinpoint_sharing_next_undelivered(PinpointBatch *batch, int slotno,
  * among those without an assignment for a channel in a batch; -1 if there is
  * none with at least the readiness "least".
  *
- * channel: number of the channel within the batch.  *turn: set to the field of
- * the group, if it has a member.
+ * channel: number of the channel within the batch.
  *
  * The caller holds the lock of the partition of the channel.
  */
 static int
 best_member(PinpointBatch *batch, uint32 channel,
-			const PinpointListeners *listeners, Oid group, int least,
-			uint32 **turn)
+			const PinpointListeners *listeners, Oid group, int least)
 {
 	PinpointListener *oldest;
 	int			n = 0;
@@ -468,7 +467,6 @@ best_member(PinpointBatch *batch, uint32 channel,
 	if (n == 0)
 		return -1;
 	oldest = pinpoint_sharer(listeners, first_member);
-	*turn = &oldest->turn;
 
 	for (int i = 0; i < n && best_readiness < READY_NOW; i++)
 	{
@@ -489,6 +487,26 @@ best_member(PinpointBatch *batch, uint32 channel,
 }
 
 /*
+ * The next member of a group is in turn.  The field stays an index: it must not
+ * grow until it wraps, because 2^32 is not a multiple of each size of a group,
+ * and a loop over all members would miss some then.
+ *
+ * The caller holds PinpointOrderLock exclusively, and the lock of the partition.
+ */
+static void
+advance_turn(const PinpointListeners *listeners, Oid group)
+{
+	int			n = 0;
+	int			first_member = pinpoint_listeners_find_group(listeners, group, &n);
+	PinpointListener *oldest = pinpoint_sharer(listeners, first_member);
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(n > 0);
+
+	oldest->turn = (oldest->turn + 1) % n;
+}
+
+/*
  * Is there a member that could receive a notification instead of a session
  * that stays in a transaction?  The result may be outdated.
  *
@@ -498,10 +516,7 @@ bool
 pinpoint_sharing_any_ready(PinpointBatch *batch, uint32 channel,
 						   const PinpointListeners *listeners, Oid group)
 {
-	uint32	   *turn;
-
-	return best_member(batch, channel, listeners, group, READY_SOON,
-					   &turn) >= 0;
+	return best_member(batch, channel, listeners, group, READY_SOON) >= 0;
 }
 
 /*
@@ -525,7 +540,6 @@ pinpoint_sharing_reassign(PinpointBatch *batch, uint32 index, int slotno,
 						  int least)
 {
 	PinpointAssignment *assignment = &pinpoint_batch_assignments(batch)[index];
-	uint32	   *turn = NULL;
 	int			best = -1;
 
 	AssertHeldExclusive(PinpointOrderLock);
@@ -540,13 +554,12 @@ pinpoint_sharing_reassign(PinpointBatch *batch, uint32 index, int slotno,
 		return -1;
 
 	if (listeners != NULL)
-		best = best_member(batch, assignment->channel, listeners, group, least,
-						   &turn);
+		best = best_member(batch, assignment->channel, listeners, group, least);
 	if (best >= 0)
 	{
 		pg_atomic_write_u32(&assignment->receiver,
 							(uint32) best | RECEIVER_REASSIGNED);
-		*turn += 1;
+		advance_turn(listeners, group);
 	}
 	else if (least == 0)
 		pg_atomic_write_u32(&assignment->receiver, RECEIVER_NOBODY);

@@ -154,6 +154,18 @@ $_->run('COMMIT') for @green;
 is_deeply(told(@green), times_each(1, 1 .. 10), 'the last one of a group leaves its share to nobody');
 close_all(@green);
 
+# One leaves with more than there can be sessions: the turn of its group stays that of a member,
+# which a build with assertions checks when another one joins.
+my ($leaves, $stays) = sharers('red', 2, 1);
+$_->run('BEGIN') for $leaves, $stays;
+notify_each(1 .. 400);
+$leaves->close;
+wait_until(sub { !stat_listener($observer, $leaves->pid) }) or die 'it stays';
+my ($joins) = sharers('red', 1, 1);
+$stays->run('COMMIT');
+is_deeply(told($stays, $joins), times_each(1, 1 .. 400), 'one that leaves with many leaves all of them to the other');
+close_all($stays, $joins);
+
 # ---- many groups, and groups that come and go
 
 my @roles = map { "role_$_" } 1 .. 40;
