@@ -279,6 +279,23 @@ pinpoint_report_queue_full(Size size, int sender)
 }
 
 /*
+ * What to do if the file of the queue cannot grow.  An error other than a full
+ * disk can be permanent: a file system or a sandbox without fallocate(), or a
+ * limit on the size of files.  Then the queue must do without the file.
+ *
+ * error: as in errno.
+ */
+const char *
+pinpoint_no_disk_space_hint(int error)
+{
+	Assert(error != 0);
+
+	return error == ENOSPC || error == EDQUOT ?
+		_("Check free disk space.") :
+		_("If this error remains, set \"pinpoint.queue_size\" and \"pinpoint.queue_memory\" to the same value: then the queue needs no file.");
+}
+
+/*
  * Report that the file of the queue cannot grow.  The hint names the listener
  * that is furthest behind.
  *
@@ -305,7 +322,7 @@ pinpoint_report_no_disk_space(int error)
 			 errmsg("could not extend file \"%s\": %m",
 					PINPOINT_LOG_FILE_NAME),
 			 listener != 0 ?
-			 errhint("Check free disk space. The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read all data sent to it.",
-					 listener) :
-			 errhint("Check free disk space.")));
+			 errhint("%s The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read all data sent to it.",
+					 pinpoint_no_disk_space_hint(error), listener) :
+			 errhint("%s", pinpoint_no_disk_space_hint(error))));
 }

@@ -31,6 +31,8 @@
 #include "base/check.h"
 #include "base/locks.h"
 #include "listener/eviction.h"
+#include "listener/slow_listener.h"
+#include "queue/log_storage.h"
 #include "queue/message_log.h"
 #include "standby/unfinished.h"
 #include "wakeup/channel_map.h"
@@ -53,6 +55,7 @@ static int	max_unfinished(void);
 static void begin_batch(PinpointUnfinished *transaction,
 						const PinpointMessage *message);
 static PinpointBatch *reserve(Size size);
+static void log_no_disk_space(int error);
 static PinpointBatch *try_reserve(Size size);
 
 /*
@@ -218,7 +221,8 @@ begin_batch(PinpointUnfinished *transaction, const PinpointMessage *message)
 static PinpointBatch *
 reserve(Size size)
 {
-	PinpointBatch *batch = try_reserve(size);
+	int			error;
+	PinpointBatch *batch = pinpoint_message_log_reserve(size, &error);
 	instr_time	began;
 
 	Assert(unfinished_bytes <= pinpoint_message_log_capacity());
@@ -226,6 +230,8 @@ reserve(Size size)
 	if (batch != NULL ||
 		size > pinpoint_message_log_capacity() - unfinished_bytes)
 		return batch;
+	if (error != 0)
+		log_no_disk_space(error);
 	INSTR_TIME_SET_CURRENT(began);
 
 	/* First the oldest quarter, then the oldest half, then all. */
@@ -239,7 +245,8 @@ reserve(Size size)
 					(errmsg_plural("disconnecting %d listener because replay needs space in the NOTIFY queue",
 								   "disconnecting %d listeners because replay needs space in the NOTIFY queue",
 								   n, n),
-					 errhint("Their clients read too slowly, or they have long transactions. If this is expected, increase \"pinpoint.queue_size\" on this server.")));
+					 error == 0 ?
+					 errhint("Their clients read too slowly, or they have long transactions. If this is expected, increase \"pinpoint.queue_size\" on this server.") : 0));
 
 		/*
 		 * Sessions that were evicted for this before are not waited for again.
@@ -250,6 +257,20 @@ reserve(Size size)
 			waits = pinpoint_eviction_wait(&began);
 	}
 	return batch;
+}
+
+/*
+ * The file of the queue cannot grow.  Replay goes on without it.
+ */
+static void
+log_no_disk_space(int error)
+{
+	errno = error;
+	ereport(LOG,
+			(errcode_for_file_access(),
+			 errmsg("could not extend file \"%s\": %m",
+					PINPOINT_LOG_FILE_NAME),
+			 errhint("%s", pinpoint_no_disk_space_hint(error))));
 }
 
 static PinpointBatch *

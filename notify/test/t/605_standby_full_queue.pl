@@ -1,6 +1,6 @@
 # A standby whose queue is full: replay waits once for all listeners that are in the way,
 # whether or not they share channels, and others stay.  And the settings for listeners
-# that are far behind count on a standby.
+# that are far behind count on a standby.  The log tells if the file of the queue cannot grow.
 
 use strict;
 use warnings;
@@ -144,6 +144,33 @@ are_disconnected(
 	'with pinpoint.on_lag = disconnect it is disconnected, though nobody sends', $slow);
 send_kb(80, 'a');
 pass('a session that reads stays');
+
+$reader->close;
+server_is_clean($observer, 'nothing is left');
+
+# ---- the file of the queue cannot grow
+
+# A limit on the size of files that only the startup process has.
+$observer->run('ALTER SYSTEM RESET ALL');
+$observer->close;
+$standby->append_conf('postgresql.conf', "pinpoint.queue_size = 64MB\npinpoint.queue_memory = 64kB");
+$standby->restart;
+($observer, $reader, $slow) = connect_many($standby, 3);
+my $startup = $observer->value(q(SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'));
+system_or_bail('prlimit', "--pid=$startup", '--fsize=' . 15 * 1024 * 1024 . ':');
+$reader->run('LISTEN a; LISTEN s; LISTEN fence');
+begin_to_listen('a', $slow);
+$log = -s $standby->logfile;
+send_kb(120, 'a');
+are_disconnected($furthest, 'if the file cannot grow, the one that is furthest behind is disconnected', $slow);
+my $text = substr(slurp_file($standby->logfile), $log);
+like(
+	$text,
+	qr/LOG:  could not extend file "pg_notify\/pg_pinpoint": File too large\n.*HINT:  If this error remains, set "pinpoint\.queue_size" and "pinpoint\.queue_memory" to the same value/,
+	'the log has the reason, and what to do');
+unlike($text, qr/increase "pinpoint\.queue_size"/, 'a larger queue would not help');
+send_kb(40, 'a');
+pass('replay goes on');
 
 $reader->close;
 server_is_clean($observer, 'nothing is left');
