@@ -41,6 +41,7 @@
 #include "base/transaction.h"
 #include "listener/delivery.h"
 #include "listener/listening.h"
+#include "sql/load_order.h"
 #include "sql/pending.h"
 #include "sql/replacement.h"
 #include "sql/statement.h"
@@ -85,9 +86,7 @@ void
 pinpoint_statement_init(void)
 {
 	if (ProcessUtility_hook != NULL)
-		ereport(WARNING,
-				(errmsg("a library that is loaded before pg_pinpoint does not see NOTIFY statements"),
-				 errhint("Put pg_pinpoint first in \"shared_preload_libraries\".")));
+		pinpoint_check_load_order();
 
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;

@@ -109,6 +109,31 @@ my $other_order = new_node('other_order', preload => 'pg_stat_statements, pg_pin
 like(slurp_file($other_order->logfile), $warning, 'a warning if another library is loaded before pg_pinpoint');
 $other_order->stop;
 
+# citus and plprofiler must be loaded before it.  What stands here for each of them
+# is a library that installs the same hook.
+my $libraries = PostgreSQL::Test::Utils::tempdir;
+my ($hook, $plain) =
+  map { $node->config_data('--pkglibdir') . "/$_.so" } 'pg_stat_statements', 'tcn';
+symlink $hook, "$libraries/$_.so" or die "symlink: $!" for 'citus', 'plprofiler';
+symlink $plain, "$libraries/other.so" or die "symlink: $!";
+sub log_with_preload
+{
+	my ($name, $preload) = @_;
+	my $started = new_node($name, preload => $preload,
+		conf => "dynamic_library_path = '$libraries:\$libdir'");
+	$started->stop;
+	return slurp_file($started->logfile);
+}
+my $any_warning = qr/does not see NOTIFY statements/;
+for my $first ('citus', 'plprofiler')
+{
+	unlike(log_with_preload("only_$first", "$first, pg_pinpoint, other"),
+		$any_warning, "no warning if only $first is loaded before pg_pinpoint");
+	like(log_with_preload("after_$first", "$first, other, pg_pinpoint"),
+		qr/$any_warning\n.*Put pg_pinpoint directly after $first in/,
+		"with $first, the hint names another place");
+}
+
 # ---- what a listener sees when it is told: rows and locks of the sender
 
 $observer->run('CREATE TABLE queue (id int PRIMARY KEY)');

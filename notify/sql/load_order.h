@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * load_order.h
+ *		The place of this library in shared_preload_libraries.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_LOAD_ORDER_H
+#define PINPOINT_LOAD_ORDER_H
+
+extern void pinpoint_check_load_order(void);
+
+#endif							/* PINPOINT_LOAD_ORDER_H */
