@@ -1,0 +1,2 @@
+"""What neighbours do with watched tables and with notifications."""
+ALL = []
