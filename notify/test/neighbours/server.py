@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg2
 
-DEADLINE = 60  # seconds
+DEADLINE = 150  # seconds
 
 BINDIR = Path("/usr/lib/postgresql/15/bin")
 
@@ -44,7 +44,7 @@ def wait_until(condition, what, pause=0.05):
     end = time.monotonic() + DEADLINE
     while not (result := condition()):
         if time.monotonic() > end:
-            raise Failed(f"not within {DEADLINE} s: {what}")
+            raise Failed(f"not within {DEADLINE} s: {what() if callable(what) else what}")
         time.sleep(pause)
     return result
 
@@ -163,4 +163,4 @@ class Session:
         sender.number = getattr(sender, "number", 0) + 1
         sender.run(f"NOTIFY sync, '{sender.pid}.{sender.number}'")
         taken = self.wait_for("sync", f"{sender.pid}.{sender.number}")
-        return [(n.channel, n.payload) for n in taken if n.channel != "sync"]
+        return [n for n in taken if n.channel != "sync"]

@@ -125,6 +125,8 @@ NOTIFY b, 'nobody'
 
 LISTEN a
 
+SELECT * FROM pg_listening_channels() c WHERE c <> 'sync'
+
 NOTIFY a, 'to both'
 
 BEGIN
