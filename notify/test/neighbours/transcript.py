@@ -24,6 +24,7 @@ def statements(name):
 def normalized(line):
     """Without the difference that docs/reliability.md names, and without measurements."""
     line = line.replace("pinpoint.notify(", "pg_notify(")
+    line = line.replace("on pinpoint.notify pg_notify", "on pg_catalog.pg_notify")
     line = re.sub(r"\b(duration|cost|Query Identifier)[:=] ?[-\d.]+", r"\1", line)
     return line
 
