@@ -99,9 +99,11 @@ class Runner:
         return sum(result.startswith("failed") for result in results)
 
     def run(self, names):
-        tasks = [(s.__doc__, self.situation, s) for s in situations.ALL
-                 if not names or s.__name__ in names]
-        tasks += [(n.name, self.neighbour, n) for n in neighbours.ALL if not names or n.name in names]
+        every = [(s.__name__, s.__doc__, self.situation, s) for s in situations.ALL]
+        every += [(n.name, n.name, self.neighbour, n) for n in neighbours.ALL]
+        if unknown := set(names) - {name for name, *_ in every}:
+            sys.exit(f"there is no {', '.join(sorted(unknown))}")
+        tasks = [task for name, *task in every if not names or name in names]
         with ThreadPoolExecutor(JOBS) as pool:
             return sum(pool.map(lambda task: self.attempt(*task), tasks))
 

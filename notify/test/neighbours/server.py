@@ -53,6 +53,13 @@ def make_template(folder):
     """An empty data directory, which each server copies."""
     run(BINDIR / "initdb", "-D", folder, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8",
         "--locale=C.UTF-8")
+    # Newer minor releases load only the output plugins that a setting names.
+    known = subprocess.run([BINDIR / "postgres", "-D", folder, "-C", "output_plugin_libraries"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if known.returncode == 0:
+        with open(folder / "postgresql.conf", "a") as file:
+            file.write("output_plugin_libraries ="
+                       " 'pgoutput, test_decoding, wal2json, decoderbufs, pglogical_output'\n")
 
 
 class Server:
@@ -72,7 +79,6 @@ class Server:
     def __enter__(self):
         try:
             run(BINDIR / "pg_ctl", "-D", self.data, "-l", self.log, "-w", "start")
-            self.allow_plugins()
         except Failed as failure:
             self.stop()
             raise Failed(f"{failure}\n{self.log.read_text()[-3000:]}") from None
@@ -87,15 +93,6 @@ class Server:
         subprocess.run([BINDIR / "pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop"],
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(self.data, ignore_errors=True)
-
-    def allow_plugins(self):
-        """Newer minor releases load only the output plugins that a setting names."""
-        session = self.connect()
-        if session.run("SELECT 1 FROM pg_settings WHERE name = 'output_plugin_libraries'"):
-            session.run("ALTER SYSTEM SET output_plugin_libraries ="
-                        " pgoutput, test_decoding, wal2json, decoderbufs, pglogical_output")
-            session.run("SELECT pg_reload_conf()")
-        session.close()
 
     def connect(self, name="session", database="postgres", options=""):
         session = Session(self, name, database, options)
