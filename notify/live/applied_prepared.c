@@ -79,8 +79,9 @@ typedef struct AppliedEntry
 } AppliedEntry;
 
 /*
- * nused is the number of entries that are not free, and nlost that of entries
- * that were overwritten.  Both are read and written without a lock.
+ * nused is the number of entries that are not free, or more, and nlost that of
+ * entries that were overwritten.  Both are incremented under the mutex of the
+ * entry, before this can be read, and read without a lock.
  */
 typedef struct AppliedPrepared
 {
@@ -99,6 +100,7 @@ static bool is_apply_worker(void);
 static void store(int number, TransactionId xid);
 static void remove_entry(int number, TransactionId xid);
 static void find_prepared_before(void);
+static void notify_entries(void);
 static void notify_lost(void);
 static bool read_own_entry(int number, AppliedTransaction *transaction);
 static bool is_over(TransactionId xid, bool *committed);
@@ -177,15 +179,15 @@ store(int number, TransactionId xid)
 	for (int i = 0; i < Min(transaction.ntables, MAX_TABLES); i++)
 		transaction.tables[i] = locks[i].oid;
 
+	/* Partner: pinpoint_applied_prepared_at_pre_commit() reads nlost last. */
 	SpinLockAcquire(&entry->mutex);
 	before = entry->transaction.xid;
-	entry->transaction = transaction;
-	SpinLockRelease(&entry->mutex);
-
 	if (!TransactionIdIsValid(before))
 		pg_atomic_fetch_add_u32(&applied->nused, 1);
 	else if (before != xid)
 		pg_atomic_fetch_add_u64(&applied->nlost, 1);
+	entry->transaction = transaction;
+	SpinLockRelease(&entry->mutex);
 }
 
 /*
@@ -218,8 +220,6 @@ void
 pinpoint_applied_prepared_at_pre_commit(void)
 {
 	static bool found_before = false;
-	AppliedTransaction transaction;
-	bool		committed;
 
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
 	Assert(CurrentMemoryContext == TopTransactionContext);
@@ -229,9 +229,26 @@ pinpoint_applied_prepared_at_pre_commit(void)
 	if (!found_before)
 		find_prepared_before();
 	found_before = true;
+	if (pg_atomic_read_u32(&applied->nused) != 0)
+		notify_entries();
+
+	/*
+	 * Another worker can overwrite an entry as soon as its transaction is
+	 * over, and free it again.  So this comes after the entries were read.
+	 */
+	pg_read_barrier();
 	notify_lost();
-	if (pg_atomic_read_u32(&applied->nused) == 0)
-		return;
+}
+
+/*
+ * Notify the transactions of this subscription that are over.
+ */
+static void
+notify_entries(void)
+{
+	AppliedTransaction transaction;
+	bool		committed;
+
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
 		if (!read_own_entry(i, &transaction) ||

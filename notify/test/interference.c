@@ -20,6 +20,8 @@
  *	interference.fail_commit_prepared	COMMIT PREPARED fails after it has committed the
  *								prepared transaction, if the library is preloaded
  *								before pg_pinpoint
+ *	interference.worker			a file that tells the workers of subscriptions where
+ *								to pause or to fail: see in_worker()
  *
  * A session that pauses waits for an event of type Extension.  If it is to end, it does so
  * when the file is gone, unless that is after the commit record.
@@ -44,6 +46,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "access/transam.h"
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xloginsert.h"
@@ -55,6 +58,7 @@
 #include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
+#include "replication/logicalworker.h"
 #include "replication/message.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -99,6 +103,7 @@ static const struct config_enum_entry pause_options[] = {
 
 static int	pause_place = PAUSE_NOWHERE;
 static char *gate = NULL;
+static char *worker_file = NULL;
 static int	fail_idle = 0;
 static int	lose_interrupts = 0;
 static bool fail_commit_prepared = false;
@@ -488,6 +493,42 @@ interference_fail_barrier(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/*
+ * The first worker of a subscription that comes to an event does what the file says,
+ * which then is empty:
+ *
+ *	pre_commit pause XID	pauses in the transaction that commits this prepared one,
+ *							while the file exists
+ *	pre_commit fail XID		fails there
+ *	prepare pause 0			pauses after the record of PREPARE TRANSACTION
+ */
+static void
+in_worker(const char *event)
+{
+	char		where[16];
+	char		action[16];
+	TransactionId xid;
+	FILE	   *file;
+	int			nread;
+
+	if (!IsLogicalWorker() || (file = fopen(worker_file, "r")) == NULL)
+		return;
+	nread = fscanf(file, "%15s %15s %u", where, action, &xid);
+	fclose(file);
+	if (nread != 3 || strcmp(where, event) != 0 ||
+		(TransactionIdIsValid(xid) && !TransactionIdDidCommit(xid)))
+		return;
+
+	if (truncate(worker_file, 0) != 0)
+		elog(ERROR, "could not truncate file \"%s\": %m", worker_file);
+	if (strcmp(action, "fail") == 0)
+		ereport(ERROR, (errmsg("interference: the worker fails")));
+	pgstat_report_wait_start(PG_WAIT_EXTENSION);
+	while (access(worker_file, F_OK) == 0)
+		pg_usleep(1000);
+	pgstat_report_wait_end();
+}
+
 static bool
 is_idle_transaction(void)
 {
@@ -515,6 +556,10 @@ at_transaction_event(XactEvent event, void *arg)
 				notifyInterruptPending = true;
 			}
 			pause_at(PAUSE_PRE_COMMIT);
+			in_worker("pre_commit");
+			break;
+		case XACT_EVENT_PREPARE:
+			in_worker("prepare");
 			break;
 		case XACT_EVENT_COMMIT:
 			if (losing)
@@ -574,6 +619,9 @@ _PG_init(void)
 	DefineCustomStringVariable("interference.gate",
 							   "They pause while this file exists.", NULL,
 							   &gate, "", PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("interference.worker",
+							   "What the workers of subscriptions do.", NULL,
+							   &worker_file, "", PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("interference.fail_idle",
 							"So many transactions without a statement fail.",
 							NULL, &fail_idle, 0, 0, INT_MAX,

@@ -27,15 +27,6 @@ sub connect_all
 	return;
 }
 
-# A transaction that pauses after its commit record, and then many others.
-sub hold_back
-{
-	my ($statement) = @_;
-	begin_and_pause($observer, $slow, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'slow'; COMMIT));
-	$observer->run($statement // "DO \$\$ BEGIN FOR i IN 1 .. $count LOOP PERFORM pg_notify('a', i::text); COMMIT; END LOOP; END \$\$");
-	return stat_queue($observer)->{held_back};
-}
-
 sub release
 {
 	open_gate();
@@ -58,7 +49,7 @@ sub all_arrive
 
 connect_all();
 $waker = stop_waker($observer);
-is(hold_back(), $count, "$count transactions are held back");
+is(hold_back($observer, $slow, $count), $count, "$count transactions are held back");
 release();
 my $left = stat_queue($observer)->{held_back};
 cmp_ok($left, '>', $count - 500, "the slow session has left $left of them to the waker");
@@ -73,7 +64,7 @@ all_arrive('the waker publishes the rest, in the order of the commits', 'innocen
 # ---- the waker is terminated
 
 $waker = stop_waker($observer);
-hold_back();
+hold_back($observer, $slow, $count);
 release();
 cmp_ok(stat_queue($observer)->{held_back}, '>', 0, 'some are left to the waker');
 is($observer->value("SELECT pg_terminate_backend($waker)"), 't', 'it is terminated');
@@ -84,7 +75,7 @@ all_arrive('before it ends, it publishes the rest');
 
 wait_until(sub { $observer->value(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'}) })
   or die 'there is no waker';
-hold_back();
+hold_back($observer, $slow, $count);
 $observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
 open_gate();
 all_arrive('the slow session is terminated: all the same');
@@ -103,7 +94,8 @@ $slow->run("LOAD '$library'");
 $waker = stop_waker($observer);
 my $wide = 50;
 is( hold_back(
-		"DO \$\$ BEGIN FOR i IN 1 .. $wide LOOP PERFORM pg_notify('wide' || j, i::text) FROM generate_series(1, 64) j;"
+		$observer, $slow, $wide,
+		others => "DO \$\$ BEGIN FOR i IN 1 .. $wide LOOP PERFORM pg_notify('wide' || j, i::text) FROM generate_series(1, 64) j;"
 		  . ' COMMIT; END LOOP; END $$'),
 	$wide, "$wide transactions with 64 channels and 40 listeners on each are held back");
 release();
@@ -127,11 +119,11 @@ $observer->close;
 $node->append_conf('postgresql.conf', 'pinpoint.waker = off');
 $node->restart;
 connect_all();
-is(hold_back(), $count, 'without a waker');
+is(hold_back($observer, $slow, $count), $count, 'without a waker');
 release();
 is(stat_queue($observer)->{held_back}, 0, 'the slow session publishes all, and no other one needs to notify');
 all_arrive('in the order of the commits');
-hold_back();
+hold_back($observer, $slow, $count);
 $observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
 open_gate();
 all_arrive('also when it is terminated');

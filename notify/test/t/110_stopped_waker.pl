@@ -25,14 +25,11 @@ END { my $status = $?; go_on(); $? = $status; }
 
 sub stop { $waker = stop_waker($observer); return; }
 
-# A transaction that pauses after its commit record, and then many others.  $then: what its
-# session does in the same message, after the commit.
-sub hold_back
+sub hold_back_many
 {
-	my ($then) = @_;
-	begin_and_pause($observer, $slow, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'slow'; COMMIT) . ($then // ''));
-	$observer->run("DO \$\$ BEGIN FOR i IN 1 .. $count LOOP PERFORM pg_notify('a', i::text); COMMIT; END LOOP; END \$\$");
-	is(stat_queue($observer)->{held_back}, $count, "$count transactions are held back");
+	my (%params) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(hold_back($observer, $slow, $count, %params), $count, "$count transactions are held back");
 	return;
 }
 
@@ -63,10 +60,10 @@ sub crowd_gets
 # ---- a slow commit has held back many, and nobody does anything after it
 
 stop();
-hold_back();
+hold_back_many();
 release();
 all_arrive('the rest arrives, in the order of the commits');
-hold_back();
+hold_back_many();
 release();
 $innocent->run(q(NOTIFY a, 'innocent'));
 all_arrive('also what another session sends then', 'innocent');
@@ -80,7 +77,7 @@ go_on();
 stop();
 $listener->run('BEGIN');
 $slow->run(q(SET interference.pause = 'nowhere'));
-hold_back('; BEGIN');
+hold_back_many(then => '; BEGIN');
 release();
 my @new   = connect_many($node, 2);
 my $left  = 'SELECT held_back FROM pinpoint.stat_queue';

@@ -1,5 +1,7 @@
 # Prepared transactions that the workers of a subscription apply: each commit notifies the
 # watched tables, whichever worker has prepared the transaction, and whatever ends in between.
+# A worker is cancelled, terminated or fails after a commit record: the listeners are notified
+# or told.  Entries of prepared transactions are overwritten.
 
 use strict;
 use warnings;
@@ -12,8 +14,14 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', init => { allows_streaming => 'logical' }, conf => <<'EOC');
+# The library is loaded after pg_pinpoint, so its callbacks run before those of pg_pinpoint.
+my $library = compile_interference();
+my $file    = "$PostgreSQL::Test::Utils::tmp_check/worker";
+my $node    = new_node('main', preload => "pg_pinpoint, $library", init => { allows_streaming => 'logical' }, conf => <<"EOC");
+interference.worker = '$file'
 max_prepared_transactions = 5
+pinpoint.queue_memory = 256kB
+pinpoint.queue_size = 256kB
 logical_decoding_work_mem = 64kB
 wal_retrieve_retry_interval = 100ms
 EOC
@@ -56,6 +64,24 @@ sub prepare
 	$publisher->run($_) for 'BEGIN', @statements, q{PREPARE TRANSACTION 'p'};
 	ok(wait_until(sub { $owner->value($prepared) == 1 }), 'the transaction is prepared on the subscriber') or die;
 	is(received($listener), '', 'and notifies nothing yet');
+	$position = $owner->value('SELECT pinpoint.position()');
+	return;
+}
+
+# All sessions end, and the server stops.
+sub stop
+{
+	$_->close for $owner, $listener, $bystander, $publisher;
+	$node->stop('immediate');
+	return;
+}
+
+sub connect_again
+{
+	($owner, $listener, $bystander) = connect_many($node, 3);
+	$publisher = connect_to($node, dbname => 'publisher');
+	$listener->run('LISTEN t; LISTEN m70; LISTEN fence');
+	$bystander->run('LISTEN b; LISTEN fence');
 	$position = $owner->value('SELECT pinpoint.position()');
 	return;
 }
@@ -121,29 +147,224 @@ if ($has_parallel)
 
 # ---- workers and servers that end between the two commits
 
-my $worker = q{SELECT pid FROM pg_stat_activity WHERE backend_type IN ('logical replication worker', 'logical replication apply worker')};
+my $worker = q{SELECT pid FROM pg_stat_activity WHERE datname = 'postgres'}
+  . q{ AND backend_type IN ('logical replication worker', 'logical replication apply worker')};
+
+# Another worker is there than this one.
+sub replaced
+{
+	my ($pid, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok(wait_until(sub { my $rows = $owner->run($worker)->rows; @$rows && $rows->[0][0] != $pid }), "$name: another worker");
+}
 
 foreach my $insert ($small, $large)
 {
 	my $pid = $owner->value($worker);
 	prepare($insert);
 	$owner->run("SELECT pg_terminate_backend($pid)");
-	ok(wait_until(sub { my $rows = $owner->run($worker)->rows; @$rows && $rows->[0][0] != $pid }), 'another worker');
+	replaced($pid, 'terminated before the commit');
 	finish('COMMIT');
 	notifies('t/', 'notifies');
 }
 
 prepare($large);
-$_->close for $owner, $listener, $bystander, $publisher;
-$node->stop('immediate');
+stop();
 $node->start;
-($owner, $listener, $bystander) = connect_many($node, 3);
-$publisher = connect_to($node, dbname => 'publisher');
-$listener->run('LISTEN t; LISTEN m70; LISTEN fence');
-$bystander->run('LISTEN b; LISTEN fence');
-$position = $owner->value('SELECT pinpoint.position()');
+connect_again();
 finish('COMMIT');
 notifies('t/', 'after a crash, another server notifies');
+
+# ---- requests and errors after a commit record
+
+# What a worker does from now on: see interference.c.
+sub let_worker
+{
+	my ($what) = @_;
+	append_to_file("$file.new", $what);
+	rename "$file.new", $file or die "could not rename $file.new: $!";
+	return;
+}
+
+sub go_on { unlink $file or die "could not remove $file: $!"; return; }
+
+my $xid = 'SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()';
+
+# The PID of the worker that pauses.
+sub paused
+{
+	my $rows;
+	wait_until(sub { $rows = $owner->run(q{SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Extension'}
+			  . q{ AND backend_type LIKE 'logical replication%'})->rows; @$rows })
+	  or die 'no worker pauses';
+	return $rows->[0][0];
+}
+
+# Commits on the publisher.  The worker pauses after it has committed the prepared transaction,
+# in its own commit.  Returns its PID.
+sub commit_and_pause
+{
+	let_worker('pre_commit pause ' . $owner->value($xid));
+	finish('COMMIT');
+	return paused();
+}
+
+# Commits on the publisher.  The worker fails there.
+sub commit_and_fail
+{
+	my ($name) = @_;
+	my $pid = $owner->value($worker);
+	let_worker('pre_commit fail ' . $owner->value($xid));
+	finish('COMMIT');
+	replaced($pid, $name);
+	return;
+}
+
+sub is_notified_after_requests
+{
+	my ($place) = @_;
+	foreach my $request ('cancel', 'terminate')
+	{
+		prepare($small);
+		my $pid = commit_and_pause();
+		$owner->run("SELECT pg_${request}_backend($pid)");
+		go_on();
+		replaced($pid, "$request $place");
+		notifies('t/', "$request $place: notifies");
+	}
+	return;
+}
+
+foreach my $insert ($small, $large)
+{
+	foreach my $request ('cancel', 'terminate')
+	{
+		my $leader = $owner->value($worker);
+		let_worker('prepare pause 0');
+		prepare($insert);
+		my $pid = paused();
+		$owner->run("SELECT pg_${request}_backend($pid)");
+		go_on();
+		replaced($leader, "$request after PREPARE TRANSACTION");
+		finish('COMMIT');
+		notifies('t/', "$request after PREPARE TRANSACTION: notifies");
+	}
+}
+
+is_notified_after_requests('before the callback');
+prepare($small);
+commit_and_fail('an error before the callback');
+notifies('t/', 'the next worker notifies');
+
+# ---- entries that are overwritten
+
+# A subscription of another database, which prepares a transaction as soon as it is enabled.
+# The numbers that have become free last are used first.
+$owner->run('CREATE DATABASE second');
+$owner->run('CREATE DATABASE second_publisher');
+my $second           = connect_to($node, dbname => 'second');
+my $second_publisher = connect_to($node, dbname => 'second_publisher');
+$_->run('CREATE TABLE other (id int)') for $second, $second_publisher;
+$second_publisher->run('CREATE PUBLICATION p FOR ALL TABLES');
+$second_publisher->run(q{SELECT pg_create_logical_replication_slot('second', 'pgoutput', false, true)});
+$second->run("CREATE SUBSCRIPTION second CONNECTION '" . $here =~ s/dbname=publisher/dbname=second_publisher/r
+	  . q{' PUBLICATION p WITH (create_slot = false, slot_name = 'second', copy_data = false, two_phase = true)});
+ok(wait_until(sub { $second->value('SELECT subtwophasestate FROM pg_subscription WHERE subname = $$second$$') eq 'e' }),
+	'a second subscription');
+my $in_second = q{FROM pg_stat_activity WHERE datname = 'second' AND backend_type LIKE 'logical replication%'};
+
+sub disable_second
+{
+	$second->run('ALTER SUBSCRIPTION second DISABLE');
+	ok(wait_until(sub { $owner->value("SELECT count(*) $in_second") == 0 }), 'it is disabled') or die;
+	$second_publisher->run($_) for 'BEGIN', 'INSERT INTO other VALUES (1)', q{PREPARE TRANSACTION 'q'};
+	return;
+}
+
+sub enable_second
+{
+	$second->run('ALTER SUBSCRIPTION second ENABLE');
+	ok(wait_until(sub { $second->value($prepared) == 1 }), 'it prepares a transaction') or die;
+	return;
+}
+
+sub finish_second
+{
+	$second_publisher->run(q{COMMIT PREPARED 'q'});
+	ok(wait_until(sub { $second->value($prepared) == 0 }), 'and commits it') or die;
+	return;
+}
+
+disable_second();
+prepare($small);
+my $paused = commit_and_pause();
+enable_second();
+go_on();
+notifies('m70/ t/', 'overwritten after the commit record: all watched tables are notified');
+is($owner->value($worker), $paused, 'by the same worker');
+prepare($small);
+finish('COMMIT');
+notifies('t/', 'the next transaction notifies its own table again');
+finish_second();
+
+# The first worker has gone.
+disable_second();
+prepare($small);
+$paused = commit_and_pause();
+$owner->run("SELECT pg_terminate_backend($paused)");
+enable_second();
+go_on();
+replaced($paused, 'terminated after its entry was overwritten');
+notifies('m70/ t/', 'the next worker notifies all watched tables');
+finish_second();
+
+$second->run($_) for 'ALTER SUBSCRIPTION second DISABLE', 'ALTER SUBSCRIPTION second SET (slot_name = NONE)',
+  'DROP SUBSCRIPTION second';
+$_->close for $second, $second_publisher;
+
+# ---- the same after the callback of pg_pinpoint
+
+stop();
+$node->append_conf('postgresql.conf', "shared_preload_libraries = '$library, pg_pinpoint'");
+$node->start;
+connect_again();
+is_notified_after_requests('after the callback');
+
+# The listener is told instead of notified.
+sub tells
+{
+	my ($name) = @_;
+	is_told($listener, "$name: the listener");
+	$listener->close;
+	$listener = connect_to($node);
+	$listener->run('LISTEN t; LISTEN m70; LISTEN fence');
+	is(changed(), '{t}', "$name: and the position says the same");
+	catch_up();
+	is(received($listener) . received($bystander), '', "$name: nobody else, and not again");
+	return;
+}
+
+prepare($small);
+commit_and_fail('an error after the callback');
+tells('an error after the callback');
+
+my $slow = connect_to($node);
+$slow->run($_) for 'LISTEN filler', 'BEGIN', 'SELECT 1';
+prepare($small);
+foreach my $size (7000, 1)
+{
+	my $result;
+	do { $result = $owner->query("SELECT pg_notify('filler', repeat('x', $size))") } until $result->error;
+	is($result->error->{C}, '54000', "the queue has no room for $size bytes");
+}
+my $full = $owner->value($worker);
+finish('COMMIT');
+replaced($full, 'a full queue');
+$slow->run('COMMIT');
+$slow->close;
+tells('a full queue');
+
+# ---- the subscription is off
 
 # The subscription is off, and somebody commits the transaction by its name on the
 # subscriber, which notifies.  The next worker may notify again.

@@ -44,6 +44,7 @@ our @EXPORT = qw(
   get_stuck_in_error
   woken_times
   error_is
+  is_told
   server_is_clean
   drop_database
   allow_open_files
@@ -53,6 +54,7 @@ our @EXPORT = qw(
   begin_and_pause
   pause_when_idle
   open_gate
+  hold_back
 );
 
 # Interrupted tests stop their servers too: die() runs the END blocks of
@@ -323,6 +325,17 @@ sub error_is
 		$name);
 }
 
+# A session is told of the commit of a prepared transaction that could not be notified.
+sub is_told
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $error = $session->receive_until('E')->error;
+	return is_deeply([ @$error{qw(C D)} ],
+		[ '57P01', 'A prepared transaction that changed a watched table was committed, and could not be notified.' ],
+		"$name is told");
+}
+
 # Nothing is left of any listener or notification.  Sessions take a moment to
 # end after their client has gone, so this waits.
 sub server_is_clean
@@ -415,6 +428,21 @@ sub pause_when_idle
 	close_gate($session, 'pre_commit', $name);
 	wait_until_paused($observer, $session);
 	return;
+}
+
+# Has a session commit a transaction that notifies 'slow' on "a" and pauses after its commit
+# record, and the observer $count others meanwhile, which notify their numbers.  Returns how
+# many are held back.  Parameters:
+#   others  another statement of the observer, which commits them
+#   then    what the session does in the same message, after its commit
+sub hold_back
+{
+	my ($observer, $slow, $count, %params) = @_;
+	begin_and_pause($observer, $slow, 'commit',
+		q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'slow'; COMMIT) . ($params{then} // ''));
+	$observer->run($params{others}
+		  // "DO \$\$ BEGIN FOR i IN 1 .. $count LOOP PERFORM pg_notify('a', i::text); COMMIT; END LOOP; END \$\$");
+	return stat_queue($observer)->{held_back};
 }
 
 sub close_gate
