@@ -17,8 +17,10 @@
  * until nothing is left.  In between, it executes the commands of its client.  The
  * same holds for another session that has done a part, if it has ever notified.
  *
- * A session that ends while the waker has its work waits until the waker has begun a
- * round, at most for PINPOINT_STALL_INTERVAL, and then does all the work.
+ * A session that ends while the waker has its work waits until the waker has completed
+ * a round.  If the waker makes no progress meanwhile, the session does all the work.
+ * PostgreSQL processes no barriers at exit (see ProcSignalBarrier), so a process that
+ * waits for all sessions waits for this one, too.
  *
  * So work that is left to a waker that does not run is begun 100 to 200 ms later, if
  * the session that has left it is idle or has ended.  If it stays in a transaction, any
@@ -59,7 +61,14 @@
  * and not more often than this, whatever the clock does.
  */
 #define EXIT_INTERVAL		1
-#define MAX_EXIT_LOOKS		(2 * PINPOINT_STALL_INTERVAL)
+#define MAX_EXIT_LOOKS		(3 * PINPOINT_STALL_INTERVAL)
+
+/*
+ * When the number of rounds has increased by this, the waker has begun a round
+ * since and completed it: it increments the number at the end of a round before
+ * it sleeps, and at the beginning of the next one.
+ */
+#define MOVES_OF_A_ROUND	3
 
 /* MAX_TIMEOUTS if not registered. */
 static TimeoutId look_timeout = MAX_TIMEOUTS;
@@ -160,8 +169,8 @@ pinpoint_reserve_reassign(void)
 }
 
 /*
- * This session ends.  If the waker has work of this session, and does not begin
- * a round, do all of it.  Does not fail.
+ * This session ends.  If the waker has work of this session, and does not
+ * complete a round, do all of it.  Does not fail.
  */
 void
 pinpoint_reserve_at_exit(void)
@@ -176,7 +185,8 @@ pinpoint_reserve_at_exit(void)
 }
 
 /*
- * Wait until the waker begins a round or makes no progress, or all is done.
+ * Wait until the waker has completed a round or makes no progress, or all is
+ * done.
  */
 static void
 wait_for_waker(void)
@@ -186,7 +196,7 @@ wait_for_waker(void)
 	for (int i = 0; i < MAX_EXIT_LOOKS; i++)
 	{
 		if (!pinpoint_waker_has_my_work() ||
-			pinpoint_waker_rounds() != rounds ||
+			pinpoint_waker_rounds() - rounds >= MOVES_OF_A_ROUND ||
 			pinpoint_waker_is_stalled())
 			break;
 		pg_usleep(EXIT_INTERVAL * 1000L);

@@ -160,6 +160,23 @@ ok(wait_until(sub {
 crowd_gets(\@crowd, 'busy', 'to all');
 $innocent->run('COMMIT');
 
+# ---- sessions in pinpoint.wait()
+
+# The waker has work.  It does this, and sleeps again.
+sub sleeps { return slurp_file("/proc/$_[0]/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m && $1; }
+my ($running, $slept) = ($waker, sleeps($waker));
+go_on();
+wait_until(sub { sleeps($running) > $slept }) or die 'the waker does not go on';
+my @waiting = connect_many($node, 40);
+my $since   = $observer->value('SELECT pinpoint.position()');
+$_->send_query("CALL pinpoint.wait('{w}', '$since', NULL)") for @waiting;
+wait_until(sub { $observer->value('SELECT count(*) FROM pinpoint.waiting') == @waiting && !grep { !is_asleep($_) } @waiting })
+  or die 'the sessions do not wait';
+stop();
+$innocent->run('NOTIFY w');
+is_deeply([ map { $_->result->rows->[0][0] } @waiting ], [ ('{w}') x @waiting ], 'sessions that wait are woken');
+$_->close for @waiting;
+
 go_on();
 $innocent->run(q(NOTIFY b, 'afterwards'));
 crowd_gets(\@crowd, 'afterwards', 'the waker goes on');

@@ -49,6 +49,7 @@ our @EXPORT = qw(
   drop_database
   allow_open_files
   compile_clock
+  compile_stop_at_signal
   compile_interference
   compile_deparser
   begin_and_pause
@@ -380,6 +381,19 @@ sub compile_clock
 		return;
 	};
 	return ({ LD_PRELOAD => _compile('clock') . '.so', CLOCK_OFFSET => $file }, $set);
+}
+
+# Likewise stop_at_signal.c.  The function makes a process stop before its next signal.
+sub compile_stop_at_signal
+{
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/stop_at_signal";
+	my $set  = sub {
+		my ($pid) = @_;
+		append_to_file("$file.new", $pid);
+		rename "$file.new", $file or die "could not rename $file.new: $!";
+		return;
+	};
+	return ({ LD_PRELOAD => _compile('stop_at_signal') . '.so', STOP_AT_SIGNAL => $file }, $set);
 }
 
 sub _compile
