@@ -460,7 +460,85 @@ is_deeply(
 is((unpack 'q5', slurp_file($file))[3], 0, 'and the startup process allocates no memory for them');
 fail_allocation(0);
 
+# ---- an apply worker that commits a prepared transaction
+
+my $subscriber = new_node('subscriber', preload => "pg_pinpoint, $interference", init => { allows_streaming => 'logical' }, conf => <<"EOC");
+interference.allocations = '$file'
+max_prepared_transactions = 5
+wal_retrieve_retry_interval = 100ms
+log_min_error_statement = panic
+EOC
+$server     = $subscriber;
+$postmaster = postmaster();
+$_->close for $observer, $sender;
+($observer, $sender, $witness) = connect_many($subscriber, 3);
+$observer->run($_) for 'CREATE TABLE watched (n int)', 'CREATE TABLE plain (n int)', q{SELECT pinpoint.watch('watched', 'a')},
+  'CREATE DATABASE publisher';
+$witness->run('LISTEN a; LISTEN z');
+my $publisher = connect_to($subscriber, dbname => 'publisher');
+$publisher->run($_) for 'CREATE TABLE watched (n int)', 'CREATE TABLE plain (n int)', 'CREATE PUBLICATION p FOR ALL TABLES',
+  q{SELECT pg_create_logical_replication_slot('s', 'pgoutput', false, true)};
+$observer->run("CREATE SUBSCRIPTION s CONNECTION 'host="
+	  . $subscriber->host . ' port=' . $subscriber->port . ' user=' . getpwuid($>) . q{ dbname=publisher' PUBLICATION p}
+	  . q{ WITH (create_slot = false, slot_name = 's', copy_data = false, two_phase = true)});
+wait_until(sub { $observer->value('SELECT subtwophasestate FROM pg_subscription') eq 'e' }) or die 'there is no subscription';
+my $prepared = 'SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()';
+
+sub apply_worker
+{
+	my ($not) = @_;
+	my $rows;
+	wait_until(
+		sub {
+			$rows = $observer->run(q{SELECT pid FROM pg_stat_activity WHERE datname = 'postgres'}
+				  . q{ AND backend_type IN ('logical replication worker', 'logical replication apply worker')})->rows;
+			return @$rows && $rows->[0][0] != ($not // 0);
+		}) or die 'there is no worker';
+	return $rows->[0][0];
+}
+
+# The listener is notified, or it is told that it was not.  The next worker does what is left.
+($of_prepared, $disconnected) = (0, 0);
+with_each_allocation(
+	'COMMIT PREPARED of an apply worker',
+	sub {
+		my ($number) = @_;
+		$of_prepared++;
+		my $worker = apply_worker();
+		$publisher->run($_) for 'BEGIN', "INSERT INTO watched VALUES ($of_prepared)", q{PREPARE TRANSACTION 'p'};
+		wait_until(sub { $observer->value($prepared) == 1 }) or die 'the transaction is not prepared';
+		fail_allocation($number, $worker);
+		$publisher->run(q{COMMIT PREPARED 'p'});
+		wait_until(sub { $observer->value($prepared) == 0 }) or die 'the transaction is not committed';
+
+		# The worker has committed another transaction, or there is another worker.
+		$publisher->run("INSERT INTO plain VALUES ($of_prepared)");
+		wait_until(sub { $observer->value("SELECT count(*) FROM plain WHERE n = $of_prepared") }) or die 'the worker stops';
+		my $failed = has_failed();
+		return 'the worker has not ended' if $failed && apply_worker() == $worker;
+		fail_allocation(0) if !$failed;
+		my $message = $witness->receive;
+		if ($message->{type} eq 'E')
+		{
+			$disconnected++;
+			return "the listener is told $message->{fields}{C}" if $message->{fields}{C} ne '57P01';
+			$witness->close;
+			$witness = connect_to($subscriber);
+			$witness->run('LISTEN a; LISTEN z');
+		}
+		elsif (as_text($message) ne 'a/')
+		{
+			return 'received ' . as_text($message);
+		}
+
+		# The next worker may notify again.
+		my $received = received();
+		return $received =~ /^(?:a\/ ?)*$/ ? rest() : "then received '$received'";
+	});
+note("listeners were disconnected $disconnected times");
+fail_allocation(0);
+
 unlike(slurp_file($_->logfile), qr/PANIC|TRAP|terminated by signal/, $_->name . ': no process has crashed')
-  for $node, $primary, $standby;
+  for $node, $primary, $standby, $subscriber;
 
 done_testing();
