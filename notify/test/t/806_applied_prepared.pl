@@ -285,6 +285,10 @@ sub enable_second
 {
 	$second->run('ALTER SUBSCRIPTION second ENABLE');
 	ok(wait_until(sub { $second->value($prepared) == 1 }), 'it prepares a transaction') or die;
+
+	# The entry is written after the transaction is visible there.
+	wait_until(sub { $owner->value("SELECT count(*) $in_second AND wait_event = 'LogicalApplyMain'") == 1 })
+	  or die 'the worker does not end PREPARE TRANSACTION';
 	return;
 }
 
