@@ -19,7 +19,7 @@ my $library = compile_interference();
 my $file    = "$PostgreSQL::Test::Utils::tmp_check/worker";
 my $node    = new_node('main', preload => "pg_pinpoint, $library", init => { allows_streaming => 'logical' }, conf => <<"EOC");
 interference.worker = '$file'
-max_prepared_transactions = 5
+max_prepared_transactions = 7
 pinpoint.queue_memory = 256kB
 pinpoint.queue_size = 256kB
 logical_decoding_work_mem = 64kB
@@ -258,8 +258,9 @@ notifies('t/', 'the next worker notifies');
 
 # ---- entries that are overwritten
 
-# A subscription of another database, which prepares a transaction as soon as it is enabled.
-# The numbers that have become free last are used first.
+# A subscription of another database, which prepares two transactions as soon as it is enabled.
+# The numbers that have become free last are used first.  These are the number of the transaction
+# on the publisher, in the same server, and that of the applied one, in any order.
 $owner->run('CREATE DATABASE second');
 $owner->run('CREATE DATABASE second_publisher');
 my $second           = connect_to($node, dbname => 'second');
@@ -277,16 +278,19 @@ sub disable_second
 {
 	$second->run('ALTER SUBSCRIPTION second DISABLE');
 	ok(wait_until(sub { $owner->value("SELECT count(*) $in_second") == 0 }), 'it is disabled') or die;
-	$second_publisher->run($_) for 'BEGIN', 'INSERT INTO other VALUES (1)', q{PREPARE TRANSACTION 'q'};
+	foreach my $name ('q', 'r')
+	{
+		$second_publisher->run($_) for 'BEGIN', 'INSERT INTO other VALUES (1)', "PREPARE TRANSACTION '$name'";
+	}
 	return;
 }
 
 sub enable_second
 {
 	$second->run('ALTER SUBSCRIPTION second ENABLE');
-	ok(wait_until(sub { $second->value($prepared) == 1 }), 'it prepares a transaction') or die;
+	ok(wait_until(sub { $second->value($prepared) == 2 }), 'it prepares two transactions') or die;
 
-	# The entry is written after the transaction is visible there.
+	# The entries are written after the transactions are visible there.
 	wait_until(sub { $owner->value("SELECT count(*) $in_second AND wait_event = 'LogicalApplyMain'") == 1 })
 	  or die 'the worker does not end PREPARE TRANSACTION';
 	return;
@@ -294,8 +298,8 @@ sub enable_second
 
 sub finish_second
 {
-	$second_publisher->run(q{COMMIT PREPARED 'q'});
-	ok(wait_until(sub { $second->value($prepared) == 0 }), 'and commits it') or die;
+	$second_publisher->run("COMMIT PREPARED '$_'") for 'q', 'r';
+	ok(wait_until(sub { $second->value($prepared) == 0 }), 'and commits them') or die;
 	return;
 }
 
