@@ -81,6 +81,20 @@ pinpoint_table_locked_by_me(Oid relid, LOCKMODE lockmode)
 	SHMQueueEmpty(&MyProc->myProcLocks[n])
 #endif
 
+/*
+ * The groups of slots of the fast path in the entry of a process, and the bits
+ * of the locks that are held in one.  The caller holds fpInfoLock.
+ */
+#if PG_VERSION_NUM >= 180000
+StaticAssertDecl(FP_LOCK_SLOTS_PER_GROUP == 16, "a group has 16 slots");
+#define PINPOINT_FAST_PATH_GROUPS	FastPathLockGroupsPerBackend
+#define PINPOINT_FAST_PATH_BITS(proc, group)	((proc)->fpLockBits[group])
+#else
+StaticAssertDecl(FP_LOCK_SLOTS_PER_BACKEND == 16, "there are 16 slots");
+#define PINPOINT_FAST_PATH_GROUPS	1
+#define PINPOINT_FAST_PATH_BITS(proc, group)	((proc)->fpLockBits)
+#endif
+
 /* Local ID of a process's transaction. */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_PROC_LXID(proc)	((proc)->vxid.lxid)

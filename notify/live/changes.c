@@ -9,8 +9,10 @@
  * counts are in the list of the outermost level.  The table access method counts them,
  * so it does not matter which statement, trigger or worker has made a change.
  *
- * These changes are not counted: those of foreign tables, and those of ALTER TABLE,
- * which changes rows by writing a new table.
+ * These changes are not counted: those of ALTER TABLE, which changes rows by writing a
+ * new table, and those of some tables; see uncounted.c.  Such a table counts as changed
+ * if the transaction has locked it for writing; see written_tables.c.  A transaction that
+ * changes it can have no XID, for instance if its rows are on another server.
  *
  * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the rows
  * from the parent, and calls no hook.  It marks a row of pg_inherits.  No other statement
@@ -46,6 +48,7 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "commands/async.h"
@@ -65,6 +68,7 @@
 #include "base/transaction.h"
 #include "live/changes.h"
 #include "live/watched_tables.h"
+#include "live/written_tables.h"
 #include "sql/pending.h"
 
 /* Was track_counts off at the start of this transaction, or later? */
@@ -92,6 +96,8 @@ static List *reported = NIL;
 #define MAX_CHECKED		64
 
 static void report(Oid relid, const char *channel);
+static void for_each_counted(void (*action) (const char *channel));
+static void for_each_uncounted(void (*action) (const char *channel));
 static void for_each(List *channels, void (*action) (const char *channel));
 static bool is_uncounted(void);
 static bool cannot_be_watched(PgStat_TableStatus *table);
@@ -223,18 +229,28 @@ pinpoint_changes_at_pre_commit(void)
 void
 pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
-	bool		any_watched;
-	bool		detaches = false;
-	ListCell   *lc;
-
 	/* No subtransaction is left: all counts are those of the outermost level. */
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
 	Assert(GetCurrentTransactionNestLevel() == 1);
 
-	/* Without an XID, it has changed nothing. */
-	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		!OidIsValid(MyDatabaseId))
+	if (!OidIsValid(MyDatabaseId))
 		return;
+
+	/* Without an XID, it has changed nothing that is counted. */
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		for_each_counted(action);
+	for_each_uncounted(action);
+}
+
+/*
+ * The changes that are counted, and those that were reported.
+ */
+static void
+for_each_counted(void (*action) (const char *channel))
+{
+	bool		any_watched;
+	bool		detaches = false;
+	ListCell   *lc;
 
 	/* The last watched table may have been dropped. */
 	any_watched = pinpoint_any_watched();
@@ -271,6 +287,25 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 		return;
 	foreach(lc, parents_of_detached())
 		for_each(pinpoint_channels_of_changed(lfirst_oid(lc)), action);
+}
+
+/*
+ * The changes of tables whose changes nobody counts.  They need no XID: the
+ * rows can be on another server.
+ */
+static void
+for_each_uncounted(void (*action) (const char *channel))
+{
+	const Oid  *relids;
+	int			n;
+
+	if (pinpoint_nothing_watched())
+		return;
+	n = pinpoint_written_tables(&relids);
+	if (n == 0 || RecoveryInProgress() || !pinpoint_any_watched())
+		return;
+	for (int i = 0; i < n; i++)
+		for_each(pinpoint_channels_of_uncounted(relids[i]), action);
 }
 
 static void

@@ -48,6 +48,7 @@
 #include "live/changes.h"
 #include "live/commit_prepared.h"
 #include "live/live.h"
+#include "live/uncounted.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
@@ -249,8 +250,7 @@ child_changed(Oid child, Oid parent)
 	bool		is_new;
 
 	is_new = rel->rd_createSubid != InvalidSubTransactionId &&
-		!rel->rd_rel->relhassubclass &&
-		rel->rd_rel->relkind != RELKIND_FOREIGN_TABLE;
+		!rel->rd_rel->relhassubclass && pinpoint_is_counted(rel->rd_rel);
 	relation_close(rel, NoLock);
 	if (has_left || PinpointMyTransaction.phase != PINPOINT_RUNNING)
 		return;

@@ -8,8 +8,10 @@
  *
  *	any_watched		is any table of the database watched?
  *	known			for each table that this session has changed, and for each
- *					ancestor of one: its channel, and its parents (the tables of
- *					which it is a partition or a child)
+ *					ancestor of one: its channel, its parents (the tables of
+ *					which it is a partition or a child), and whether its changes
+ *					are counted; see uncounted.c.  In a database with watched
+ *					tables, also for each relation that was locked for writing
  *
  * So a transaction reads no catalog if nothing is watched, or if the session knows the
  * tables that it has changed.
@@ -20,6 +22,8 @@
  *	a change of the label of the table		pinpoint_labels_changed()
  *	a change of the parents of the table	pinpoint_inheritance_changed()
  *	CREATE and DROP of the table			PostgreSQL
+ *	a change of its access method or		PostgreSQL
+ *	of its triggers
  *
  * At a message for a table, the table is no longer known.  It is read again, by the
  * indexes of both catalogs, when the session has changed it the next time.  Other
@@ -85,20 +89,25 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/preload.h"
+#include "live/uncounted.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
 
 /*
- * A table that this session has changed, or an ancestor of one.
+ * A relation that this session has changed or locked for writing, or an
+ * ancestor of one.
  */
 typedef struct KnownTable
 {
 	Oid			relid;			/* hash key, must be first */
 	char	   *channel;		/* NULL if it is not watched */
 	List	   *parents;		/* of OIDs */
+	bool		is_counted;		/* does its storage count its changes? */
+	bool		is_hypertable;
 	uint64		read_at;		/* value of "messages" before it was read, or 0 */
 	uint64		changed_at;		/* value at the last message for it, or 0 */
 } KnownTable;
@@ -123,10 +132,13 @@ static uint64 any_read_at = 0;	/* value of "messages" before it was read */
 static void register_callback(void);
 static void relation_changed(Datum arg, Oid relid);
 static List *read_labels(bool only_one, LOCKMODE lockmode);
+static void make_room(void);
+static List *channels_of(Oid relid, bool *uncounted);
 static void forget_all(void);
 static KnownTable *know_table(Oid relid);
 static bool is_current(const KnownTable *table);
 static void read_table(KnownTable *table);
+static bool read_relation(Oid relid, FormData_pg_class *relation);
 static List *read_parents(Oid relid);
 
 static void
@@ -162,6 +174,15 @@ relation_changed(Datum arg, Oid relid)
 }
 
 /*
+ * Does this session know that no table of this database is watched?
+ */
+bool
+pinpoint_nothing_watched(void)
+{
+	return !any_watched && any_read_at >= labels_changed_at;
+}
+
+/*
  * Is any table of this database watched, and does the extension exist?  Can be
  * true if no table is watched any more.
  *
@@ -173,7 +194,7 @@ pinpoint_any_watched(void)
 	Assert(IsTransactionState());
 	Assert(OidIsValid(MyDatabaseId));
 
-	if (!any_watched && any_read_at >= labels_changed_at)
+	if (pinpoint_nothing_watched())
 		return false;
 	if (!pinpoint_extension_exists())
 		return false;
@@ -297,9 +318,39 @@ pinpoint_watched_channel(Oid relid)
 List *
 pinpoint_channels_of_changed(Oid relid)
 {
-	List	   *relations = list_make1_oid(relid);
-	List	   *channels = NIL;
+	bool		uncounted;
 
+	make_room();
+	return channels_of(relid, &uncounted);
+}
+
+/*
+ * The same for a relation that was locked for writing; NIL if its changes are
+ * counted.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+List *
+pinpoint_channels_of_uncounted(Oid relid)
+{
+	KnownTable *table;
+	List	   *channels;
+	bool		uncounted;
+
+	make_room();
+	table = know_table(relid);
+	if (table->is_counted && !table->is_hypertable && table->parents == NIL)
+		return NIL;
+	channels = channels_of(relid, &uncounted);
+	return uncounted ? channels : NIL;
+}
+
+/*
+ * Forget all tables if there are too many.
+ */
+static void
+make_room(void)
+{
 	Assert(IsTransactionState());
 
 	/* Otherwise changes of the parents would not be noticed. */
@@ -307,13 +358,29 @@ pinpoint_channels_of_changed(Oid relid)
 
 	if (known == NULL || hash_get_num_entries(known) >= MAX_KNOWN)
 		forget_all();
+}
 
+/*
+ * The channels of a table and of its ancestors.
+ *
+ * uncounted: set to whether its changes are not counted.  It can be a chunk of
+ * a hypertable.
+ */
+static List *
+channels_of(Oid relid, bool *uncounted)
+{
+	List	   *relations = list_make1_oid(relid);
+	List	   *channels = NIL;
+
+	*uncounted = !know_table(relid)->is_counted;
 	for (int i = 0; i < list_length(relations); i++)
 	{
 		KnownTable *table = know_table(list_nth_oid(relations, i));
 
 		if (table->channel != NULL)
 			channels = lappend(channels, table->channel);
+		if (table->is_hypertable)
+			*uncounted = true;
 		relations = list_concat_unique_oid(relations, table->parents);
 	}
 	list_free(relations);
@@ -357,6 +424,8 @@ know_table(Oid relid)
 	{
 		table->channel = NULL;
 		table->parents = NIL;
+		table->is_counted = true;
+		table->is_hypertable = false;
 		table->read_at = 0;
 		table->changed_at = 0;
 	}
@@ -378,9 +447,21 @@ static void
 read_table(KnownTable *table)
 {
 	uint64		at = messages;
-	const char *channel = pinpoint_watched_channel(table->relid);
-	List	   *parents = read_parents(table->relid);
-	MemoryContext oldcontext = MemoryContextSwitchTo(known_context);
+	FormData_pg_class relation;
+	const char *channel = NULL;
+	List	   *parents = NIL;
+	bool		is_counted = true;
+	bool		is_hypertable = false;
+	MemoryContext oldcontext;
+
+	if (read_relation(table->relid, &relation))
+	{
+		channel = pinpoint_watched_channel(table->relid);
+		parents = read_parents(table->relid);
+		is_counted = pinpoint_is_counted(&relation);
+		is_hypertable = pinpoint_is_hypertable(&relation);
+	}
+	oldcontext = MemoryContextSwitchTo(known_context);
 
 	if (channel != NULL)
 		channel = pstrdup(channel);
@@ -392,7 +473,25 @@ read_table(KnownTable *table)
 	list_free(table->parents);
 	table->channel = unconstify(char *, channel);
 	table->parents = parents;
+	table->is_counted = is_counted;
+	table->is_hypertable = is_hypertable;
 	table->read_at = at;
+}
+
+/*
+ * Copy the entry of a table from pg_class.  Returns false if the relation is no
+ * table, or was dropped by this transaction.
+ */
+static bool
+read_relation(Oid relid, FormData_pg_class *relation)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	memcpy(relation, GETSTRUCT(tuple), CLASS_TUPLE_SIZE);
+	ReleaseSysCache(tuple);
+	return pinpoint_is_table(relation);
 }
 
 /*

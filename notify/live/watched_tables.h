@@ -18,11 +18,13 @@
 /* The provider of the security labels that mark watched tables. */
 #define PINPOINT_LABEL_PROVIDER		"pinpoint"
 
+extern bool pinpoint_nothing_watched(void);
 extern bool pinpoint_any_watched(void);
 extern const char *pinpoint_watched_channel(Oid relid);
 extern List *pinpoint_all_watched_channels(void);
 extern List *pinpoint_locked_watched_channels(LOCKMODE lockmode);
 extern List *pinpoint_channels_of_changed(Oid relid);
+extern List *pinpoint_channels_of_uncounted(Oid relid);
 extern List *pinpoint_with_ancestors(Oid relid);
 extern SysScanDesc pinpoint_begin_label_scan(Relation labels);
 

@@ -52,6 +52,7 @@ our @EXPORT = qw(
   compile_stop_at_signal
   compile_interference
   compile_deparser
+  compile_uncounted
   begin_and_pause
   pause_when_idle
   open_gate
@@ -366,6 +367,8 @@ sub compile_interference { return _compile('interference'); }
 
 # Likewise deparser.c, which is to be preloaded.
 sub compile_deparser { return _compile('deparser'); }
+# Likewise uncounted.c, which is loaded by its function.
+sub compile_uncounted { return _compile('uncounted'); }
 
 # Likewise clock.c, which is to be preloaded into a server.  Returns what its
 # environment needs, and a function that sets the clock off by some seconds.

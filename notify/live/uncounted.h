@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * uncounted.h
+ *		Tables whose changes PostgreSQL does not count.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_UNCOUNTED_H
+#define PINPOINT_UNCOUNTED_H
+
+#include "catalog/pg_class.h"
+
+extern bool pinpoint_is_table(const FormData_pg_class *relation);
+extern bool pinpoint_is_counted(const FormData_pg_class *relation);
+extern bool pinpoint_is_hypertable(const FormData_pg_class *relation);
+
+#endif							/* PINPOINT_UNCOUNTED_H */

@@ -1,0 +1,189 @@
+# Watched tables whose changes PostgreSQL does not count: another table access method,
+# foreign tables, hypertables of TimescaleDB.
+#
+# Needs: postgres_fdw
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PinpointTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $library = compile_uncounted();
+my $node    = new_node('main', conf => "max_prepared_transactions = 2\nfsync = off");
+my $user    = getpwuid($>);
+my ($owner, $writer, $other, $listener) = connect_many($node, 4);
+
+$owner->run($_) foreach split /\n\n/, <<"EOS";
+CREATE FUNCTION uncounted_handler(internal) RETURNS table_am_handler LANGUAGE c AS '$library'
+
+CREATE ACCESS METHOD uncounted TYPE TABLE HANDLER uncounted_handler
+
+CREATE TABLE c (id int PRIMARY KEY, v int) USING uncounted
+
+CREATE TABLE h (id int PRIMARY KEY, v int)
+
+CREATE TABLE p (id int, v int) PARTITION BY LIST (id)
+
+CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1) USING uncounted
+
+CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)
+
+CREATE EXTENSION postgres_fdw
+
+CREATE SERVER elsewhere FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '${\ $node->host}', port '${\ $node->port}', dbname 'postgres')
+
+CREATE USER MAPPING FOR CURRENT_USER SERVER elsewhere OPTIONS (user '$user')
+
+CREATE TABLE remote (id int, v int)
+
+CREATE FOREIGN TABLE p3 PARTITION OF p FOR VALUES IN (3) SERVER elsewhere OPTIONS (table_name 'remote')
+
+CREATE TABLE inh (id int, v int)
+
+CREATE FOREIGN TABLE inh1 () INHERITS (inh) SERVER elsewhere OPTIONS (table_name 'remote')
+
+SELECT pinpoint.watch(t) FROM unnest('{c,h,p,inh}'::regclass[]) AS t
+EOS
+$listener->run("LISTEN $_") foreach qw(c h p inh m chunk fence);
+
+# The channels that statements of a session notify, each once per transaction.
+sub channels_of
+{
+	my ($session, @statements) = @_;
+	$session->run($_) foreach @statements;
+	$other->run('NOTIFY fence');
+	return join ' ', sort map { $_->{channel} } $listener->notifications_until('fence', '');
+}
+
+# Whether statements of the writer notify exactly these channels.
+sub notifies
+{
+	my ($channels, @statements) = @_;
+	is(channels_of($writer, @statements), $channels, join('; ', @statements) . ($channels eq '' ? ': silent' : ": $channels"));
+	return;
+}
+
+# ---- a table access method that counts nothing
+
+notifies('c', 'INSERT INTO c SELECT i, 0 FROM generate_series(1, 20) i');
+notifies('c', 'UPDATE c SET v = v + 1 WHERE id = 1');
+notifies('c', 'DELETE FROM c WHERE id = 1');
+notifies('c', 'TRUNCATE c');
+notifies('c', "COPY c FROM PROGRAM 'echo 1,1' WITH (FORMAT csv)");
+notifies('c', 'WITH w AS (DELETE FROM c RETURNING id) SELECT count(*) FROM w');
+notifies('c', 'DO $$ BEGIN INSERT INTO c VALUES (1, 1); END $$');
+notifies('p', 'INSERT INTO p VALUES (1, 0)');
+notifies('p', 'INSERT INTO p1 VALUES (1, 0)');
+notifies('p', 'UPDATE p SET v = 1 WHERE id = 1');
+
+# A transaction that reads, or locks rows or the table without a change, is silent.
+notifies('', 'SELECT count(*) FROM c, p');
+notifies('', 'BEGIN', 'SELECT FROM c FOR UPDATE', 'COMMIT');
+notifies('', 'BEGIN', 'LOCK TABLE c IN SHARE UPDATE EXCLUSIVE MODE', 'COMMIT');
+notifies('', 'BEGIN', 'LOCK TABLE c IN SHARE MODE', 'COMMIT');
+notifies('', $_) foreach 'VACUUM c', 'ANALYZE c';
+notifies('', 'BEGIN', 'INSERT INTO c VALUES (3, 1)', 'ROLLBACK');
+notifies('', 'BEGIN', 'SAVEPOINT s', 'INSERT INTO c VALUES (3, 1)', 'ROLLBACK TO s', 'COMMIT');
+notifies('h', 'BEGIN', 'INSERT INTO h VALUES (3, 1)', 'SAVEPOINT s', 'INSERT INTO c VALUES (3, 1)', 'ROLLBACK TO s', 'COMMIT');
+notifies('c', 'BEGIN', 'SAVEPOINT s', 'INSERT INTO c VALUES (3, 1)', 'RELEASE s', 'COMMIT');
+
+# Its locks tell it, so also without a change.
+notifies('c', 'DELETE FROM c WHERE false');
+
+# ---- heap tables: as before
+
+notifies('', 'UPDATE h SET v = 1 WHERE false');
+notifies('', 'DELETE FROM p2');
+notifies('', 'BEGIN', 'LOCK TABLE h, p2', 'COMMIT');
+notifies('', 'BEGIN', 'LOCK TABLE h IN ROW EXCLUSIVE MODE', 'COMMIT');
+notifies('p', 'INSERT INTO p VALUES (2, 0)');
+notifies('', 'UPDATE p2 SET v = 1 WHERE false');
+
+# ---- a lock that another session has moved to the lock table
+
+$writer->run('BEGIN');
+$writer->run('INSERT INTO c VALUES (10, 1)');
+$other->run($_) foreach 'BEGIN', q{SET LOCAL lock_timeout = '1ms'};
+like($other->query('LOCK TABLE c')->error->{M}, qr/lock timeout/, 'another session waits for the table');
+$other->run('ROLLBACK');
+notifies('c', 'COMMIT');
+
+# ---- more locks than fit into the fast path
+
+$owner->run('CREATE SCHEMA many');
+$owner->run("CREATE TABLE many.t$_ (id int) USING uncounted") foreach 1 .. 100;
+$owner->run('CREATE VIEW many.all AS ' . join ' UNION ALL ', map { "SELECT id FROM many.t$_" } 1 .. 100);
+channels_of($owner, q{SELECT pinpoint.watch('many.t' || i, 'm') FROM generate_series(1, 100) i});
+notifies('m', 'DO $$ BEGIN FOR i IN 1 .. 100 LOOP EXECUTE format(\'DELETE FROM many.t%s\', i); END LOOP; END $$');
+notifies('m', 'BEGIN', 'SELECT FROM many.all', 'INSERT INTO many.t7 VALUES (1)', 'COMMIT');
+channels_of($owner, q{SELECT pinpoint.unwatch('many.t' || i) FROM generate_series(1, 100) i});
+
+# ---- the table, its storage or its parent changes
+
+channels_of($owner, 'ALTER TABLE h SET ACCESS METHOD uncounted');
+notifies('h', 'INSERT INTO h VALUES (20, 0)');
+notifies('h', 'DELETE FROM h');
+channels_of($owner, 'ALTER TABLE h SET ACCESS METHOD heap');
+notifies('', 'DELETE FROM h');
+notifies('h', 'INSERT INTO h VALUES (20, 0)');
+notifies('p', 'BEGIN', 'CREATE TABLE p4 USING uncounted AS SELECT 4 AS id, 1 AS v', 'ALTER TABLE p ATTACH PARTITION p4 FOR VALUES IN (4)', 'COMMIT');
+notifies('p', 'DELETE FROM p4');
+channels_of($owner, 'ALTER TABLE p DETACH PARTITION p4');
+notifies('', 'INSERT INTO p4 VALUES (4)');
+channels_of($owner, 'ALTER TABLE p ATTACH PARTITION p4 FOR VALUES IN (4)');
+notifies('p', 'INSERT INTO p4 VALUES (4)');
+
+# ---- foreign tables
+
+notifies('p', 'INSERT INTO p VALUES (3, 0)');
+notifies('p', 'INSERT INTO p3 VALUES (3, 0)');
+notifies('p', 'UPDATE p SET v = 1 WHERE id = 3');
+notifies('inh', 'DELETE FROM inh1');
+notifies('', 'BEGIN', 'INSERT INTO p VALUES (3, 0)', 'ROLLBACK');
+notifies('', 'SELECT count(*) FROM p');
+
+# ---- prepared transactions
+
+notifies('', 'BEGIN', 'INSERT INTO c VALUES (30, 1)', q{PREPARE TRANSACTION 'x'});
+notifies('c', q{COMMIT PREPARED 'x'});
+notifies('', 'BEGIN', 'EXPLAIN DELETE FROM p3', q{PREPARE TRANSACTION 'x'});
+notifies('p', q{COMMIT PREPARED 'x'});
+
+# ---- TimescaleDB: rows of a chunk in a table that inherits from nothing
+
+$owner->run($_) foreach split /\n\n/, <<'EOS';
+CREATE FUNCTION insert_blocker() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''blocked''; END'
+
+CREATE FUNCTION delete_batches() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM compressed; RETURN NULL; END'
+
+CREATE TABLE m (id int, v int)
+
+CREATE TABLE chunk () INHERITS (m)
+
+CREATE TABLE compressed (id int, v int[])
+
+CREATE TRIGGER delete_batches BEFORE DELETE ON m EXECUTE FUNCTION delete_batches()
+
+CREATE TRIGGER delete_batches BEFORE DELETE ON chunk EXECUTE FUNCTION delete_batches()
+
+INSERT INTO compressed VALUES (1, '{1}'), (2, '{2}')
+EOS
+channels_of($owner, q{SELECT pinpoint.watch('m')});
+channels_of($writer, 'INSERT INTO chunk VALUES (1, 1)');
+notifies('', 'DELETE FROM m WHERE false');
+channels_of($owner, 'CREATE TRIGGER ts_insert_blocker BEFORE INSERT ON m FOR EACH ROW EXECUTE FUNCTION insert_blocker()');
+notifies('m', 'DELETE FROM m WHERE false');
+notifies('m', 'DELETE FROM chunk WHERE false');
+notifies('m', 'INSERT INTO chunk VALUES (1, 1)');
+notifies('', 'SELECT count(*) FROM m');
+channels_of($owner, 'DROP TRIGGER ts_insert_blocker ON m');
+notifies('', 'DELETE FROM m WHERE false');
+
+$_->close foreach $writer, $other, $listener;
+server_is_clean($owner, 'nothing is left');
+done_testing();
