@@ -67,6 +67,7 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "live/changes.h"
+#include "live/uncounted.h"
 #include "live/watched_tables.h"
 #include "live/written_tables.h"
 #include "sql/pending.h"
@@ -80,6 +81,12 @@ static bool uncounted = false;
  * process, in which an apply worker changes no table.
  */
 static TimestampTz reloaded_before = 0;
+
+/*
+ * Has this transaction executed more than queries?  A worker can write without
+ * a statement.
+ */
+static bool may_have_written = true;
 
 /* A change that was reported: either a table or a channel. */
 typedef struct ReportedChange
@@ -105,11 +112,12 @@ static List *parents_of_detached(void);
 static void notify_channel(const char *channel);
 
 /*
- * A statement is about to be executed.
+ * A statement is about to be executed.  may_write: is it more than a query?
  */
 void
-pinpoint_changes_at_statement(void)
+pinpoint_changes_at_statement(bool may_write)
 {
+	may_have_written |= may_write;
 	if (unlikely(!pgstat_track_counts))
 		uncounted = true;
 }
@@ -123,6 +131,7 @@ pinpoint_changes_end_transaction(void)
 {
 	uncounted = !pgstat_track_counts;
 	reloaded_before = PgReloadTime;
+	may_have_written = MyBackendType != B_BACKEND;
 	reported = NIL;
 }
 
@@ -238,8 +247,12 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 
 	/* Without an XID, it has changed nothing that is counted. */
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	{
 		for_each_counted(action);
-	for_each_uncounted(action);
+		for_each_uncounted(action);
+	}
+	else if (may_have_written)
+		for_each_uncounted(action);
 }
 
 /*
@@ -299,10 +312,11 @@ for_each_uncounted(void (*action) (const char *channel))
 	const Oid  *relids;
 	int			n;
 
-	if (pinpoint_nothing_watched())
+	if (pinpoint_nothing_watched() || pinpoint_all_counted())
 		return;
 	n = pinpoint_written_tables(&relids);
-	if (n == 0 || RecoveryInProgress() || !pinpoint_any_watched())
+	if (n == 0 || RecoveryInProgress() ||
+		!pinpoint_any_watched() || !pinpoint_any_uncounted())
 		return;
 	for (int i = 0; i < n; i++)
 		for_each(pinpoint_channels_of_uncounted(relids[i]), action);

@@ -12,7 +12,7 @@
 
 #include "nodes/pg_list.h"
 
-extern void pinpoint_changes_at_statement(void);
+extern void pinpoint_changes_at_statement(bool may_write);
 extern void pinpoint_changes_report_table(Oid relid);
 extern void pinpoint_changes_report_channel(const char *channel);
 extern void pinpoint_changes_at_subabort(SubTransactionId subid);

@@ -99,7 +99,8 @@ pinpoint_live_init(void)
 static void
 executor_start(QueryDesc *query_desc, int eflags)
 {
-	pinpoint_changes_at_statement();
+	pinpoint_changes_at_statement(query_desc->operation != CMD_SELECT ||
+								  query_desc->plannedstmt->hasModifyingCTE);
 	if (prev_ExecutorStart)
 		prev_ExecutorStart(query_desc, eflags);
 	else
@@ -115,7 +116,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	Node	   *stmt = pstmt->utilityStmt;
 	bool		sets_row_security = false;
 
-	pinpoint_changes_at_statement();
+	pinpoint_changes_at_statement(true);
 	if (IsA(stmt, SecLabelStmt))
 		pinpoint_before_security_label(((SecLabelStmt *) stmt)->provider);
 	else if (IsA(stmt, TransactionStmt) &&

@@ -11,6 +11,12 @@
  * A hypertable is known by its trigger, which calls a function named insert_blocker.
  * The chunks are children of it, and have no such trigger.
  *
+ * Most databases can have no such table: they have no other access method, no foreign
+ * server and no function insert_blocker.  A session reads this from the catalogs, again
+ * after they have changed.  Then it need not look at its locks at each commit.  A table
+ * that a transaction has changed was created later than what it needs, and the message
+ * about that was processed when the table was locked.
+ *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
@@ -21,11 +27,118 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_foreign_server.h"
 #include "catalog/pg_trigger.h"
+#include "utils/catcache.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 #include "live/uncounted.h"
+
+/* The trigger function of hypertables. */
+#define HYPERTABLE_FUNCTION	"insert_blocker"
+
+/* Can the database have such tables?  As in watched_tables.c. */
+static bool any_uncounted = true;
+static uint64 messages = 1;
+static uint64 read_at = 0;
+
+static void catalog_changed(Datum arg, int cache, uint32 hash_value);
+static bool any_row(Oid catalog, bool (*is_wanted) (HeapTuple tuple));
+static bool is_other_access_method(HeapTuple tuple);
+static bool is_foreign_server(HeapTuple tuple);
+static bool function_exists(void);
+
+/*
+ * Does this session know that the changes of all tables of this database are
+ * counted?
+ */
+bool
+pinpoint_all_counted(void)
+{
+	return !any_uncounted && read_at == messages;
+}
+
+/*
+ * Can this database have tables whose changes are not counted?
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+bool
+pinpoint_any_uncounted(void)
+{
+	static bool registered = false;
+	uint64		at;
+
+	if (!registered)
+	{
+		CacheRegisterSyscacheCallback(AMOID, catalog_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(FOREIGNSERVEROID, catalog_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(PROCNAMEARGSNSP, catalog_changed, (Datum) 0);
+		registered = true;
+	}
+	at = messages;
+	if (read_at != at)
+	{
+		any_uncounted = true;
+		any_uncounted = any_row(AccessMethodRelationId, is_other_access_method) ||
+			any_row(ForeignServerRelationId, is_foreign_server) ||
+			function_exists();
+		read_at = at;
+	}
+	return any_uncounted;
+}
+
+static void
+catalog_changed(Datum arg, int cache, uint32 hash_value)
+{
+	messages++;
+}
+
+/*
+ * Has a catalog, which has few rows, one that is wanted?
+ */
+static bool
+any_row(Oid catalog, bool (*is_wanted) (HeapTuple tuple))
+{
+	Relation	rel = table_open(catalog, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+	bool		found = false;
+
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		found = is_wanted(tuple);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+static bool
+is_other_access_method(HeapTuple tuple)
+{
+	Form_pg_am	method = (Form_pg_am) GETSTRUCT(tuple);
+
+	return method->amtype == AMTYPE_TABLE && method->oid != HEAP_TABLE_AM_OID;
+}
+
+static bool
+is_foreign_server(HeapTuple tuple)
+{
+	return true;
+}
+
+static bool
+function_exists(void)
+{
+	CatCList   *functions = SearchSysCacheList1(PROCNAMEARGSNSP,
+												CStringGetDatum(HYPERTABLE_FUNCTION));
+	bool		exists = functions->n_members > 0;
+
+	ReleaseSysCacheList(functions);
+	return exists;
+}
 
 /*
  * Can a relation be watched, or be a partition or a child of one that is?
@@ -78,7 +191,7 @@ pinpoint_is_hypertable(const FormData_pg_class *relation)
 		Oid			function = ((Form_pg_trigger) GETSTRUCT(tuple))->tgfoid;
 		char	   *name = get_func_name(function);
 
-		found = name != NULL && strcmp(name, "insert_blocker") == 0;
+		found = name != NULL && strcmp(name, HYPERTABLE_FUNCTION) == 0;
 	}
 	systable_endscan(scan);
 	table_close(triggers, AccessShareLock);

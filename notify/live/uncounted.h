@@ -12,6 +12,8 @@
 
 #include "catalog/pg_class.h"
 
+extern bool pinpoint_all_counted(void);
+extern bool pinpoint_any_uncounted(void);
 extern bool pinpoint_is_table(const FormData_pg_class *relation);
 extern bool pinpoint_is_counted(const FormData_pg_class *relation);
 extern bool pinpoint_is_hypertable(const FormData_pg_class *relation);

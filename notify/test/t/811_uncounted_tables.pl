@@ -18,9 +18,36 @@ my $node    = new_node('main', conf => "max_prepared_transactions = 2\nfsync = o
 my $user    = getpwuid($>);
 my ($owner, $writer, $other, $listener) = connect_many($node, 4);
 
-$owner->run($_) foreach split /\n\n/, <<"EOS";
-CREATE FUNCTION uncounted_handler(internal) RETURNS table_am_handler LANGUAGE c AS '$library'
+# The channels that statements of a session notify, each once per transaction.
+sub channels_of
+{
+	my ($session, @statements) = @_;
+	$session->run($_) foreach @statements;
+	$other->run('NOTIFY fence');
+	return join ' ', sort map { $_->{channel} } $listener->notifications_until('fence', '');
+}
 
+# Whether statements of the writer notify exactly these channels.
+sub notifies
+{
+	my ($channels, @statements) = @_;
+	is(channels_of($writer, @statements), $channels, join('; ', @statements) . ($channels eq '' ? ': silent' : ": $channels"));
+	return;
+}
+
+# ---- the first such table of the database
+
+$listener->run("LISTEN $_") foreach qw(c h p inh m chunk first fence);
+channels_of($owner, 'CREATE TABLE first (id int)', q{SELECT pinpoint.watch('first')});
+notifies('first', 'INSERT INTO first VALUES (1)');
+notifies('', 'DELETE FROM first WHERE false');
+$owner->run("CREATE FUNCTION uncounted_handler(internal) RETURNS table_am_handler LANGUAGE c AS '$library'");
+$owner->run('CREATE ACCESS METHOD uncounted TYPE TABLE HANDLER uncounted_handler');
+channels_of($owner, 'ALTER TABLE first SET ACCESS METHOD uncounted');
+notifies('first', 'DELETE FROM first');
+channels_of($owner, 'DROP TABLE first', 'DROP ACCESS METHOD uncounted');
+
+$owner->run($_) foreach split /\n\n/, <<"EOS";
 CREATE ACCESS METHOD uncounted TYPE TABLE HANDLER uncounted_handler
 
 CREATE TABLE c (id int PRIMARY KEY, v int) USING uncounted
@@ -49,24 +76,7 @@ CREATE FOREIGN TABLE inh1 () INHERITS (inh) SERVER elsewhere OPTIONS (table_name
 
 SELECT pinpoint.watch(t) FROM unnest('{c,h,p,inh}'::regclass[]) AS t
 EOS
-$listener->run("LISTEN $_") foreach qw(c h p inh m chunk fence);
-
-# The channels that statements of a session notify, each once per transaction.
-sub channels_of
-{
-	my ($session, @statements) = @_;
-	$session->run($_) foreach @statements;
-	$other->run('NOTIFY fence');
-	return join ' ', sort map { $_->{channel} } $listener->notifications_until('fence', '');
-}
-
-# Whether statements of the writer notify exactly these channels.
-sub notifies
-{
-	my ($channels, @statements) = @_;
-	is(channels_of($writer, @statements), $channels, join('; ', @statements) . ($channels eq '' ? ': silent' : ": $channels"));
-	return;
-}
+channels_of($owner);
 
 # ---- a table access method that counts nothing
 
