@@ -11,6 +11,8 @@
  * A hypertable is known by its trigger, which calls a function named insert_blocker.
  * The chunks are children of it, and have no such trigger.
  *
+ * A table of Citus, which is known in the same way, cannot be watched at all.
+ *
  * Most databases can have no such table: they have no other access method, no foreign
  * server and no function insert_blocker.  A session reads this from the catalogs, again
  * after they have changed.  Then it need not look at its locks at each commit.  A table
@@ -37,8 +39,9 @@
 
 #include "live/uncounted.h"
 
-/* The trigger function of hypertables. */
-#define HYPERTABLE_FUNCTION	"insert_blocker"
+/* The trigger functions of hypertables and of the tables of Citus. */
+#define HYPERTABLE_FUNCTION		"insert_blocker"
+#define DISTRIBUTED_FUNCTION	"citus_truncate_trigger"
 
 /* Can the database have such tables?  As in watched_tables.c. */
 static bool any_uncounted = true;
@@ -50,6 +53,7 @@ static bool any_row(Oid catalog, bool (*is_wanted) (HeapTuple tuple));
 static bool is_other_access_method(HeapTuple tuple);
 static bool is_foreign_server(HeapTuple tuple);
 static bool function_exists(void);
+static bool has_trigger(Oid relid, const char *function);
 
 /*
  * Does this session know that the changes of all tables of this database are
@@ -173,25 +177,43 @@ pinpoint_is_counted(const FormData_pg_class *relation)
 bool
 pinpoint_is_hypertable(const FormData_pg_class *relation)
 {
-	Relation	triggers;
+	return relation->relhastriggers &&
+		has_trigger(relation->oid, HYPERTABLE_FUNCTION);
+}
+
+/*
+ * Is this a table of Citus?  Most changes of its rows are made in shards, and on
+ * other nodes.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+bool
+pinpoint_is_distributed(Oid relid)
+{
+	return has_trigger(relid, DISTRIBUTED_FUNCTION);
+}
+
+/*
+ * Has a table a trigger that calls a function of this name?
+ */
+static bool
+has_trigger(Oid relid, const char *function)
+{
+	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		found = false;
 
-	if (!relation->relhastriggers)
-		return false;
-	triggers = table_open(TriggerRelationId, AccessShareLock);
 	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relation->oid));
+				ObjectIdGetDatum(relid));
 	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL,
 							  1, &key);
 	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		Oid			function = ((Form_pg_trigger) GETSTRUCT(tuple))->tgfoid;
-		char	   *name = get_func_name(function);
+		char	   *name = get_func_name(((Form_pg_trigger) GETSTRUCT(tuple))->tgfoid);
 
-		found = name != NULL && strcmp(name, HYPERTABLE_FUNCTION) == 0;
+		found = name != NULL && strcmp(name, function) == 0;
 	}
 	systable_endscan(scan);
 	table_close(triggers, AccessShareLock);

@@ -17,5 +17,6 @@ extern bool pinpoint_any_uncounted(void);
 extern bool pinpoint_is_table(const FormData_pg_class *relation);
 extern bool pinpoint_is_counted(const FormData_pg_class *relation);
 extern bool pinpoint_is_hypertable(const FormData_pg_class *relation);
+extern bool pinpoint_is_distributed(Oid relid);
 
 #endif							/* PINPOINT_UNCOUNTED_H */

@@ -79,6 +79,7 @@
 #include "base/preload.h"
 #include "base/request.h"
 #include "live/changes.h"
+#include "live/uncounted.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
@@ -96,6 +97,7 @@ static char *get_name(Oid relid);
 static bool is_watched_on(Oid relid, const char *channel);
 static void check_extension(void);
 static void lock_descendants(Oid relid);
+static void check_not_distributed(Oid relid);
 static void set_label(Oid relid, const char *label);
 static bool has_label(const ObjectAddress *object, const char *label);
 static void label_changes(const ObjectAddress *object, const char *label);
@@ -143,7 +145,7 @@ pinpoint_before_security_label(const char *provider)
  * transaction can be prepared and committed when the library is preloaded.
  *
  * Errors: ERRCODE_WRONG_OBJECT_TYPE if the object is a column or no relation;
- * those of check_kind() and check_channel().
+ * those of check_kind(), check_channel() and check_not_distributed().
  */
 static void
 check_label(const ObjectAddress *object, const char *label)
@@ -167,6 +169,7 @@ check_label(const ObjectAddress *object, const char *label)
 	{
 		LockRelationOid(object->objectId, ShareRowExclusiveLock);
 		lock_descendants(object->objectId);
+		check_not_distributed(object->objectId);
 	}
 	label_changes(object, label);
 }
@@ -221,7 +224,7 @@ check_kind(Oid relid)
  *
  * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE if the current user does not own the
  * table; ERRCODE_UNDEFINED_OBJECT if the extension was dropped meanwhile; those
- * of check_kind() and check_channel().
+ * of check_kind(), check_channel() and check_not_distributed().
  */
 Datum
 pinpoint_watch(PG_FUNCTION_ARGS)
@@ -243,6 +246,7 @@ pinpoint_watch(PG_FUNCTION_ARGS)
 		LockRelationOid(relid, ShareRowExclusiveLock);
 		check_owner(relid);
 		lock_descendants(relid);
+		check_not_distributed(relid);
 		set_label(relid, NameStr(*channel));
 	}
 	PG_RETURN_NAME(channel);
@@ -415,6 +419,31 @@ static void
 lock_descendants(Oid relid)
 {
 	(void) find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
+}
+
+/*
+ * Check that Citus distributes neither a table nor one of its partitions and
+ * children, which are locked.
+ *
+ * Errors: ERRCODE_FEATURE_NOT_SUPPORTED.
+ */
+static void
+check_not_distributed(Oid relid)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		char	   *name = get_name(lfirst_oid(lc));
+
+		if (pinpoint_is_distributed(lfirst_oid(lc)))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot watch table \"%s\", which Citus distributes", name),
+					 errdetail("Its rows are changed in its shards, and by other nodes."),
+					 errhint("Watch the shards: SELECT run_command_on_shards('%s', $$SELECT pinpoint.watch('%%s', '%s')$$).",
+							 name, name)));
+	}
 }
 
 /*

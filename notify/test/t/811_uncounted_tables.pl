@@ -194,6 +194,29 @@ notifies('', 'SELECT count(*) FROM m');
 channels_of($owner, 'DROP TRIGGER ts_insert_blocker ON m');
 notifies('', 'DELETE FROM m WHERE false');
 
+# ---- Citus: its tables cannot be watched
+
+$owner->run($_) foreach split /\n\n/, <<'EOS';
+CREATE FUNCTION citus_truncate_trigger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'
+
+CREATE TABLE dist (id int) PARTITION BY LIST (id)
+
+CREATE TABLE dist1 PARTITION OF dist FOR VALUES IN (1)
+
+CREATE TRIGGER truncate_trigger AFTER TRUNCATE ON dist1 EXECUTE FUNCTION citus_truncate_trigger()
+EOS
+foreach my $watch (q{SELECT pinpoint.watch('dist1')}, q{SECURITY LABEL FOR pinpoint ON TABLE dist1 IS 'x'},
+	q{SELECT pinpoint.watch('dist')}, q{SECURITY LABEL FOR pinpoint ON TABLE dist IS 'x'})
+{
+	error_is($owner->query($watch), '0A000', 'cannot watch table "dist1", which Citus distributes',
+		q{Watch the shards: SELECT run_command_on_shards('dist1', $$SELECT pinpoint.watch('%s', 'dist1')$$).}, $watch);
+}
+is($owner->value('SELECT count(*) FROM pinpoint.watched WHERE channel = $$x$$'), 0, 'no label is left');
+channels_of($owner, 'DROP TRIGGER truncate_trigger ON dist1', q{SELECT pinpoint.watch('dist', 'x')},
+	'CREATE TRIGGER truncate_trigger AFTER TRUNCATE ON dist1 EXECUTE FUNCTION citus_truncate_trigger()');
+is($owner->value(q{SELECT pinpoint.unwatch('dist')}), 't', 'a table that was distributed later: unwatch()');
+channels_of($owner);
+
 $_->close foreach $writer, $other, $listener;
 server_is_clean($owner, 'nothing is left');
 done_testing();
