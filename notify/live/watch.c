@@ -98,6 +98,7 @@ static bool is_watched_on(Oid relid, const char *channel);
 static void check_extension(void);
 static void lock_descendants(Oid relid);
 static void check_not_distributed(Oid relid);
+static bool is_child(Oid child, Oid parent);
 static void set_label(Oid relid, const char *label);
 static bool has_label(const ObjectAddress *object, const char *label);
 static void label_changes(const ObjectAddress *object, const char *label);
@@ -527,6 +528,8 @@ pinpoint_labels_changed(Oid relid)
  * If the parent or one of its ancestors is watched, transactions that have
  * changed descendants of the child must end first, as in watch().  ATTACH
  * PARTITION locks them all, ALTER TABLE ... INHERIT does not.
+ *
+ * Errors: those of check_not_distributed(), not if the child leaves its parent.
  */
 void
 pinpoint_inheritance_changed(Oid child, Oid parent)
@@ -535,9 +538,38 @@ pinpoint_inheritance_changed(Oid child, Oid parent)
 	Assert(OidIsValid(child) && OidIsValid(parent));
 
 	CacheInvalidateRelcacheByRelid(child);
-	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE &&
-		pinpoint_any_watched() && pinpoint_channels_of_changed(parent) != NIL)
+	if (!pinpoint_any_watched() || pinpoint_channels_of_changed(parent) == NIL)
+		return;
+	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
 		lock_descendants(child);
+	if (is_child(child, parent))
+		check_not_distributed(child);
+}
+
+/*
+ * Is a table a child of another one now?  This transaction may have just
+ * changed that.
+ */
+static bool
+is_child(Oid child, Oid parent)
+{
+	Relation	inherits = table_open(InheritsRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, Anum_pg_inherits_inhrelid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(child));
+
+	/* With this snapshot, what the current command has changed is visible. */
+	scan = systable_beginscan(inherits, InheritsRelidSeqnoIndexId, true,
+							  SnapshotSelf, 1, &key);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		found = ((Form_pg_inherits) GETSTRUCT(tuple))->inhparent == parent;
+	systable_endscan(scan);
+	table_close(inherits, AccessShareLock);
+	return found;
 }
 
 /*

@@ -37,7 +37,7 @@ sub notifies
 
 # ---- the first such table of the database
 
-$listener->run("LISTEN $_") foreach qw(c h p inh m chunk first fence);
+$listener->run("LISTEN $_") foreach qw(c h p inh m first x fence);
 channels_of($owner, 'CREATE TABLE first (id int)', q{SELECT pinpoint.watch('first')});
 notifies('first', 'INSERT INTO first VALUES (1)');
 notifies('', 'DELETE FROM first WHERE false');
@@ -216,6 +216,19 @@ channels_of($owner, 'DROP TRIGGER truncate_trigger ON dist1', q{SELECT pinpoint.
 	'CREATE TRIGGER truncate_trigger AFTER TRUNCATE ON dist1 EXECUTE FUNCTION citus_truncate_trigger()');
 is($owner->value(q{SELECT pinpoint.unwatch('dist')}), 't', 'a table that was distributed later: unwatch()');
 channels_of($owner);
+
+# Nor become partitions or children of a watched table, but they can leave it.
+my $refused = 'cannot watch table "dist1", which Citus distributes';
+channels_of($owner, q{SELECT pinpoint.watch('inh')}, 'CREATE TABLE pdist (id int) PARTITION BY LIST (id)',
+	'ALTER TABLE dist DETACH PARTITION dist1', q{SELECT pinpoint.watch('pdist', 'x')}, 'ALTER TABLE dist1 ADD v int');
+error_is($owner->query('ALTER TABLE dist1 INHERIT inh'), '0A000', $refused, undef, 'INHERIT');
+$owner->run('ALTER TABLE dist1 DROP v');
+error_is($owner->query('ALTER TABLE pdist ATTACH PARTITION dist1 FOR VALUES IN (1)'), '0A000', $refused, undef, 'ATTACH PARTITION');
+$owner->run($_) foreach q{SELECT pinpoint.unwatch('pdist')}, 'ALTER TABLE pdist ATTACH PARTITION dist1 FOR VALUES IN (1)',
+  'DROP TRIGGER truncate_trigger ON dist1', q{SELECT pinpoint.watch('pdist', 'x')},
+  'CREATE TRIGGER truncate_trigger AFTER TRUNCATE ON dist1 EXECUTE FUNCTION citus_truncate_trigger()';
+channels_of($owner);
+is(channels_of($owner, 'ALTER TABLE pdist DETACH PARTITION dist1'), 'x', 'DETACH PARTITION');
 
 $_->close foreach $writer, $other, $listener;
 server_is_clean($owner, 'nothing is left');
