@@ -372,14 +372,14 @@ channels_of(Oid relid, bool *uncounted)
 	List	   *relations = list_make1_oid(relid);
 	List	   *channels = NIL;
 
-	*uncounted = !know_table(relid)->is_counted;
+	*uncounted = false;
 	for (int i = 0; i < list_length(relations); i++)
 	{
 		KnownTable *table = know_table(list_nth_oid(relations, i));
 
 		if (table->channel != NULL)
 			channels = lappend(channels, table->channel);
-		if (table->is_hypertable)
+		if (table->is_hypertable || (i == 0 && !table->is_counted))
 			*uncounted = true;
 		relations = list_concat_unique_oid(relations, table->parents);
 	}
