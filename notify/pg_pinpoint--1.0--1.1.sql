@@ -80,16 +80,25 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION pinpoint.unwatch(regclass) IS
 'end pinpoint.watch() for a table; false if it was not watched';
 
+CREATE FUNCTION pinpoint.change_source(relation regclass)
+RETURNS text
+AS 'MODULE_PATHNAME', 'pinpoint_change_source'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION pinpoint.change_source(regclass) IS
+'how changes of a watched table are noticed: by counts of rows, or by locks';
+
 CREATE VIEW pinpoint.watched AS
 SELECT l.objoid::pg_catalog.regclass AS relation,
-	   l.label::pg_catalog.name AS channel
+	   l.label::pg_catalog.name AS channel,
+	   pinpoint.change_source(l.objoid) AS source
   FROM pg_catalog.pg_seclabel AS l
  WHERE l.provider OPERATOR(pg_catalog.=) 'pinpoint'
    AND l.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
    AND l.objsubid OPERATOR(pg_catalog.=) 0;
 
 COMMENT ON VIEW pinpoint.watched IS
-'one row per watched table of this database, with its channel';
+'one row per watched table of this database, with its channel, and how changes are noticed';
 
 CREATE FUNCTION pinpoint.notify_row()
 RETURNS trigger

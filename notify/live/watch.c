@@ -87,6 +87,7 @@
 
 PG_FUNCTION_INFO_V1(pinpoint_watch);
 PG_FUNCTION_INFO_V1(pinpoint_unwatch);
+PG_FUNCTION_INFO_V1(pinpoint_change_source);
 
 static void check_label(const ObjectAddress *object, const char *label);
 static void check_channel(const char *channel);
@@ -279,6 +280,26 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 		UnlockDatabaseObject(SecLabelRelationId, InvalidOid, 0, RowExclusiveLock);
 	}
 	PG_RETURN_BOOL(was_watched);
+}
+
+/*
+ * pinpoint.change_source(relation regclass): how changes of a table are
+ * noticed.  Returns "counts", or "locks" if the changes of the table, or of one
+ * of its partitions and children, are not counted; see uncounted.c.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+Datum
+pinpoint_change_source(PG_FUNCTION_ARGS)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(PG_GETARG_OID(0), NoLock, NULL))
+	{
+		if (pinpoint_is_uncounted(lfirst_oid(lc)))
+			PG_RETURN_TEXT_P(cstring_to_text("locks"));
+	}
+	PG_RETURN_TEXT_P(cstring_to_text("counts"));
 }
 
 /*

@@ -537,6 +537,29 @@ pinpoint_with_ancestors(Oid relid)
 	return relations;
 }
 
+/*
+ * Are changes of a table not counted?  It can be a chunk of a hypertable.  Reads
+ * the catalogs.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+bool
+pinpoint_is_uncounted(Oid relid)
+{
+	ListCell   *lc;
+
+	foreach(lc, pinpoint_with_ancestors(relid))
+	{
+		FormData_pg_class relation;
+
+		if (read_relation(lfirst_oid(lc), &relation) &&
+			(pinpoint_is_hypertable(&relation) ||
+			 (relation.oid == relid && !pinpoint_is_counted(&relation))))
+			return true;
+	}
+	return false;
+}
+
 #ifdef USE_ASSERT_CHECKING
 /* Tables that the check looks at, at most. */
 #define MAX_CHECKED		16

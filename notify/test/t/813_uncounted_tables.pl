@@ -78,6 +78,18 @@ SELECT pinpoint.watch(t) FROM unnest('{c,h,p,inh}'::regclass[]) AS t
 EOS
 channels_of($owner);
 
+# ---- how changes are noticed
+
+sub source_of
+{
+	my ($table) = @_;
+	return $owner->value("SELECT source FROM pinpoint.watched WHERE relation = '$table'::regclass");
+}
+is(source_of('c'), 'locks', 'the source of a table of another access method');
+is(source_of('h'), 'counts', '... of a heap table');
+is(source_of('p'), 'locks', '... of a table with an uncounted partition');
+is(source_of('inh'), 'locks', '... of a table with a foreign child');
+
 # ---- a table access method that counts nothing
 
 notifies('c', 'INSERT INTO c SELECT i, 0 FROM generate_series(1, 20) i');
@@ -136,9 +148,11 @@ channels_of($owner, q{SELECT pinpoint.unwatch('many.t' || i) FROM generate_serie
 # ---- the table, its storage or its parent changes
 
 channels_of($owner, 'ALTER TABLE h SET ACCESS METHOD uncounted');
+is(source_of('h'), 'locks', 'its source');
 notifies('h', 'INSERT INTO h VALUES (20, 0)');
 notifies('h', 'DELETE FROM h');
 channels_of($owner, 'ALTER TABLE h SET ACCESS METHOD heap');
+is(source_of('h'), 'counts', 'its source');
 notifies('', 'DELETE FROM h');
 notifies('h', 'INSERT INTO h VALUES (20, 0)');
 notifies('p', 'BEGIN', 'CREATE TABLE p4 USING uncounted AS SELECT 4 AS id, 1 AS v', 'ALTER TABLE p ATTACH PARTITION p4 FOR VALUES IN (4)', 'COMMIT');
@@ -187,6 +201,8 @@ channels_of($owner, q{SELECT pinpoint.watch('m')});
 channels_of($writer, 'INSERT INTO chunk VALUES (1, 1)');
 notifies('', 'DELETE FROM m WHERE false');
 channels_of($owner, 'CREATE TRIGGER ts_insert_blocker BEFORE INSERT ON m FOR EACH ROW EXECUTE FUNCTION insert_blocker()');
+is(source_of('m'), 'locks', 'the source of a hypertable');
+is($owner->value(q{SELECT pinpoint.change_source('chunk')}), 'locks', '... of its chunk');
 notifies('m', 'DELETE FROM m WHERE false');
 notifies('m', 'DELETE FROM chunk WHERE false');
 notifies('m', 'INSERT INTO chunk VALUES (1, 1)');
