@@ -21,7 +21,7 @@
  *					locks to it, those of the fast path.
  *
  * The fast path is read first.  A lock that was moved before this is in the lock table
- * then, and the list is not empty: who moved it held fpInfoLock meanwhile.  A lock that is
+ * then, and the list is not empty: the process that moved it held fpInfoLock.  A lock that is
  * moved later has been found.  So an empty list is skipped without the lock of its
  * partition.
  *
