@@ -122,6 +122,7 @@ COMMENT ON FUNCTION pinpoint.channels_of(text) IS
 GRANT EXECUTE ON FUNCTION
 	pinpoint.watch(regclass, text),
 	pinpoint.unwatch(regclass),
+	pinpoint.change_source(regclass),
 	pinpoint.notify_row(),
 	pinpoint.channels_of(text)
 TO PUBLIC;

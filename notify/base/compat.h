@@ -77,8 +77,9 @@ pinpoint_table_locked_by_me(Oid relid, LOCKMODE lockmode)
 #define PINPOINT_NO_LOCKS_IN_PARTITION(n) \
 	dlist_is_empty(&MyProc->myProcLocks[n])
 #else
+/* SHMQueueEmpty() has an assertion that fails if a lock is added meanwhile. */
 #define PINPOINT_NO_LOCKS_IN_PARTITION(n) \
-	SHMQueueEmpty(&MyProc->myProcLocks[n])
+	(SHMQueueNext(&MyProc->myProcLocks[n], &MyProc->myProcLocks[n], 0) == NULL)
 #endif
 
 /*

@@ -103,6 +103,8 @@ static List *reported = NIL;
 #define MAX_CHECKED		64
 
 static void report(Oid relid, const char *channel);
+static void for_each_reported(bool any_watched,
+							  void (*action) (const char *channel));
 static void for_each_counted(void (*action) (const char *channel));
 static void for_each_uncounted(void (*action) (const char *channel));
 static void for_each(List *channels, void (*action) (const char *channel));
@@ -245,28 +247,29 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 	if (!OidIsValid(MyDatabaseId))
 		return;
 
-	/* Without an XID, it has changed nothing that is counted. */
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
+		/* The last watched table may have been dropped. */
+		bool		any_watched = pinpoint_any_watched();
+
+		for_each_reported(any_watched, action);
+		if (!any_watched)
+			return;
 		for_each_counted(action);
-		for_each_uncounted(action);
 	}
-	else if (may_have_written)
-		for_each_uncounted(action);
+	else if (!may_have_written || pinpoint_nothing_watched())
+		return;					/* it has changed nothing that is counted */
+	for_each_uncounted(action);
 }
 
 /*
- * The changes that are counted, and those that were reported.
+ * The changes that were reported.
  */
 static void
-for_each_counted(void (*action) (const char *channel))
+for_each_reported(bool any_watched, void (*action) (const char *channel))
 {
-	bool		any_watched;
-	bool		detaches = false;
 	ListCell   *lc;
 
-	/* The last watched table may have been dropped. */
-	any_watched = pinpoint_any_watched();
 	foreach(lc, reported)
 	{
 		ReportedChange *change = lfirst(lc);
@@ -276,8 +279,16 @@ for_each_counted(void (*action) (const char *channel))
 		else if (any_watched)
 			for_each(pinpoint_channels_of_changed(change->relid), action);
 	}
-	if (!any_watched)
-		return;
+}
+
+/*
+ * The changes that PostgreSQL has counted.
+ */
+static void
+for_each_counted(void (*action) (const char *channel))
+{
+	bool		detaches = false;
+	ListCell   *lc;
 
 	if (is_uncounted())
 	{
@@ -312,7 +323,7 @@ for_each_uncounted(void (*action) (const char *channel))
 	const Oid  *relids;
 	int			n;
 
-	if (pinpoint_nothing_watched() || pinpoint_all_counted())
+	if (pinpoint_all_counted())
 		return;
 	n = pinpoint_written_tables(&relids);
 	if (n == 0 || RecoveryInProgress() ||

@@ -116,7 +116,7 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	Node	   *stmt = pstmt->utilityStmt;
 	bool		sets_row_security = false;
 
-	pinpoint_changes_at_statement(true);
+	pinpoint_changes_at_statement(!IsA(stmt, TransactionStmt));
 	if (IsA(stmt, SecLabelStmt))
 		pinpoint_before_security_label(((SecLabelStmt *) stmt)->provider);
 	else if (IsA(stmt, TransactionStmt) &&
@@ -273,7 +273,8 @@ child_changed(Oid child, Oid parent)
  *
  * If the statement is cancelled in this transaction, the partition has to be
  * detached by a further statement.  So this library reads no catalogs here,
- * which can process interrupts.
+ * which can process interrupts.  It does so before the commit if the database
+ * can have uncounted tables.
  */
 static bool
 has_left_before(Relation child, Oid parent)

@@ -8,16 +8,18 @@
  *
  * TimescaleDB can store rows of a hypertable in a table that inherits from nothing.  The
  * hypertable and its chunks are heap tables, but their counts do not tell all changes.
- * A hypertable is known by its trigger, which calls a function named insert_blocker.
- * The chunks are children of it, and have no such trigger.
+ * Its catalogs are its own, so this library reads only that the database has its function
+ * create_hypertable().  Then each table with children counts as a hypertable, and its
+ * children as chunks.
  *
- * A table of Citus, which is known in the same way, cannot be watched at all.
+ * A table of Citus cannot be watched at all.  It is known by its trigger, which calls a
+ * function citus_truncate_trigger().
  *
- * Most databases can have no such table: they have no other access method, no foreign
- * server and no function insert_blocker.  A session reads this from the catalogs, again
- * after they have changed.  Then it need not look at its locks at each commit.  A table
- * that a transaction has changed was created later than what it needs, and the message
- * about that was processed when the table was locked.
+ * Most databases can have no uncounted table: they have no other access method, no
+ * foreign server and no function create_hypertable().  A session reads this from the
+ * catalogs, again after they have changed.  Then it need not look at its locks at each
+ * commit.  A table that a transaction has changed was created later than what it needs,
+ * and the message about that was processed when the table was locked.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -39,15 +41,16 @@
 
 #include "live/uncounted.h"
 
-/* The trigger functions of hypertables and of the tables of Citus. */
-#define HYPERTABLE_FUNCTION		"insert_blocker"
+#define HYPERTABLE_FUNCTION		"create_hypertable"
 #define DISTRIBUTED_FUNCTION	"citus_truncate_trigger"
 
 /* Can the database have such tables?  As in watched_tables.c. */
 static bool any_uncounted = true;
+static bool any_hypertable = true;
 static uint64 messages = 1;
 static uint64 read_at = 0;
 
+static void read_catalogs(void);
 static void catalog_changed(Datum arg, int cache, uint32 hash_value);
 static bool any_row(Oid catalog, bool (*is_wanted) (HeapTuple tuple));
 static bool is_other_access_method(HeapTuple tuple);
@@ -73,6 +76,25 @@ pinpoint_all_counted(void)
 bool
 pinpoint_any_uncounted(void)
 {
+	read_catalogs();
+	return any_uncounted;
+}
+
+/*
+ * Can it have hypertables?
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+bool
+pinpoint_any_hypertable(void)
+{
+	read_catalogs();
+	return any_hypertable;
+}
+
+static void
+read_catalogs(void)
+{
 	static bool registered = false;
 	uint64		at;
 
@@ -84,15 +106,13 @@ pinpoint_any_uncounted(void)
 		registered = true;
 	}
 	at = messages;
-	if (read_at != at)
-	{
-		any_uncounted = true;
-		any_uncounted = any_row(AccessMethodRelationId, is_other_access_method) ||
-			any_row(ForeignServerRelationId, is_foreign_server) ||
-			function_exists();
-		read_at = at;
-	}
-	return any_uncounted;
+	if (read_at == at)
+		return;
+	any_hypertable = function_exists();
+	any_uncounted = any_hypertable ||
+		any_row(AccessMethodRelationId, is_other_access_method) ||
+		any_row(ForeignServerRelationId, is_foreign_server);
+	read_at = at;
 }
 
 static void
@@ -145,40 +165,28 @@ function_exists(void)
 }
 
 /*
- * Can a relation be watched, or be a partition or a child of one that is?
- */
-bool
-pinpoint_is_table(const FormData_pg_class *relation)
-{
-	return relation->relkind == RELKIND_RELATION ||
-		relation->relkind == RELKIND_MATVIEW ||
-		relation->relkind == RELKIND_PARTITIONED_TABLE ||
-		relation->relkind == RELKIND_FOREIGN_TABLE;
-}
-
-/*
- * Are the changes of a table counted, as far as they matter?  A partitioned
+ * Are the changes of a relation counted, as far as they matter?  A partitioned
  * table has no rows of its own, and no other session sees those of a temporary
- * one.
+ * one.  Other relations, such as indexes, do not matter.
  */
 bool
 pinpoint_is_counted(const FormData_pg_class *relation)
 {
-	if (relation->relkind == RELKIND_PARTITIONED_TABLE ||
-		relation->relpersistence == RELPERSISTENCE_TEMP)
+	if (relation->relpersistence == RELPERSISTENCE_TEMP)
 		return true;
-	return relation->relkind != RELKIND_FOREIGN_TABLE &&
-		relation->relam == HEAP_TABLE_AM_OID;
+	if (relation->relkind == RELKIND_RELATION ||
+		relation->relkind == RELKIND_MATVIEW)
+		return relation->relam == HEAP_TABLE_AM_OID;
+	return relation->relkind != RELKIND_FOREIGN_TABLE;
 }
 
 /*
- * Errors: out of memory, those of reading catalogs.
+ * Is this a hypertable, if the database has any?
  */
 bool
-pinpoint_is_hypertable(const FormData_pg_class *relation)
+pinpoint_may_be_hypertable(const FormData_pg_class *relation)
 {
-	return relation->relhastriggers &&
-		has_trigger(relation->oid, HYPERTABLE_FUNCTION);
+	return relation->relkind == RELKIND_RELATION && relation->relhassubclass;
 }
 
 /*

@@ -14,9 +14,9 @@
 
 extern bool pinpoint_all_counted(void);
 extern bool pinpoint_any_uncounted(void);
-extern bool pinpoint_is_table(const FormData_pg_class *relation);
+extern bool pinpoint_any_hypertable(void);
 extern bool pinpoint_is_counted(const FormData_pg_class *relation);
-extern bool pinpoint_is_hypertable(const FormData_pg_class *relation);
+extern bool pinpoint_may_be_hypertable(const FormData_pg_class *relation);
 extern bool pinpoint_is_distributed(Oid relid);
 
 #endif							/* PINPOINT_UNCOUNTED_H */

@@ -292,14 +292,8 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 Datum
 pinpoint_change_source(PG_FUNCTION_ARGS)
 {
-	ListCell   *lc;
-
-	foreach(lc, find_all_inheritors(PG_GETARG_OID(0), NoLock, NULL))
-	{
-		if (pinpoint_is_uncounted(lfirst_oid(lc)))
-			PG_RETURN_TEXT_P(cstring_to_text("locks"));
-	}
-	PG_RETURN_TEXT_P(cstring_to_text("counts"));
+	PG_RETURN_TEXT_P(cstring_to_text(pinpoint_is_partly_uncounted(PG_GETARG_OID(0)) ?
+									 "locks" : "counts"));
 }
 
 /*

@@ -22,8 +22,8 @@
  *	a change of the label of the table		pinpoint_labels_changed()
  *	a change of the parents of the table	pinpoint_inheritance_changed()
  *	CREATE and DROP of the table			PostgreSQL
- *	a change of its access method or		PostgreSQL
- *	of its triggers
+ *	a change of its access method, its		PostgreSQL
+ *	first child
  *
  * At a message for a table, the table is no longer known.  It is read again, by the
  * indexes of both catalogs, when the session has changed it the next time.  Other
@@ -106,9 +106,11 @@ typedef struct KnownTable
 	Oid			relid;			/* hash key, must be first */
 	char	   *channel;		/* NULL if it is not watched */
 	List	   *parents;		/* of OIDs */
-	bool		is_counted;		/* does its storage count its changes? */
-	bool		is_hypertable;
-	uint64		read_at;		/* value of "messages" before it was read, or 0 */
+	bool		is_counted;		/* are its changes counted? */
+	bool		may_be_hypertable;
+	uint64		read_at;		/* value of "messages" before the channel and the
+								 * parents were read, or 0 */
+	uint64		storage_read_at;	/* the same for the other two */
 	uint64		changed_at;		/* value at the last message for it, or 0 */
 } KnownTable;
 
@@ -133,13 +135,17 @@ static void register_callback(void);
 static void relation_changed(Datum arg, Oid relid);
 static List *read_labels(bool only_one, LOCKMODE lockmode);
 static void make_room(void);
-static List *channels_of(Oid relid, bool *uncounted);
+static List *channels_of(Oid relid);
+static bool is_uncounted(Oid relid);
 static void forget_all(void);
 static KnownTable *know_table(Oid relid);
-static bool is_current(const KnownTable *table);
+static bool is_current(const KnownTable *table, uint64 read_at);
+static KnownTable *know_storage(Oid relid);
+static KnownTable *enter_table(Oid relid);
 static void read_table(KnownTable *table);
+static void read_storage(KnownTable *table);
 static bool read_relation(Oid relid, FormData_pg_class *relation);
-static List *read_parents(Oid relid);
+static List *read_inherits(Oid relid, bool children);
 
 static void
 register_callback(void)
@@ -318,10 +324,8 @@ pinpoint_watched_channel(Oid relid)
 List *
 pinpoint_channels_of_changed(Oid relid)
 {
-	bool		uncounted;
-
 	make_room();
-	return channels_of(relid, &uncounted);
+	return channels_of(relid);
 }
 
 /*
@@ -333,16 +337,8 @@ pinpoint_channels_of_changed(Oid relid)
 List *
 pinpoint_channels_of_uncounted(Oid relid)
 {
-	KnownTable *table;
-	List	   *channels;
-	bool		uncounted;
-
 	make_room();
-	table = know_table(relid);
-	if (table->is_counted && !table->is_hypertable && table->parents == NIL)
-		return NIL;
-	channels = channels_of(relid, &uncounted);
-	return uncounted ? channels : NIL;
+	return is_uncounted(relid) ? channels_of(relid) : NIL;
 }
 
 /*
@@ -360,32 +356,49 @@ make_room(void)
 		forget_all();
 }
 
-/*
- * The channels of a table and of its ancestors.
- *
- * uncounted: set to whether its changes are not counted.  It can be a chunk of
- * a hypertable.
- */
 static List *
-channels_of(Oid relid, bool *uncounted)
+channels_of(Oid relid)
 {
 	List	   *relations = list_make1_oid(relid);
 	List	   *channels = NIL;
 
-	*uncounted = false;
 	for (int i = 0; i < list_length(relations); i++)
 	{
 		KnownTable *table = know_table(list_nth_oid(relations, i));
 
 		if (table->channel != NULL)
 			channels = lappend(channels, table->channel);
-		if (table->is_hypertable || (i == 0 && !table->is_counted))
-			*uncounted = true;
 		relations = list_concat_unique_oid(relations, table->parents);
 	}
 	list_free(relations);
 	pinpoint_watched_tables_check();
 	return channels;
+}
+
+/*
+ * Are the changes of a relation not counted?  It can be a chunk of a
+ * hypertable.
+ */
+static bool
+is_uncounted(Oid relid)
+{
+	List	   *relations;
+	bool		in_hypertable = false;
+
+	if (!know_storage(relid)->is_counted)
+		return true;
+	if (!pinpoint_any_hypertable())
+		return false;
+
+	relations = list_make1_oid(relid);
+	for (int i = 0; i < list_length(relations) && !in_hypertable; i++)
+	{
+		in_hypertable = know_storage(list_nth_oid(relations, i))->may_be_hypertable;
+		relations = list_concat_unique_oid(relations,
+										   know_table(list_nth_oid(relations, i))->parents);
+	}
+	list_free(relations);
+	return in_hypertable;
 }
 
 static void
@@ -408,36 +421,62 @@ forget_all(void)
 }
 
 /*
- * Find a table, and read it if it is not current.
+ * Find a table, and read its channel and its parents if they are not current.
  */
 static KnownTable *
 know_table(Oid relid)
+{
+	KnownTable *table = enter_table(relid);
+
+	if (!is_current(table, table->read_at))
+		read_table(table);
+	return table;
+}
+
+/*
+ * Find a table, and read how it is stored if that is not current.  It is read
+ * only before a commit: COMMIT PREPARED has locked only the catalogs that
+ * know_table() reads.
+ */
+static KnownTable *
+know_storage(Oid relid)
+{
+	KnownTable *table = enter_table(relid);
+
+	if (!is_current(table, table->storage_read_at))
+		read_storage(table);
+	return table;
+}
+
+/*
+ * From here on, a message for this table is noticed.
+ */
+static KnownTable *
+enter_table(Oid relid)
 {
 	bool		found;
 	KnownTable *table;
 
 	Assert(known != NULL && OidIsValid(relid));
 
-	/* From here on, a message for this table is noticed. */
 	table = hash_search(known, &relid, HASH_ENTER, &found);
 	if (!found)
 	{
 		table->channel = NULL;
 		table->parents = NIL;
 		table->is_counted = true;
-		table->is_hypertable = false;
+		table->may_be_hypertable = false;
 		table->read_at = 0;
+		table->storage_read_at = 0;
 		table->changed_at = 0;
 	}
-	if (!is_current(table))
-		read_table(table);
 	return table;
 }
 
 static bool
-is_current(const KnownTable *table)
+is_current(const KnownTable *table, uint64 read_at)
 {
-	return table->read_at >= Max(table->changed_at, all_changed_at);
+	return read_at >= Max(table->changed_at, all_changed_at);
 }
 
 /*
@@ -447,21 +486,9 @@ static void
 read_table(KnownTable *table)
 {
 	uint64		at = messages;
-	FormData_pg_class relation;
-	const char *channel = NULL;
-	List	   *parents = NIL;
-	bool		is_counted = true;
-	bool		is_hypertable = false;
-	MemoryContext oldcontext;
-
-	if (read_relation(table->relid, &relation))
-	{
-		channel = pinpoint_watched_channel(table->relid);
-		parents = read_parents(table->relid);
-		is_counted = pinpoint_is_counted(&relation);
-		is_hypertable = pinpoint_is_hypertable(&relation);
-	}
-	oldcontext = MemoryContextSwitchTo(known_context);
+	const char *channel = pinpoint_watched_channel(table->relid);
+	List	   *parents = read_inherits(table->relid, false);
+	MemoryContext oldcontext = MemoryContextSwitchTo(known_context);
 
 	if (channel != NULL)
 		channel = pstrdup(channel);
@@ -473,14 +500,24 @@ read_table(KnownTable *table)
 	list_free(table->parents);
 	table->channel = unconstify(char *, channel);
 	table->parents = parents;
-	table->is_counted = is_counted;
-	table->is_hypertable = is_hypertable;
 	table->read_at = at;
 }
 
+static void
+read_storage(KnownTable *table)
+{
+	uint64		at = messages;
+	FormData_pg_class relation;
+	bool		exists = read_relation(table->relid, &relation);
+
+	table->is_counted = !exists || pinpoint_is_counted(&relation);
+	table->may_be_hypertable = exists && pinpoint_may_be_hypertable(&relation);
+	table->storage_read_at = at;
+}
+
 /*
- * Copy the entry of a table from pg_class.  Returns false if the relation is no
- * table, or was dropped by this transaction.
+ * Copy the entry of a relation from pg_class.  Returns false if it does not
+ * exist, for instance because this transaction has dropped it.
  */
 static bool
 read_relation(Oid relid, FormData_pg_class *relation)
@@ -491,33 +528,39 @@ read_relation(Oid relid, FormData_pg_class *relation)
 		return false;
 	memcpy(relation, GETSTRUCT(tuple), CLASS_TUPLE_SIZE);
 	ReleaseSysCache(tuple);
-	return pinpoint_is_table(relation);
+	return true;
 }
 
 /*
- * The tables of which a table is a partition or a child, as a list of OIDs.
+ * The partitions and children of a table, or else the tables of which it is a
+ * partition or a child; a list of OIDs.
  *
  * A partition whose DETACH CONCURRENTLY has begun still has its parent.
  */
 static List *
-read_parents(Oid relid)
+read_inherits(Oid relid, bool children)
 {
-	List	   *parents = NIL;
+	List	   *relations = NIL;
 	Relation	inherits = table_open(InheritsRelationId, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	ScanKeyInit(&key, Anum_pg_inherits_inhrelid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(relid));
-	scan = systable_beginscan(inherits, InheritsRelidSeqnoIndexId, true, NULL,
-							  1, &key);
+	ScanKeyInit(&key, children ? Anum_pg_inherits_inhparent :
+				Anum_pg_inherits_inhrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(inherits, children ? InheritsParentIndexId :
+							  InheritsRelidSeqnoIndexId, true, NULL, 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		parents = lappend_oid(parents,
-							  ((Form_pg_inherits) GETSTRUCT(tuple))->inhparent);
+	{
+		Form_pg_inherits row = (Form_pg_inherits) GETSTRUCT(tuple);
+
+		relations = lappend_oid(relations,
+								children ? row->inhrelid : row->inhparent);
+	}
 	systable_endscan(scan);
 	table_close(inherits, AccessShareLock);
-	return parents;
+	return relations;
 }
 
 /*
@@ -533,29 +576,39 @@ pinpoint_with_ancestors(Oid relid)
 
 	for (int i = 0; i < list_length(relations); i++)
 		relations = list_concat_unique_oid(relations,
-										   read_parents(list_nth_oid(relations, i)));
+										   read_inherits(list_nth_oid(relations, i), false));
 	return relations;
 }
 
 /*
- * Are changes of a table not counted?  It can be a chunk of a hypertable.  Reads
- * the catalogs.
+ * Are changes of a table, or of one of its partitions and children, not
+ * counted?  Reads the catalogs.  A table may be dropped meanwhile.
  *
  * Errors: out of memory, those of reading catalogs.
  */
 bool
-pinpoint_is_uncounted(Oid relid)
+pinpoint_is_partly_uncounted(Oid relid)
 {
+	bool		any_hypertable = pinpoint_any_hypertable();
+	List	   *relations = list_make1_oid(relid);
+	FormData_pg_class relation;
 	ListCell   *lc;
 
+	/* It can be a chunk. */
 	foreach(lc, pinpoint_with_ancestors(relid))
 	{
-		FormData_pg_class relation;
-
-		if (read_relation(lfirst_oid(lc), &relation) &&
-			(pinpoint_is_hypertable(&relation) ||
-			 (relation.oid == relid && !pinpoint_is_counted(&relation))))
+		if (any_hypertable && read_relation(lfirst_oid(lc), &relation) &&
+			pinpoint_may_be_hypertable(&relation))
 			return true;
+	}
+	for (int i = 0; i < list_length(relations); i++)
+	{
+		if (read_relation(list_nth_oid(relations, i), &relation) &&
+			(!pinpoint_is_counted(&relation) ||
+			 (any_hypertable && pinpoint_may_be_hypertable(&relation))))
+			return true;
+		relations = list_concat_unique_oid(relations,
+										   read_inherits(list_nth_oid(relations, i), true));
 	}
 	return false;
 }

@@ -26,7 +26,7 @@ extern List *pinpoint_locked_watched_channels(LOCKMODE lockmode);
 extern List *pinpoint_channels_of_changed(Oid relid);
 extern List *pinpoint_channels_of_uncounted(Oid relid);
 extern List *pinpoint_with_ancestors(Oid relid);
-extern bool pinpoint_is_uncounted(Oid relid);
+extern bool pinpoint_is_partly_uncounted(Oid relid);
 extern SysScanDesc pinpoint_begin_label_scan(Relation labels);
 
 /* In a build with assertions: checks what this session knows of the tables. */

@@ -37,7 +37,7 @@ sub notifies
 
 # ---- the first such table of the database
 
-$listener->run("LISTEN $_") foreach qw(c h p inh m first x fence);
+$listener->run("LISTEN $_") foreach qw(c h p inh m n first x fence);
 channels_of($owner, 'CREATE TABLE first (id int)', q{SELECT pinpoint.watch('first')});
 notifies('first', 'INSERT INTO first VALUES (1)');
 notifies('', 'DELETE FROM first WHERE false');
@@ -89,6 +89,14 @@ is(source_of('c'), 'locks', 'the source of a table of another access method');
 is(source_of('h'), 'counts', '... of a heap table');
 is(source_of('p'), 'locks', '... of a table with an uncounted partition');
 is(source_of('inh'), 'locks', '... of a table with a foreign child');
+
+is($owner->value('SELECT pinpoint.change_source(1)'), 'counts', '... of no table');
+$writer->run($_) foreach 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT 1';
+channels_of($owner, 'DROP TABLE inh CASCADE');
+is($writer->value(q{SELECT count(source) FROM pinpoint.watched WHERE channel = 'inh'}), 1, '... of a table that was dropped');
+$writer->run('COMMIT');
+channels_of($owner, 'CREATE TABLE inh (id int, v int)',
+	q{CREATE FOREIGN TABLE inh1 () INHERITS (inh) SERVER elsewhere OPTIONS (table_name 'remote')}, q{SELECT pinpoint.watch('inh')});
 
 # ---- a table access method that counts nothing
 
@@ -181,8 +189,6 @@ notifies('p', q{COMMIT PREPARED 'x'});
 # ---- TimescaleDB: rows of a chunk in a table that inherits from nothing
 
 $owner->run($_) foreach split /\n\n/, <<'EOS';
-CREATE FUNCTION insert_blocker() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''blocked''; END'
-
 CREATE FUNCTION delete_batches() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM compressed; RETURN NULL; END'
 
 CREATE TABLE m (id int, v int)
@@ -200,14 +206,21 @@ EOS
 channels_of($owner, q{SELECT pinpoint.watch('m')});
 channels_of($writer, 'INSERT INTO chunk VALUES (1, 1)');
 notifies('', 'DELETE FROM m WHERE false');
-channels_of($owner, 'CREATE TRIGGER ts_insert_blocker BEFORE INSERT ON m FOR EACH ROW EXECUTE FUNCTION insert_blocker()');
+is(source_of('m'), 'counts', 'the source of a table with a child');
+channels_of($owner, q{CREATE FUNCTION create_hypertable() RETURNS void LANGUAGE sql AS ''});
 is(source_of('m'), 'locks', 'the source of a hypertable');
 is($owner->value(q{SELECT pinpoint.change_source('chunk')}), 'locks', '... of its chunk');
 notifies('m', 'DELETE FROM m WHERE false');
 notifies('m', 'DELETE FROM chunk WHERE false');
 notifies('m', 'INSERT INTO chunk VALUES (1, 1)');
 notifies('', 'SELECT count(*) FROM m');
-channels_of($owner, 'DROP TRIGGER ts_insert_blocker ON m');
+notifies('', 'DELETE FROM h WHERE false');
+channels_of($owner, 'CREATE TABLE n (id int, v int)', q{SELECT pinpoint.watch('n')});
+notifies('', 'DELETE FROM n WHERE false');
+channels_of($owner, 'ALTER TABLE chunk NO INHERIT m', 'ALTER TABLE chunk INHERIT n');
+notifies('n', 'DELETE FROM n WHERE false');
+channels_of($owner, 'DROP FUNCTION create_hypertable()');
+notifies('', 'DELETE FROM n WHERE false');
 notifies('', 'DELETE FROM m WHERE false');
 
 # ---- Citus: its tables cannot be watched
