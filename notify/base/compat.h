@@ -96,6 +96,13 @@ StaticAssertDecl(FP_LOCK_SLOTS_PER_BACKEND == 16, "there are 16 slots");
 #define PINPOINT_FAST_PATH_BITS(proc, group)	((proc)->fpLockBits)
 #endif
 
+/* The subtransaction that gave a relation other storage in this transaction. */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_REWRITTEN_SUBID(rel)	((rel)->rd_firstRelfilelocatorSubid)
+#else
+#define PINPOINT_REWRITTEN_SUBID(rel)	((rel)->rd_firstRelfilenodeSubid)
+#endif
+
 /* Local ID of a process's transaction. */
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_PROC_LXID(proc)	((proc)->vxid.lxid)

@@ -241,7 +241,9 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 /*
  * A table has become a partition or a child, or is none any more.  So the rows
  * of the parent have changed.  A new child without children is an exception: it
- * has only rows that this transaction has inserted, and these are counted.
+ * has only rows that this transaction has inserted, and these are counted.  If
+ * the child has been rewritten, it may have had another access method, which
+ * did not count them.
  */
 static void
 child_changed(Oid child, Oid parent)
@@ -251,6 +253,7 @@ child_changed(Oid child, Oid parent)
 	bool		is_new;
 
 	is_new = rel->rd_createSubid != InvalidSubTransactionId &&
+		PINPOINT_REWRITTEN_SUBID(rel) == InvalidSubTransactionId &&
 		!rel->rd_rel->relhassubclass && pinpoint_is_counted(rel->rd_rel);
 	relation_close(rel, NoLock);
 	if (has_left || PinpointMyTransaction.phase != PINPOINT_RUNNING)

@@ -6,7 +6,8 @@
  * Its tables are those of "heap".  Before a transaction commits or is prepared, and before
  * pg_pinpoint reads the counts, this library sets those of its tables to zero.  The session
  * loads it when it first opens such a table.  So its callback is called before that of
- * pg_pinpoint.
+ * pg_pinpoint.  It does the same at the end of a subtransaction.  So the table can have
+ * another access method before the commit.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -56,13 +57,14 @@ is_heap(Oid relid)
 }
 
 static void
-at_transaction_event(XactEvent event, void *arg)
+count_nothing(void)
 {
-	if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
-		return;
+	PgStat_SubXactStatus *level;
+
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
-	for (PgStat_TableXactStatus *counts = pgstat_get_xact_stack_level(1)->first;
+	level = pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel());
+	for (PgStat_TableXactStatus *counts = level->first;
 		 counts != NULL; counts = counts->next)
 	{
 		if (!is_heap(COUNTED_TABLE(counts->parent)))
@@ -71,8 +73,24 @@ at_transaction_event(XactEvent event, void *arg)
 	}
 }
 
+static void
+at_transaction_event(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		count_nothing();
+}
+
+static void
+at_subtransaction_event(SubXactEvent event, SubTransactionId subid,
+						SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_PRE_COMMIT_SUB)
+		count_nothing();
+}
+
 void
 _PG_init(void)
 {
 	RegisterXactCallback(at_transaction_event, NULL);
+	RegisterSubXactCallback(at_subtransaction_event, NULL);
 }

@@ -164,6 +164,9 @@ is(source_of('h'), 'counts', 'its source');
 notifies('', 'DELETE FROM h');
 notifies('h', 'INSERT INTO h VALUES (20, 0)');
 notifies('p', 'BEGIN', 'CREATE TABLE p4 USING uncounted AS SELECT 4 AS id, 1 AS v', 'ALTER TABLE p ATTACH PARTITION p4 FOR VALUES IN (4)', 'COMMIT');
+notifies('p', 'BEGIN', 'CREATE TABLE p5 (id int, v int) USING uncounted', 'SAVEPOINT s', 'INSERT INTO p5 VALUES (5, 1)', 'RELEASE s',
+	'ALTER TABLE p5 SET ACCESS METHOD heap', 'ALTER TABLE p ATTACH PARTITION p5 FOR VALUES IN (5)', 'COMMIT');
+channels_of($owner, 'DROP TABLE p5');
 notifies('p', 'DELETE FROM p4');
 channels_of($owner, 'ALTER TABLE p DETACH PARTITION p4');
 notifies('', 'INSERT INTO p4 VALUES (4)');
