@@ -43,13 +43,16 @@ sub worker_that_has_written
 	return $pid;
 }
 
-# The worker shows application_name when it has reloaded it.
+# The worker shows application_name when it has reloaded it.  It does so when it receives
+# further rows: without them, it waits for a lock of its leader.
 sub set_track_counts
 {
 	my ($value, $pid) = @_;
 	$owner->run($_) for "ALTER SYSTEM SET track_counts = $value", "ALTER SYSTEM SET application_name = 'counts $value'",
 	  'SELECT pg_reload_conf()';
-	wait_until(sub { $owner->value("SELECT application_name FROM pg_stat_activity WHERE pid = $pid") eq "counts $value" })
+	wait_until(sub {
+		$publisher->run($many_rows);
+		return $owner->value("SELECT application_name FROM pg_stat_activity WHERE pid = $pid") eq "counts $value" })
 	  or die 'the worker does not reload its configuration';
 	return;
 }
