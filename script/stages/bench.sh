@@ -68,6 +68,6 @@ stage_torture() {
 		# shellcheck disable=SC2086  # several words
 		run_logged "$log" cargo run --manifest-path "$MANIFEST" --locked --quiet -- \
 			torture --pg-config "$PG_CONFIG" --timeout 180 $options || rc=$?
-		count "$((rc == 0))" "$((rc != 0))" "$rc" "torture $options" "$log" '^error'
+		count "$((rc == 0))" "$((rc != 0))" "$rc" "torture $options" "$log" .
 	done
 }

@@ -83,9 +83,12 @@ pub async fn torture(plan: &Plan, on_progress: OnProgress<'_>) -> anyhow::Result
         match result.map_err(anyhow::Error::downcast::<Finding>) {
             Ok(summary) => println!("{summary}{name}: passed"),
             Err(Ok(finding)) => {
+                let finding = finding.to_string();
+                // Once more at the end, as a long log may be cut off.
                 println!(
-                    "{finding}\n\n{name}: FAILED after {:.1} s, with seed {seed}",
-                    started.elapsed().as_secs_f64()
+                    "{finding}\n\n{name}: FAILED after {:.1} s, with seed {seed}: {}",
+                    started.elapsed().as_secs_f64(),
+                    finding.lines().next().unwrap_or_default()
                 );
                 return Ok(false);
             }
