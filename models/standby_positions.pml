@@ -24,7 +24,7 @@
  *
  * Steps of the model, and the functions that they stand for:
  *
- *	session			write_left_out() in pg_pinpoint.c,
+ *	session			write_left_out() in transaction_events.c,
  *					pinpoint_replication_status_begin_commit(), ..._end_commit(),
  *					pinpoint_wal_messages_write(), ..._write_left_out(),
  *					XactLogCommitRecord()
@@ -36,7 +36,7 @@
  *					..._left_out(), ..._begin(), ..._end(),
  *					xlog_redo_end_of_server();
  *					pinpoint_positions_count(), ..._count_all_of(),
- *					..._raise_floor_locked() in commit/positions.c
+ *					..._raise_floor_locked() in positions/positions.c
  *	standby_waker	pinpoint_heartbeat_send()
  *	client			pinpoint_positions_begin_look(), pinpoint_positions_all_changed(),
  *					pinpoint_positions_changed()

@@ -1,17 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pg_pinpoint.c
- *		Initialization, shared memory, and callbacks for transaction events.
- *
- * The steps of a commit that concern this library, in their order:
- *
- *	deferred triggers			the last user code that can LISTEN or NOTIFY
- *	XACT_EVENT_PRE_COMMIT		all steps that can fail
- *	commit record, flush, synchronous replication, visible to others
- *	XACT_EVENT_COMMIT			stamp: the end of the commit record is known
- *	locks released
- *	RESOURCE_RELEASE_AFTER_LOCKS	the batch is published, then LISTENs and
- *								UNLISTENs take effect
+ *		Loads the library: settings, hooks, callbacks, shared memory.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -19,10 +9,7 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/namespace.h"
-#include "commands/async.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -30,8 +17,6 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "base/channel_hash.h"
 #include "base/check.h"
@@ -42,39 +27,25 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/commit_order.h"
-#include "commit/early_commit_work.h"
-#include "commit/own_queue.h"
-#include "commit/position_text.h"
-#include "commit/positions.h"
-#include "commit/reserve.h"
-#include "listener/delivery.h"
-#include "listener/disconnect_reason.h"
+#include "hooks.h"
 #include "listener/eviction.h"
-#include "listener/listening.h"
 #include "listener/slow_listener.h"
 #include "live/applied_prepared.h"
-#include "live/changes.h"
-#include "live/commit_prepared.h"
-#include "live/live.h"
-#include "live/unnotified.h"
 #include "live/watch.h"
+#include "positions/position_text.h"
+#include "positions/positions.h"
+#include "positions/waiters.h"
 #include "queue/message_log.h"
-#include "sql/pending.h"
-#include "sql/replacement.h"
-#include "sql/planner_rewrite.h"
-#include "sql/statement.h"
 #include "standby/replay.h"
 #include "standby/replay_blockers.h"
 #include "standby/replication_status.h"
 #include "standby/unfinished.h"
-#include "standby/wal_messages.h"
+#include "transaction_events.h"
 #include "waker.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/publication.h"
-#include "wakeup/sharing.h"
 #include "wakeup/slots.h"
 #include "wakeup/turn.h"
-#include "wakeup/waiters.h"
 #include "wakeup/wakeup.h"
 
 PINPOINT_MODULE_MAGIC("pg_pinpoint");
@@ -85,26 +56,58 @@ PG_FUNCTION_INFO_V1(pinpoint_check_schema);
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-/* Was trace_notify on, before this library turned it off for a commit? */
-static bool trace_notify_was_on = false;
+/*
+ * The parts of this library that the postmaster initializes, in this order, at
+ * start and at restart after a crash.
+ *
+ * size: of shared memory, in bytes.  NULL if the part needs none.
+ * init: gets this memory, which begins on a cache line, and is zero.
+ */
+typedef struct PinpointPart
+{
+	const char *name;			/* in pg_shmem_allocations */
+	Size		(*size) (void);
+	void		(*init) (void *memory);
+} PinpointPart;
+
+static const PinpointPart parts[] = {
+	{"channel hash", NULL, pinpoint_channel_hash_init},
+	{"channel map", pinpoint_channel_map_shmem_size,
+	pinpoint_channel_map_shmem_init},
+	{"position key", pinpoint_position_text_shmem_size,
+	pinpoint_position_text_shmem_init},
+	{"positions", pinpoint_positions_shmem_size,
+	pinpoint_positions_shmem_init},
+	{"replication status", pinpoint_replication_status_shmem_size,
+	pinpoint_replication_status_shmem_init},
+	{"commit order", pinpoint_commit_order_shmem_size,
+	pinpoint_commit_order_shmem_init},
+	{"message log", pinpoint_message_log_shmem_size,
+	pinpoint_message_log_shmem_init},
+	{"sessions", pinpoint_slots_shmem_size,
+	pinpoint_slots_shmem_init},
+	{"waiters", pinpoint_waiters_shmem_size,
+	pinpoint_waiters_shmem_init},
+	{"turns", pinpoint_turn_shmem_size,
+	pinpoint_turn_shmem_init},
+	{"publication", NULL, pinpoint_publication_init},
+	{"wakeup", NULL, pinpoint_wakeup_init},
+	{"eviction", NULL, pinpoint_eviction_init},
+	{"unfinished", NULL, pinpoint_unfinished_allocate},
+	{"replay", pinpoint_replay_blockers_shmem_size,
+	pinpoint_replay_blockers_shmem_init},
+	{"slow listeners", pinpoint_slow_listener_shmem_size,
+	pinpoint_slow_listener_shmem_init},
+	{"counters", pinpoint_counters_shmem_size,
+	pinpoint_counters_shmem_init},
+	{"applied transactions", pinpoint_applied_prepared_shmem_size,
+	pinpoint_applied_prepared_shmem_init},
+};
 
 static void request_shmem(void);
 static void startup_shmem(void);
+static void init_part(const PinpointPart *part);
 static void check_minor_release(void);
-static void at_transaction_event(XactEvent event, void *arg);
-static void at_subtransaction_event(SubXactEvent event,
-									SubTransactionId my_subid,
-									SubTransactionId parent_subid, void *arg);
-static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
-								bool is_top_level, void *arg);
-static void write_left_out(void);
-static void notify_changes(void);
-static void prepare_other_actions(void);
-static void register_callbacks(void);
-static void pre_commit(void);
-static void write_to_wal(void);
-static void end_transaction(void);
-static void at_exit(int code, Datum is_last);
 
 /*
  * Called when the library is loaded.
@@ -147,15 +150,11 @@ _PG_init(void)
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = startup_shmem;
 
-	pinpoint_statement_init();
-	pinpoint_live_init();
-	pinpoint_planner_rewrite_init();
-	pinpoint_replacement_init();
+	pinpoint_hooks_install();
 	pinpoint_waker_register();
 	pinpoint_replay_init();
 
-	RegisterXactCallback(at_transaction_event, NULL);
-	RegisterSubXactCallback(at_subtransaction_event, NULL);
+	pinpoint_transaction_events_register();
 }
 
 /*
@@ -183,19 +182,9 @@ request_shmem(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 
-	RequestAddinShmemSpace(pinpoint_channel_map_shmem_size());
-	RequestAddinShmemSpace(pinpoint_position_text_shmem_size());
-	RequestAddinShmemSpace(pinpoint_positions_shmem_size());
-	RequestAddinShmemSpace(pinpoint_replication_status_shmem_size());
-	RequestAddinShmemSpace(pinpoint_commit_order_shmem_size());
-	RequestAddinShmemSpace(pinpoint_message_log_shmem_size());
-	RequestAddinShmemSpace(pinpoint_slots_shmem_size());
-	RequestAddinShmemSpace(pinpoint_waiters_shmem_size());
-	RequestAddinShmemSpace(pinpoint_turn_shmem_size());
-	RequestAddinShmemSpace(pinpoint_slow_listener_shmem_size());
-	RequestAddinShmemSpace(pinpoint_replay_blockers_shmem_size());
-	RequestAddinShmemSpace(pinpoint_counters_shmem_size());
-	RequestAddinShmemSpace(pinpoint_applied_prepared_shmem_size());
+	for (int i = 0; i < (int) lengthof(parts); i++)
+		if (parts[i].size)
+			RequestAddinShmemSpace(CACHELINEALIGN(parts[i].size()));
 	pinpoint_locks_request();
 }
 
@@ -209,24 +198,8 @@ startup_shmem(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pinpoint_locks_init();
-	pinpoint_channel_hash_init();
-	pinpoint_channel_map_shmem_init();
-	pinpoint_position_text_shmem_init();
-	pinpoint_positions_shmem_init();
-	pinpoint_replication_status_shmem_init();
-	pinpoint_commit_order_shmem_init();
-	pinpoint_message_log_shmem_init();
-	pinpoint_slots_shmem_init();
-	pinpoint_waiters_shmem_init();
-	pinpoint_turn_shmem_init();
-	pinpoint_publication_init();
-	pinpoint_wakeup_init();
-	pinpoint_eviction_init();
-	pinpoint_unfinished_allocate();
-	pinpoint_replay_blockers_shmem_init();
-	pinpoint_slow_listener_shmem_init();
-	pinpoint_counters_shmem_init();
-	pinpoint_applied_prepared_shmem_init();
+	for (int i = 0; i < (int) lengthof(parts); i++)
+		init_part(&parts[i]);
 	LWLockRelease(AddinShmemInitLock);
 
 	ereport(LOG,
@@ -234,6 +207,22 @@ startup_shmem(void)
 					PINPOINT_VERSION, PG_VERSION, pinpoint_queue_size,
 					Min(pinpoint_queue_memory, pinpoint_queue_size))));
 	check_minor_release();
+}
+
+static void
+init_part(const PinpointPart *part)
+{
+	void	   *memory = NULL;
+
+	if (part->size)
+	{
+		bool		found;
+
+		memory = ShmemInitStruct(psprintf("pg_pinpoint %s", part->name),
+								 part->size(), &found);
+		Assert(!found);
+	}
+	part->init(memory);
 }
 
 /*
@@ -253,327 +242,4 @@ check_minor_release(void)
 				 errdetail("After a VACUUM, a slow listener can fail with \"could not access status of transaction\". Only notifications that do not go through pg_pinpoint are affected."),
 				 errhint("Update PostgreSQL to %d.%d or later.",
 						 fixed_in / 10000, fixed_in % 10000)));
-}
-
-static void
-at_transaction_event(XactEvent event, void *arg)
-{
-	AssertNoLockHeld();
-
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-			pinpoint_reserve_at_pre_commit();
-			pinpoint_transaction_enter(PINPOINT_SEALED);
-			pinpoint_listening_at_pre_commit();
-			if (pinpoint_extension_created())
-			{
-				pinpoint_labels_take_effect();
-				pinpoint_wal_messages_write_floor();
-			}
-			notify_changes();
-			write_left_out();
-			prepare_other_actions();
-			if (pinpoint_pending_exists())
-			{
-				pinpoint_delivery_look_afterwards();
-				pre_commit();
-			}
-			else
-				pinpoint_delivery_at_pre_commit();
-			break;
-
-		case XACT_EVENT_COMMIT:
-			pinpoint_replication_status_end_commit();
-			if (pinpoint_own_queue_was_used())
-				pinpoint_positions_count_database();
-			pinpoint_unnotified_at_commit();
-			pinpoint_listening_commit_others();
-			if (pinpoint_pending_exists())
-			{
-				pinpoint_transaction_enter(PINPOINT_COMMITTED);
-				pinpoint_commit_order_stamp();
-			}
-			else
-				end_transaction();
-			break;
-
-		case XACT_EVENT_ABORT:
-			pinpoint_replication_status_end_commit();
-			pinpoint_commit_order_withdraw();
-			pinpoint_listening_abort(pinpoint_pending_actions());
-			pinpoint_delivery_at_abort();
-			pinpoint_unnotified_at_abort();
-			end_transaction();
-			break;
-
-		case XACT_EVENT_PRE_PREPARE:
-			pinpoint_transaction_enter(PINPOINT_SEALED);
-
-			/*
-			 * PostgreSQL refuses a transaction that has used temporary objects
-			 * before one that has notified, but after this callback.
-			 */
-			if (pinpoint_pending_exists() &&
-				(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) == 0)
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
-			if (pinpoint_extension_created())
-				pinpoint_labels_take_effect();
-			pinpoint_replicate_prepared();
-			pinpoint_delivery_look_afterwards();
-			break;
-
-		case XACT_EVENT_PREPARE:
-			pinpoint_applied_prepared_at_prepare();
-			end_transaction();
-			break;
-
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			/* parallel workers execute no LISTEN or NOTIFY */
-			break;
-	}
-}
-
-static void
-at_subtransaction_event(SubXactEvent event, SubTransactionId my_subid,
-						SubTransactionId parent_subid, void *arg)
-{
-	if (event == SUBXACT_EVENT_COMMIT_SUB)
-		pinpoint_pending_at_subcommit();
-	else if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		pinpoint_pending_at_subabort();
-		pinpoint_changes_at_subabort(my_subid);
-	}
-}
-
-/*
- * Before the commit: if the last replication status is "on", and notifications
- * of this transaction are not replicated, write a message for standbys.
- *
- * Errors: out of memory, those of writing WAL.
- */
-static void
-write_left_out(void)
-{
-	if (!pinpoint_replication_status_begin_commit())
-		return;
-	if ((pinpoint_pending_notifications() != NIL &&
-		 !pinpoint_replicate_notifications) ||
-		pinpoint_own_queue_will_be_used(pinpoint_pending_actions() != NIL))
-		pinpoint_wal_messages_write_left_out();
-}
-
-/*
- * Add the notifications of watched tables to those of the transaction.  The
- * current memory context may live longer, for instance in a procedure that
- * commits.
- *
- * Errors: out of memory, those of reading catalogs.
- */
-static void
-notify_changes(void)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
-
-	pinpoint_changes_at_pre_commit();
-	pinpoint_applied_prepared_at_pre_commit();
-	MemoryContextSwitchTo(oldcontext);
-}
-
-/*
- * Before the commit: have other libraries executed LISTEN or UNLISTEN, by
- * calling PostgreSQL's functions?  This is not seen in a transaction that has
- * also executed the statements.
- *
- * Errors: out of memory.
- */
-static void
-prepare_other_actions(void)
-{
-	if (pinpoint_pending_actions() != NIL ||
-		!pinpoint_own_queue_will_be_used(false) ||
-		!pinpoint_own_queue_has_actions())
-		return;
-	register_callbacks();
-	pinpoint_listening_prepare_others();
-}
-
-/*
- * Register the callbacks that sessions need which listen or notify.  Many
- * sessions never do.  PostgreSQL would call the first of these at least six
- * times in each of their transactions.
- */
-static void
-register_callbacks(void)
-{
-	static bool registered = false;
-
-	if (registered)
-		return;
-	pinpoint_reserve_prepare();
-	RegisterResourceReleaseCallback(at_resource_release, NULL);
-	before_shmem_exit(at_exit, BoolGetDatum(false));
-	registered = true;
-}
-
-/*
- * Execute all steps of LISTEN, UNLISTEN and NOTIFY that can fail.
- *
- * Errors: those of pinpoint_listening_prepare(),
- * pinpoint_commit_order_prepare() and write_to_wal(), and of early commit
- * work.  The transaction then aborts.
- */
-static void
-pre_commit(void)
-{
-	List	   *actions = pinpoint_pending_actions();
-	List	   *notifications = pinpoint_pending_notifications();
-	MemoryContext oldcontext;
-
-	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
-	Assert(PinpointMyTransaction.batch == NULL);
-
-	register_callbacks();
-	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
-	if (actions != NIL)
-		pinpoint_listening_prepare(actions);
-	if (notifications != NIL)
-	{
-		if (pinpoint_message_log_kept() > 0)
-		{
-			if (pinpoint_wakeup_remind())
-				pinpoint_reserve_reassign();
-			pinpoint_slow_listener_check();
-		}
-		else
-			pinpoint_wakeup_give_back();
-
-		/*
-		 * First the steps that may take long, then those that take space in
-		 * the log.
-		 */
-		pinpoint_early_commit_work();
-		pinpoint_commit_order_prepare(notifications);
-		write_to_wal();
-
-		/*
-		 * From here on, this commit can delay others.  With trace_notify,
-		 * PostgreSQL would send a message to the client when it comes to its
-		 * own queue, and might wait for the client.
-		 */
-		trace_notify_was_on = Trace_notify;
-		Trace_notify = false;
-		pinpoint_commit_order_announce();
-	}
-	MemoryContextSwitchTo(oldcontext);
-
-	Assert((PinpointMyTransaction.phase == PINPOINT_ANNOUNCED) ==
-		   (notifications != NIL));
-}
-
-/*
- * Write the batch of this transaction to the WAL, if notifications are
- * replicated.
- *
- * This is done after the space in the queue is reserved: the messages contain
- * the sizes of the batch, and a transaction that fails because the queue is
- * full has written nothing.
- *
- * It is done before the announcement, because it can fail, and because it takes
- * long for a large batch, whose messages are also flushed here.  From the
- * announcement on, later commits wait for this one to be published.
- *
- * The order of publication does not depend on it.  The lower bound of an
- * announced batch must be below the end of the commit record, which is written
- * later in any case.  The order on a standby is that of the commit records, too.
- * Replay finds the messages of a transaction before its commit record, because
- * this session writes both.  If the transaction aborts in between, replay drops
- * them.  replication_status.c requires only that the flag is read before (by
- * write_left_out()), and that the commit record comes after.
- *
- * Errors: out of memory, those of writing WAL.
- */
-static void
-write_to_wal(void)
-{
-	Assert(PinpointMyTransaction.phase == PINPOINT_RESERVED);
-	Assert(CurrentMemoryContext == TopTransactionContext);
-
-	if (pinpoint_replicate_notifications && XLogIsNeeded())
-		pinpoint_wal_messages_write(PinpointMyTransaction.batch);
-}
-
-/*
- * Called for every resource owner of the transaction, children first, and in
- * three phases.  Only one of these calls is used: that for the transaction's
- * own resource owner, after its locks are released.
- */
-static void
-at_resource_release(ResourceReleasePhase phase, bool is_commit,
-					bool is_top_level, void *arg)
-{
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS ||
-		PinpointMyTransaction.phase != PINPOINT_COMMITTED || !is_commit || !is_top_level ||
-		CurrentResourceOwner != TopTransactionResourceOwner)
-		return;
-
-	/* No step may fail any more. */
-	AssertInterruptsHeld();
-	AssertNoLockHeld();
-
-	/*
-	 * Other batches may wait for this one, but no process waits for an
-	 * UNLISTEN.
-	 */
-	pinpoint_commit_order_publish();
-	pinpoint_delivery_after_publication();
-	if (pinpoint_pending_actions() != NIL)
-		pinpoint_listening_commit(pinpoint_pending_actions());
-	end_transaction();
-}
-
-static void
-end_transaction(void)
-{
-	AssertInterruptsHeld();
-	Assert(PinpointMyTransaction.batch == NULL);
-
-	pinpoint_pending_reset();
-	pinpoint_extension_end_transaction();
-	pinpoint_changes_end_transaction();
-	pinpoint_sharing_set_chains(false);
-	pinpoint_transaction_enter(PINPOINT_RUNNING);
-	if (trace_notify_was_on)
-		Trace_notify = true;
-	trace_notify_was_on = false;
-	if (pinpoint_slot_registered())
-		pinpoint_disconnect_reason_prepare();
-	pinpoint_reserve_watch();
-}
-
-/*
- * The session ends, possibly within a transaction, or by an error that was
- * raised while a lock was held.
- *
- * is_last: false at first.  A barrier can raise an error here; see turn.c.
- * Then PostgreSQL executes the remaining callbacks.  So this one registers
- * itself again before, and each step can be repeated.
- */
-static void
-at_exit(int code, Datum is_last)
-{
-	LWLockReleaseAll();
-	if (!DatumGetBool(is_last))
-		before_shmem_exit(at_exit, BoolGetDatum(true));
-	pinpoint_commit_order_at_exit();
-	pinpoint_listening_stop();
-	pinpoint_wakeup_give_back();
-	pinpoint_reserve_at_exit();
-	if (!DatumGetBool(is_last))
-		cancel_before_shmem_exit(at_exit, BoolGetDatum(true));
 }

@@ -49,14 +49,14 @@
 #include "commit/commit_order.h"
 #include "commit/heartbeat.h"
 #include "listener/slow_listener.h"
+#include "positions/waiters.h"
 #include "queue/message_log.h"
 #include "standby/replay_blockers.h"
 #include "standby/replication_status.h"
 #include "waker.h"
 #include "wakeup/publication.h"
-#include "wakeup/waiters.h"
-#include "wakeup/waker_progress.h"
 #include "wakeup/reassignment.h"
+#include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 
 /* Milliseconds to sleep, while the log keeps batches, and if not. */

@@ -30,7 +30,7 @@ static uint32 string_hash_with_seed(const char *string);
  * Errors: FATAL, if there are no random numbers.
  */
 void
-pinpoint_channel_hash_init(void)
+pinpoint_channel_hash_init(void *memory)
 {
 	if (!pg_strong_random(&hash_seed, sizeof(hash_seed)))
 		ereport(FATAL,

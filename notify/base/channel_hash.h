@@ -10,7 +10,7 @@
 #ifndef PINPOINT_CHANNEL_HASH_H
 #define PINPOINT_CHANNEL_HASH_H
 
-extern void pinpoint_channel_hash_init(void);
+extern void pinpoint_channel_hash_init(void *memory);
 extern uint32 pinpoint_channel_hash(const char *channel);
 extern uint32 pinpoint_channel_hash_in_database(Oid dboid, uint32 hash);
 extern uint32 pinpoint_payload_hash(const char *payload);

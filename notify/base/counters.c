@@ -20,7 +20,6 @@
 
 #include "common/hashfn.h"
 #include "port/atomics.h"
-#include "storage/shmem.h"
 #include "utils/timestamp.h"
 
 #include "base/counters.h"
@@ -53,15 +52,9 @@ pinpoint_counters_shmem_size(void)
 }
 
 void
-pinpoint_counters_shmem_init(void)
+pinpoint_counters_shmem_init(void *memory)
 {
-	bool		found;
-
-	counters = ShmemInitStruct("pg_pinpoint counters",
-							   pinpoint_counters_shmem_size(), &found);
-	if (found)
-		return;
-
+	counters = memory;
 	pg_atomic_init_u64(&counters->reset, 0);
 	for (int i = 0; i < PINPOINT_MAX_COUNTED_DATABASES; i++)
 	{

@@ -56,7 +56,7 @@ typedef struct PinpointCounts
 #define PINPOINT_MAX_COUNTED_DATABASES	1024
 
 extern Size pinpoint_counters_shmem_size(void);
-extern void pinpoint_counters_shmem_init(void);
+extern void pinpoint_counters_shmem_init(void *memory);
 extern void pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n);
 extern void pinpoint_count_max_held_back(Oid dboid, uint64 time);
 extern int	pinpoint_counters_copy(PinpointCounts *copy);

@@ -134,7 +134,6 @@
 #include "access/xlog.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
-#include "storage/shmem.h"
 #include "utils/timestamp.h"
 
 #include "base/check.h"
@@ -143,9 +142,9 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/commit_order.h"
-#include "commit/positions.h"
 #include "commit/ready_heap.h"
 #include "listener/slow_listener.h"
+#include "positions/positions.h"
 #include "queue/message_log.h"
 #include "wakeup/publication.h"
 #include "wakeup/waker_progress.h"
@@ -221,20 +220,12 @@ pinpoint_commit_order_shmem_size(void)
 }
 
 void
-pinpoint_commit_order_shmem_init(void)
+pinpoint_commit_order_shmem_init(void *memory)
 {
-	bool		found;
-
-	commit_order = ShmemInitStruct("pg_pinpoint commit order",
-								   pinpoint_commit_order_shmem_size(),
-								   &found);
-	if (!found)
-	{
-		memset(commit_order, 0, sizeof(CommitOrder));
-		dlist_init(&commit_order->in_flight);
-		commit_order->turn = PINPOINT_FIRST_NUMBER;
-		commit_order->round_turn = commit_order->turn;
-	}
+	commit_order = memory;
+	dlist_init(&commit_order->in_flight);
+	commit_order->turn = PINPOINT_FIRST_NUMBER;
+	commit_order->round_turn = commit_order->turn;
 }
 
 /*

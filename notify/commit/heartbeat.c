@@ -50,8 +50,8 @@
 #include "base/settings.h"
 #include "commit/commit_order.h"
 #include "commit/heartbeat.h"
-#include "commit/position_text.h"
-#include "commit/positions.h"
+#include "positions/position_text.h"
+#include "positions/positions.h"
 #include "queue/message_log.h"
 #include "wakeup/slots_read.h"
 

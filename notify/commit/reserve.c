@@ -48,9 +48,9 @@
 #include "base/compat.h"
 #include "commit/commit_order.h"
 #include "commit/reserve.h"
+#include "positions/waiters.h"
 #include "wakeup/publication.h"
 #include "wakeup/reassignment.h"
-#include "wakeup/waiters.h"
 #include "wakeup/waker_progress.h"
 
 /* Milliseconds between two parts that an idle session does. */

@@ -103,7 +103,7 @@ static bool any_keeps(void);
  * Allocate memory in the postmaster, at start and at restart after a crash.
  */
 void
-pinpoint_eviction_init(void)
+pinpoint_eviction_init(void *memory)
 {
 	if (evicted != NULL)
 		return;

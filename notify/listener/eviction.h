@@ -23,7 +23,7 @@
  */
 typedef bool (*PinpointBlocksReplay) (PGPROC *proc, TimestampTz since);
 
-extern void pinpoint_eviction_init(void);
+extern void pinpoint_eviction_init(void *memory);
 extern int	pinpoint_furthest_behind(Oid *dboid, uint64 *lag);
 extern void pinpoint_evict_lagging(Size limit);
 extern int	pinpoint_evict_oldest(int divisor);

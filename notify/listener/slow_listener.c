@@ -34,7 +34,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/shmem.h"
 #include "utils/backend_status.h"
 #include "utils/timestamp.h"
 
@@ -76,15 +75,9 @@ pinpoint_slow_listener_shmem_size(void)
 }
 
 void
-pinpoint_slow_listener_shmem_init(void)
+pinpoint_slow_listener_shmem_init(void *memory)
 {
-	bool		found;
-
-	slow_listener_control =
-		ShmemInitStruct("pg_pinpoint slow listeners",
-						pinpoint_slow_listener_shmem_size(), &found);
-	if (!found)
-		memset(slow_listener_control, 0, sizeof(SlowListenerControl));
+	slow_listener_control = memory;
 }
 
 /*

@@ -13,7 +13,7 @@
 #include "base/compat.h"
 
 extern Size pinpoint_slow_listener_shmem_size(void);
-extern void pinpoint_slow_listener_shmem_init(void);
+extern void pinpoint_slow_listener_shmem_init(void *memory);
 extern void pinpoint_slow_listener_check(void);
 pg_noreturn extern void pinpoint_report_queue_full(Size size, int sender);
 pg_noreturn extern void pinpoint_report_no_disk_space(int error);

@@ -43,7 +43,6 @@
 #include "replication/logicalworker.h"
 #include "replication/worker_internal.h"
 #include "storage/procarray.h"
-#include "storage/shmem.h"
 #include "storage/spin.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -117,13 +116,9 @@ pinpoint_applied_prepared_shmem_size(void)
  * The postmaster calls this at start and at restart after a crash.
  */
 void
-pinpoint_applied_prepared_shmem_init(void)
+pinpoint_applied_prepared_shmem_init(void *memory)
 {
-	bool		found;
-
-	applied = ShmemInitStruct("pg_pinpoint applied transactions",
-							  pinpoint_applied_prepared_shmem_size(), &found);
-	Assert(!found);
+	applied = memory;
 	pg_atomic_init_u32(&applied->nused, 0);
 	pg_atomic_init_u64(&applied->nlost, 0);
 	for (int i = 0; i < max_prepared_xacts; i++)

@@ -11,7 +11,7 @@
 #define PINPOINT_APPLIED_PREPARED_H
 
 extern Size pinpoint_applied_prepared_shmem_size(void);
-extern void pinpoint_applied_prepared_shmem_init(void);
+extern void pinpoint_applied_prepared_shmem_init(void *memory);
 extern void pinpoint_applied_prepared_at_prepare(void);
 extern void pinpoint_applied_prepared_at_pre_commit(void);
 

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * live.c
- *		Hooks for watched tables.
+ *		Statements, and changes of catalogs, that concern watched tables.
  *
  * Most changes of a watched table are noticed at the end of the transaction, without
- * a hook; see changes.c.  These hooks are for the rest:
+ * a hook; see changes.c.  hooks.c calls this file for the rest:
  *
  *	before a statement		is track_counts off?
  *	SECURITY LABEL			register the provider of the labels, and lock them
@@ -33,11 +33,8 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_policy.h"
-#include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "nodes/plannodes.h"
-#include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -46,36 +43,13 @@
 #include "base/compat.h"
 #include "base/transaction.h"
 #include "live/changes.h"
-#include "live/commit_prepared.h"
 #include "live/live.h"
 #include "live/uncounted.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
 
-static ProcessUtility_hook_type prev_ProcessUtility = NULL;
-static ExecutorStart_hook_type prev_ExecutorStart = NULL;
-static object_access_hook_type prev_object_access = NULL;
-
-static void process_utility(PlannedStmt *pstmt, const char *query_string,
-							bool read_only_tree, ProcessUtilityContext context,
-							ParamListInfo params, QueryEnvironment *query_env,
-							DestReceiver *dest, QueryCompletion *qc);
-static void next_process_utility(PlannedStmt *pstmt, const char *query_string,
-								 bool read_only_tree,
-								 ProcessUtilityContext context,
-								 ParamListInfo params,
-								 QueryEnvironment *query_env,
-								 DestReceiver *dest, QueryCompletion *qc);
-static void commit_prepared(PlannedStmt *pstmt, const char *query_string,
-							bool read_only_tree, ProcessUtilityContext context,
-							ParamListInfo params, QueryEnvironment *query_env,
-							DestReceiver *dest, QueryCompletion *qc);
-static void executor_start(QueryDesc *query_desc, int eflags);
-static void object_access(ObjectAccessType access, Oid class_id,
-						  Oid object_id, int sub_id, void *arg);
 static bool is_row_security(AlterTableStmt *stmt);
-static void row_security_set(void);
 static void child_changed(Oid child, Oid parent);
 static bool has_left_before(Relation child, Oid parent);
 static void relation_altered(Oid relid);
@@ -83,92 +57,18 @@ static void policy_changed(Oid policy);
 static void relation_dropped(Oid relid);
 
 /*
- * Install the hooks.  Called once, while the server preloads its libraries.
+ * Before a utility statement.  Returns whether to call
+ * pinpoint_live_after_utility().
+ *
+ * Errors: those of pinpoint_before_security_label().
  */
-void
-pinpoint_live_init(void)
+bool
+pinpoint_live_before_utility(Node *stmt)
 {
-	prev_ProcessUtility = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
-	prev_ExecutorStart = ExecutorStart_hook;
-	ExecutorStart_hook = executor_start;
-	prev_object_access = object_access_hook;
-	object_access_hook = object_access;
-}
-
-static void
-executor_start(QueryDesc *query_desc, int eflags)
-{
-	pinpoint_changes_at_statement(query_desc->operation != CMD_SELECT ||
-								  query_desc->plannedstmt->hasModifyingCTE);
-	if (prev_ExecutorStart)
-		prev_ExecutorStart(query_desc, eflags);
-	else
-		standard_ExecutorStart(query_desc, eflags);
-}
-
-static void
-process_utility(PlannedStmt *pstmt, const char *query_string,
-				bool read_only_tree, ProcessUtilityContext context,
-				ParamListInfo params, QueryEnvironment *query_env,
-				DestReceiver *dest, QueryCompletion *qc)
-{
-	Node	   *stmt = pstmt->utilityStmt;
-	bool		sets_row_security = false;
-
 	pinpoint_changes_at_statement(!IsA(stmt, TransactionStmt));
 	if (IsA(stmt, SecLabelStmt))
 		pinpoint_before_security_label(((SecLabelStmt *) stmt)->provider);
-	else if (IsA(stmt, TransactionStmt) &&
-			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED &&
-			 pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid))
-	{
-		commit_prepared(pstmt, query_string, read_only_tree, context, params,
-						query_env, dest, qc);
-		return;
-	}
-	else if (IsA(stmt, AlterTableStmt))
-		sets_row_security = is_row_security((AlterTableStmt *) stmt);
-
-	next_process_utility(pstmt, query_string, read_only_tree, context, params,
-						 query_env, dest, qc);
-
-	if (sets_row_security)
-		row_security_set();
-}
-
-static void
-next_process_utility(PlannedStmt *pstmt, const char *query_string,
-					 bool read_only_tree, ProcessUtilityContext context,
-					 ParamListInfo params, QueryEnvironment *query_env,
-					 DestReceiver *dest, QueryCompletion *qc)
-{
-	if (prev_ProcessUtility)
-		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
-							params, query_env, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
-								params, query_env, dest, qc);
-}
-
-static void
-commit_prepared(PlannedStmt *pstmt, const char *query_string,
-				bool read_only_tree, ProcessUtilityContext context,
-				ParamListInfo params, QueryEnvironment *query_env,
-				DestReceiver *dest, QueryCompletion *qc)
-{
-	PG_TRY();
-	{
-		next_process_utility(pstmt, query_string, read_only_tree, context,
-							 params, query_env, dest, qc);
-	}
-	PG_CATCH();
-	{
-		pinpoint_commit_prepared_failed();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pinpoint_after_commit_prepared();
+	return IsA(stmt, AlterTableStmt) && is_row_security((AlterTableStmt *) stmt);
 }
 
 /*
@@ -204,8 +104,8 @@ is_row_security(AlterTableStmt *stmt)
  * create and rename tables.  A query of an ancestor does not apply row-level
  * security of this table.
  */
-static void
-row_security_set(void)
+void
+pinpoint_live_after_utility(void)
 {
 	ListCell   *lc;
 
@@ -216,13 +116,13 @@ row_security_set(void)
 		pinpoint_changes_report_channel(lfirst(lc));
 }
 
-static void
-object_access(ObjectAccessType access, Oid class_id, Oid object_id,
-			  int sub_id, void *arg)
+/*
+ * Called by object_access_hook: a catalog has changed.
+ */
+void
+pinpoint_live_at_access(ObjectAccessType access, Oid class_id, Oid object_id,
+						int sub_id, void *arg)
 {
-	if (prev_object_access)
-		prev_object_access(access, class_id, object_id, sub_id, arg);
-
 	if (access == OAT_POST_ALTER && class_id == InheritsRelationId)
 		child_changed(object_id, ((ObjectAccessPostAlter *) arg)->auxiliary_id);
 	else if (access == OAT_DROP && class_id == RelationRelationId && sub_id == 0)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * live.h
- *		Hooks for watched tables.
+ *		Statements, and changes of catalogs, that concern watched tables.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -10,6 +10,12 @@
 #ifndef PINPOINT_LIVE_H
 #define PINPOINT_LIVE_H
 
-extern void pinpoint_live_init(void);
+#include "catalog/objectaccess.h"
+#include "nodes/nodes.h"
+
+extern bool pinpoint_live_before_utility(Node *stmt);
+extern void pinpoint_live_after_utility(void);
+extern void pinpoint_live_at_access(ObjectAccessType access, Oid class_id,
+									Oid object_id, int sub_id, void *arg);
 
 #endif							/* PINPOINT_LIVE_H */

@@ -28,10 +28,10 @@
 #include "utils/memutils.h"
 
 #include "base/check.h"
-#include "commit/positions.h"
 #include "listener/eviction.h"
 #include "live/changes.h"
 #include "live/unnotified.h"
+#include "positions/positions.h"
 
 /*
  * Does this transaction hold interrupts?  An error ends this: PostgreSQL then

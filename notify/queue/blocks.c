@@ -42,7 +42,6 @@
 #include "postgres.h"
 
 #include "port/pg_bitutils.h"
-#include "storage/shmem.h"
 
 #include "base/check.h"
 #include "queue/blocks.h"
@@ -187,22 +186,17 @@ pinpoint_blocks_shmem_size(void)
  * Create the blocks, all free.  Called when the server starts, after the
  * storage was created.
  *
+ * memory: of pinpoint_blocks_shmem_size() bytes, zero.
  * first_epoch: number of the first epoch, greater than 0.
  */
 void
-pinpoint_blocks_shmem_init(uint64 first_epoch)
+pinpoint_blocks_shmem_init(void *memory, uint64 first_epoch)
 {
-	bool		found;
 	uint32		nblocks = number_of_blocks();
 	char	   *arrays;
 
-	log_blocks = ShmemInitStruct("pg_pinpoint blocks",
-								 pinpoint_blocks_shmem_size(), &found);
-	if (found)
-		return;
-
 	Assert(first_epoch > 0);
-	memset(log_blocks, 0, pinpoint_blocks_shmem_size());
+	log_blocks = memory;
 	log_blocks->capacity = pinpoint_log_storage_size();
 	log_blocks->memory = pinpoint_log_storage_memory_size();
 	log_blocks->block_size = pinpoint_blocks_size();

@@ -13,7 +13,7 @@
 extern Size pinpoint_blocks_size(void);
 extern uint32 pinpoint_blocks_max_epochs(void);
 extern Size pinpoint_blocks_shmem_size(void);
-extern void pinpoint_blocks_shmem_init(uint64 first_epoch);
+extern void pinpoint_blocks_shmem_init(void *memory, uint64 first_epoch);
 extern bool pinpoint_blocks_reserve(Size size, Size usable, Size *offset);
 extern Size pinpoint_blocks_needed(Size size);
 extern void pinpoint_blocks_publish(Size offset, Size size, uint64 epoch);

@@ -42,7 +42,6 @@
 #include "postgres.h"
 
 #include "port/atomics.h"
-#include "storage/shmem.h"
 
 #include "base/check.h"
 #include "base/first_number.h"
@@ -127,43 +126,42 @@ static void check_last(void);
 static void check_epochs(void);
 #endif
 
+/*
+ * Of the log without its blocks, which follow it.
+ */
+static Size
+log_size(void)
+{
+	return MAXALIGN(add_size(offsetof(MessageLog, epochs),
+							 mul_size(pinpoint_blocks_max_epochs(),
+									  sizeof(Epoch))));
+}
+
 Size
 pinpoint_message_log_shmem_size(void)
 {
-	return add_size(pinpoint_blocks_shmem_size(),
-					MAXALIGN(add_size(offsetof(MessageLog, epochs),
-									  mul_size(pinpoint_blocks_max_epochs(),
-											   sizeof(Epoch)))));
+	return add_size(log_size(), pinpoint_blocks_shmem_size());
 }
 
 void
-pinpoint_message_log_shmem_init(void)
+pinpoint_message_log_shmem_init(void *memory)
 {
-	bool		found;
-
-	message_log = ShmemInitStruct("pg_pinpoint message log",
-								  offsetof(MessageLog, epochs) +
-								  pinpoint_blocks_max_epochs() * sizeof(Epoch),
-								  &found);
-	if (!found)
-	{
-		memset(message_log, 0, offsetof(MessageLog, epochs));
-		message_log->start = pinpoint_log_storage_create(pinpoint_blocks_size());
-		message_log->capacity = pinpoint_log_storage_size();
-		message_log->memory = pinpoint_log_storage_memory_size();
-		message_log->epoch_size = pinpoint_blocks_size();
-		message_log->nepochs = pinpoint_blocks_max_epochs();
-		message_log->usable = message_log->memory;
-		message_log->epoch = PINPOINT_FIRST_NUMBER;
-		message_log->bytes = PINPOINT_FIRST_NUMBER;
-		message_log->batches = PINPOINT_FIRST_NUMBER;
-		pg_atomic_init_u64(&message_log->sequence, PINPOINT_FIRST_NUMBER);
-		for (uint32 i = 0; i < message_log->nepochs; i++)
-			pg_atomic_init_u32(&message_log->epochs[i].pins, 0);
-	}
-	pinpoint_blocks_shmem_init(PINPOINT_FIRST_NUMBER + 1);
-	if (!found)
-		begin_epoch();
+	message_log = memory;
+	message_log->start = pinpoint_log_storage_create(pinpoint_blocks_size());
+	message_log->capacity = pinpoint_log_storage_size();
+	message_log->memory = pinpoint_log_storage_memory_size();
+	message_log->epoch_size = pinpoint_blocks_size();
+	message_log->nepochs = pinpoint_blocks_max_epochs();
+	message_log->usable = message_log->memory;
+	message_log->epoch = PINPOINT_FIRST_NUMBER;
+	message_log->bytes = PINPOINT_FIRST_NUMBER;
+	message_log->batches = PINPOINT_FIRST_NUMBER;
+	pg_atomic_init_u64(&message_log->sequence, PINPOINT_FIRST_NUMBER);
+	for (uint32 i = 0; i < message_log->nepochs; i++)
+		pg_atomic_init_u32(&message_log->epochs[i].pins, 0);
+	pinpoint_blocks_shmem_init((char *) memory + log_size(),
+							   PINPOINT_FIRST_NUMBER + 1);
+	begin_epoch();
 }
 
 static Epoch *

@@ -28,12 +28,10 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/plannodes.h"
-#include "optimizer/planner.h"
 #include "utils/syscache.h"
 
-#include "base/compat.h"
-#include "sql/replacement.h"
 #include "sql/planner_rewrite.h"
+#include "sql/replacement.h"
 
 /*
  * Is the planner running?  And has it considered inlining an SQL function that
@@ -42,30 +40,18 @@
 static bool planning = false;
 static bool may_have_inlined = false;
 
-static planner_hook_type prev_planner = NULL;
-static needs_fmgr_hook_type prev_needs_fmgr = NULL;
-
-static PlannedStmt *plan_query(PINPOINT_PLANNER_PARAMETERS);
-static bool needs_fmgr(Oid funcid);
 static void replace_calls_in_statement(PlannedStmt *stmt);
 static void replace_calls_in_plan(Plan *plan);
-
-void
-pinpoint_planner_rewrite_init(void)
-{
-	prev_planner = planner_hook;
-	planner_hook = plan_query;
-	prev_needs_fmgr = needs_fmgr_hook;
-	needs_fmgr_hook = needs_fmgr;
-}
 
 /*
  * Plan a query, with calls of PostgreSQL's functions replaced.
  *
  * The catalogs are read only for queries that contain a call to replace.
+ *
+ * planner: plans the query.
  */
-static PlannedStmt *
-plan_query(PINPOINT_PLANNER_PARAMETERS)
+PlannedStmt *
+pinpoint_plan_query(planner_hook_type planner, PINPOINT_PLANNER_PARAMETERS)
 {
 	bool		save_planning = planning;
 	bool		save_may_have_inlined = may_have_inlined;
@@ -76,10 +62,7 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
 	may_have_inlined = false;
 	PG_TRY();
 	{
-		if (prev_planner)
-			result = prev_planner(PINPOINT_PLANNER_ARGUMENTS);
-		else
-			result = standard_planner(PINPOINT_PLANNER_ARGUMENTS);
+		result = planner(PINPOINT_PLANNER_ARGUMENTS);
 	}
 	PG_FINALLY();
 	{
@@ -95,7 +78,7 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
 }
 
 /*
- * needs_fmgr_hook: does a library want to be called around a function?  If so,
+ * Does the function have to be executed, so that its body is planned?  Then
  * PostgreSQL does not inline it.
  *
  * Only volatile functions and functions that return sets need to be examined.
@@ -108,8 +91,8 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
  * pg_notify(), which is not null.  Executed, it returns null.  The inlined
  * call is not replaced, and uses PostgreSQL's own queue.
  */
-static bool
-needs_fmgr(Oid funcid)
+bool
+pinpoint_prevents_inlining(Oid funcid)
 {
 	if (!may_have_inlined)
 	{
@@ -135,7 +118,7 @@ needs_fmgr(Oid funcid)
 			return true;
 	}
 
-	return prev_needs_fmgr && prev_needs_fmgr(funcid);
+	return false;
 }
 
 /*

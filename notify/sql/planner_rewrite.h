@@ -10,6 +10,12 @@
 #ifndef PINPOINT_PLANNER_REWRITE_H
 #define PINPOINT_PLANNER_REWRITE_H
 
-extern void pinpoint_planner_rewrite_init(void);
+#include "optimizer/planner.h"
+
+#include "base/compat.h"
+
+extern PlannedStmt *pinpoint_plan_query(planner_hook_type planner,
+										PINPOINT_PLANNER_PARAMETERS);
+extern bool pinpoint_prevents_inlining(Oid funcid);
 
 #endif							/* PINPOINT_PLANNER_REWRITE_H */

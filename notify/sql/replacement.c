@@ -64,23 +64,12 @@ static uint64 looked_up_at_change = 0;
  */
 static bool extension_created = false;
 
-static object_access_hook_type prev_object_access = NULL;
-
-static void object_access(ObjectAccessType access, Oid class_id,
-						  Oid object_id, int sub_id, void *arg);
 static Oid	find_member_function(Oid extension, const char *name,
 								 int nargs, const Oid *argtypes);
 static void pg_proc_changed(Datum arg, int cache_id, uint32 hash_value);
 static Oid	replacement_of(Oid funcid);
 static bool calls_replaced(Node *node, void *context);
 static bool replace_calls(Node *node, void *context);
-
-void
-pinpoint_replacement_init(void)
-{
-	prev_object_access = object_access_hook;
-	object_access_hook = object_access;
-}
 
 /*
  * Does the extension exist in this database, with a pinpoint.notify() that all
@@ -352,22 +341,18 @@ pinpoint_body_calls_replaced(HeapTuple proc)
 }
 
 /*
- * object_access_hook.  PostgreSQL calls it before a function is called, or
- * when a call is prepared.  A call of pinpoint.notify() requires the privilege
+ * Called by object_access_hook: before a function is called, or when a call is
+ * prepared, and when an object was created.  A call of pinpoint.notify() requires the privilege
  * to execute pg_notify(), and likewise for the other function.  (All roles
  * have the privilege to execute the replacements, so that no call fails
- * because it was replaced.)  The hook also records that an extension was
- * created.
+ * because it was replaced.)  Also records that an extension was created.
  *
  * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE.
  */
-static void
-object_access(ObjectAccessType access, Oid class_id, Oid object_id,
-			  int sub_id, void *arg)
+void
+pinpoint_replacement_at_access(ObjectAccessType access, Oid class_id,
+							   Oid object_id)
 {
-	if (prev_object_access)
-		prev_object_access(access, class_id, object_id, sub_id, arg);
-
 	if (access == OAT_POST_CREATE && class_id == ExtensionRelationId &&
 		!pinpoint_extension_exists())
 		extension_created = true;

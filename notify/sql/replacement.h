@@ -11,10 +11,12 @@
 #define PINPOINT_REPLACEMENT_H
 
 #include "access/htup.h"
+#include "catalog/objectaccess.h"
 #include "nodes/nodes.h"
 #include "nodes/pg_list.h"
 
-extern void pinpoint_replacement_init(void);
+extern void pinpoint_replacement_at_access(ObjectAccessType access,
+										   Oid class_id, Oid object_id);
 extern bool pinpoint_replacement_exists(void);
 extern bool pinpoint_extension_exists(void);
 extern bool pinpoint_is_extension(Oid extension);

@@ -3,8 +3,8 @@
  * statement.c
  *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
- * ProcessUtility_hook receives these statements, whether a client sends them, or a
- * rule, a function or a DO block executes them.  This library executes NOTIFY itself.
+ * ProcessUtility_hook (hooks.c) receives these statements, whether a client sends them,
+ * or a rule, a function or a DO block executes them.  This library executes NOTIFY itself.
  * PostgreSQL executes the others first: it makes all checks, and registers the session
  * with its own queue.  Then they are recorded for the channel map.  So every listener
  * can be reached through both queues, and notifications that this library does not
@@ -24,11 +24,9 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "commands/async.h"
-#include "executor/executor.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "nodes/plannodes.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -36,37 +34,21 @@
 #include "utils/lsyscache.h"
 
 #include "base/compat.h"
+#include "base/preload.h"
 #include "base/request.h"
 #include "base/settings.h"
 #include "base/transaction.h"
-#include "listener/delivery.h"
 #include "listener/listening.h"
-#include "sql/load_order.h"
 #include "sql/pending.h"
 #include "sql/replacement.h"
 #include "sql/statement.h"
-#include "sql/utility_rewrite.h"
 #include "wakeup/sharing.h"
 
-/* Is the library preloaded?  If not, its functions can still be called. */
-static bool hooks_installed = false;
-
-static ProcessUtility_hook_type prev_ProcessUtility = NULL;
-static ExecutorStart_hook_type prev_ExecutorStart = NULL;
-
-static void process_utility(PlannedStmt *pstmt, const char *query_string,
-							bool read_only_tree, ProcessUtilityContext context,
-							ParamListInfo params, QueryEnvironment *query_env,
-							DestReceiver *dest, QueryCompletion *qc);
-static void executor_start(QueryDesc *query_desc, int eflags);
-
-static bool is_end_and_chain(Node *stmt);
 static bool get_action(Node *stmt, PinpointActionKind *kind,
 					   const char **channel);
 static void check_phase(const char *name);
 static bool listens_in_recovery(void);
 static void check_action(PinpointActionKind kind);
-static void record_action(PinpointActionKind kind, const char *channel);
 static bool takes_over(void);
 static void check_reserved(const char *channel);
 static void check_own_payload(const char *payload);
@@ -76,112 +58,67 @@ static void check_privilege(FmgrInfo *flinfo);
 PG_FUNCTION_INFO_V1(pinpoint_notify);
 
 /*
- * Install the hooks.  Called once, while the server preloads its libraries.
+ * Execute NOTIFY.  Returns false if PostgreSQL has to do it.
  *
- * PostgreSQL calls the hook that was installed last first, and ours does not
- * call the next one for NOTIFY.  So a library that is loaded before this one
- * does not see NOTIFY statements, which matters if it audits or counts them.
+ * Errors: those of PostgreSQL; see check_reserved(), queue_notification() and
+ * check_own_payload().
  */
-void
-pinpoint_statement_init(void)
+bool
+pinpoint_execute_notify(NotifyStmt *notify)
 {
-	if (ProcessUtility_hook != NULL)
-		pinpoint_check_load_order();
+	const char *payload = notify->payload ? notify->payload : "";
 
-	prev_ProcessUtility = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
-	prev_ExecutorStart = ExecutorStart_hook;
-	ExecutorStart_hook = executor_start;
-	hooks_installed = true;
-}
-
-static void
-executor_start(QueryDesc *query_desc, int eflags)
-{
-	pinpoint_delivery_at_statement();
-	if (prev_ExecutorStart)
-		prev_ExecutorStart(query_desc, eflags);
-	else
-		standard_ExecutorStart(query_desc, eflags);
-}
-
-static void
-process_utility(PlannedStmt *pstmt, const char *query_string,
-				bool read_only_tree, ProcessUtilityContext context,
-				ParamListInfo params, QueryEnvironment *query_env,
-				DestReceiver *dest, QueryCompletion *qc)
-{
-	Node	   *stmt;
-	bool		is_action;
-	PinpointActionKind kind = PINPOINT_LISTEN;
-	const char *channel = "";
-
-	pinpoint_delivery_at_statement();
-	if (is_end_and_chain(pstmt->utilityStmt))
-		pinpoint_sharing_set_chains(true);
-
-	if (IsA(pstmt->utilityStmt, NotifyStmt))
+	check_reserved(notify->conditionname);
+	if (takes_over())
 	{
-		NotifyStmt *notify = (NotifyStmt *) pstmt->utilityStmt;
-		const char *payload = notify->payload ? notify->payload : "";
-
-		check_reserved(notify->conditionname);
-		if (takes_over())
-		{
-			/* NOTIFY is allowed in a read-only transaction, but not here */
-			PreventCommandIfParallelMode("NOTIFY");
-			PreventCommandDuringRecovery("NOTIFY");
-			queue_notification(notify->conditionname, payload);
-			return;
-		}
-		check_own_payload(payload);
-		PinpointMyTransaction.sent_to_own_queue = true;
+		/* NOTIFY is allowed in a read-only transaction, but not here */
+		PreventCommandIfParallelMode("NOTIFY");
+		PreventCommandDuringRecovery("NOTIFY");
+		queue_notification(notify->conditionname, payload);
+		return true;
 	}
-
-	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
-
-	/*
-	 * Read the statement now: a statement that ends its transaction, such as
-	 * CALL, may be freed when it returns.
-	 */
-	stmt = pstmt->utilityStmt;
-	is_action = get_action(stmt, &kind, &channel);
-	if (is_action)
-		check_phase(GetCommandTagName(CreateCommandTag(stmt)));
-
-	if (is_action && kind == PINPOINT_LISTEN && listens_in_recovery())
-	{
-		/* PostgreSQL would refuse it. */
-		PreventCommandIfParallelMode("LISTEN");
-		check_action(kind);
-		Async_Listen(channel);
-	}
-	else if (prev_ProcessUtility)
-		prev_ProcessUtility(pstmt, query_string, read_only_tree, context,
-							params, query_env, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
-								params, query_env, dest, qc);
-
-	if (is_action)
-		record_action(kind, channel);
+	check_own_payload(payload);
+	PinpointMyTransaction.sent_to_own_queue = true;
+	return false;
 }
 
 /*
- * Does a statement end the transaction, and begin the next one at once?  False
- * in an aborted transaction: there is no callback at the end of the statement,
- * which would reset the flag.
+ * Before a statement: does it change the channels of the session?  If so, sets
+ * *kind, and *channel, "" for all channels.
+ *
+ * Errors: ERRCODE_FEATURE_NOT_SUPPORTED, if the transaction is being committed.
  */
-static bool
-is_end_and_chain(Node *stmt)
+bool
+pinpoint_begin_action(Node *stmt, PinpointActionKind *kind,
+					  const char **channel)
 {
-	return IsA(stmt, TransactionStmt) && ((TransactionStmt *) stmt)->chain &&
-		!IsAbortedTransactionBlockState();
+	if (!get_action(stmt, kind, channel))
+		return false;
+	check_phase(GetCommandTagName(CreateCommandTag(stmt)));
+	return true;
 }
 
 /*
- * Does a statement change the channels of the session?  If so, sets *kind, and
- * *channel, "" for all channels.
+ * Execute LISTEN on a standby.  Returns false if PostgreSQL has to execute the
+ * statement.
+ *
+ * Errors: those of LISTEN.
+ */
+bool
+pinpoint_listen_in_recovery(PinpointActionKind kind, const char *channel)
+{
+	if (kind != PINPOINT_LISTEN || !listens_in_recovery())
+		return false;
+
+	/* PostgreSQL would refuse it. */
+	PreventCommandIfParallelMode("LISTEN");
+	check_action(kind);
+	Async_Listen(channel);
+	return true;
+}
+
+/*
+ * The same without the check.
  */
 static bool
 get_action(Node *stmt, PinpointActionKind *kind, const char **channel)
@@ -236,7 +173,7 @@ check_phase(const char *name)
 static bool
 listens_in_recovery(void)
 {
-	return RecoveryInProgress() && hooks_installed &&
+	return RecoveryInProgress() && pinpoint_is_preloaded() &&
 		pinpoint_replacement_exists();
 }
 
@@ -267,7 +204,7 @@ check_action(PinpointActionKind kind)
 
 /*
  * The same for pinpoint.listen() and pinpoint.unlisten(), which do not pass
- * through process_utility().  They are called in the leader of a parallel
+ * through the hook.  They are called in the leader of a parallel
  * query, but not in its workers.
  *
  * Errors: those of the statements.
@@ -299,8 +236,8 @@ pinpoint_execute_action(PinpointActionKind kind, const char *channel)
 		Async_Listen(channel);
 	else
 		Async_Unlisten(channel);
-	if (hooks_installed)
-		record_action(kind, channel);
+	if (pinpoint_is_preloaded())
+		pinpoint_record_action(kind, channel);
 }
 
 /*
@@ -310,13 +247,13 @@ pinpoint_execute_action(PinpointActionKind kind, const char *channel)
  *
  * Errors: out of memory.
  */
-static void
-record_action(PinpointActionKind kind, const char *channel)
+void
+pinpoint_record_action(PinpointActionKind kind, const char *channel)
 {
 	int			share_limit = 0;
 	bool		notifies = false;
 
-	Assert(hooks_installed);
+	Assert(pinpoint_is_preloaded());
 	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
 
 	if (kind != PINPOINT_LISTEN &&
@@ -349,7 +286,8 @@ record_action(PinpointActionKind kind, const char *channel)
 static bool
 takes_over(void)
 {
-	return hooks_installed && pinpoint_enabled && PinpointMyTransaction.phase == PINPOINT_RUNNING &&
+	return pinpoint_is_preloaded() && pinpoint_enabled &&
+		PinpointMyTransaction.phase == PINPOINT_RUNNING &&
 		pinpoint_replacement_exists();
 }
 
@@ -409,7 +347,7 @@ pinpoint_check_channel_length(size_t length)
 static void
 check_reserved(const char *channel)
 {
-	if (pinpoint_is_heartbeat_channel(channel) && hooks_installed &&
+	if (pinpoint_is_heartbeat_channel(channel) && pinpoint_is_preloaded() &&
 		pinpoint_replacement_exists())
 		pinpoint_report_reserved_channel(channel);
 }

@@ -10,9 +10,17 @@
 #ifndef PINPOINT_STATEMENT_H
 #define PINPOINT_STATEMENT_H
 
+#include "nodes/parsenodes.h"
+
 #include "base/request.h"
 
-extern void pinpoint_statement_init(void);
+extern bool pinpoint_execute_notify(NotifyStmt *notify);
+extern bool pinpoint_begin_action(Node *stmt, PinpointActionKind *kind,
+								  const char **channel);
+extern bool pinpoint_listen_in_recovery(PinpointActionKind kind,
+										const char *channel);
+extern void pinpoint_record_action(PinpointActionKind kind,
+								   const char *channel);
 extern void pinpoint_check_action(PinpointActionKind kind);
 extern void pinpoint_execute_action(PinpointActionKind kind,
 									const char *channel);

@@ -94,8 +94,8 @@
 
 #include "base/check.h"
 #include "base/settings.h"
-#include "commit/positions.h"
 #include "listener/eviction.h"
+#include "positions/positions.h"
 #include "standby/primary_status.h"
 #include "standby/wal_messages.h"
 

@@ -61,13 +61,13 @@
 
 #include "base/check.h"
 #include "commit/commit_order.h"
-#include "commit/positions.h"
 #include "listener/eviction.h"
-#include "standby/wal_message_parser.h"
+#include "positions/positions.h"
 #include "standby/primary_status.h"
 #include "standby/replay.h"
 #include "standby/replay_blockers.h"
 #include "standby/unfinished.h"
+#include "standby/wal_message_parser.h"
 #include "standby/wal_messages.h"
 #include "wakeup/wakeup.h"
 

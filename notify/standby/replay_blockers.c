@@ -60,7 +60,6 @@
 #include "replication/slot.h"
 #include "replication/walreceiver.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
 #include "storage/spin.h"
 #include "storage/standby.h"
 #include "utils/timestamp.h"
@@ -119,14 +118,9 @@ pinpoint_replay_blockers_shmem_size(void)
 }
 
 void
-pinpoint_replay_blockers_shmem_init(void)
+pinpoint_replay_blockers_shmem_init(void *memory)
 {
-	bool		found;
-
-	replay_wait_control =
-		ShmemInitStruct("pg_pinpoint replay",
-						pinpoint_replay_blockers_shmem_size(), &found);
-	Assert(!found);
+	replay_wait_control = memory;
 	replay_wait_control->startup_process = NULL;
 }
 

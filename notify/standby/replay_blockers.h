@@ -11,7 +11,7 @@
 #define PINPOINT_REPLAY_BLOCKERS_H
 
 extern Size pinpoint_replay_blockers_shmem_size(void);
-extern void pinpoint_replay_blockers_shmem_init(void);
+extern void pinpoint_replay_blockers_shmem_init(void *memory);
 extern void pinpoint_replay_blockers_begin(void);
 extern long pinpoint_replay_blockers_check(void);
 

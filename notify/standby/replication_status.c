@@ -73,7 +73,6 @@
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "replication/message.h"
-#include "storage/shmem.h"
 #include "utils/memutils.h"
 
 #include "base/check.h"
@@ -131,14 +130,9 @@ pinpoint_replication_status_shmem_size(void)
 }
 
 void
-pinpoint_replication_status_shmem_init(void)
+pinpoint_replication_status_shmem_init(void *memory)
 {
-	bool		found;
-
-	replication_status = ShmemInitStruct("pg_pinpoint replication status",
-										 pinpoint_replication_status_shmem_size(),
-										 &found);
-	Assert(!found);
+	replication_status = memory;
 	pg_atomic_init_u32(&replication_status->flag, 0);
 	replication_status->written = WRITTEN_NOTHING;
 	replication_status->redo = InvalidXLogRecPtr;

@@ -11,7 +11,7 @@
 #define PINPOINT_REPLICATION_STATUS_H
 
 extern Size pinpoint_replication_status_shmem_size(void);
-extern void pinpoint_replication_status_shmem_init(void);
+extern void pinpoint_replication_status_shmem_init(void *memory);
 extern bool pinpoint_replication_status_begin_commit(void);
 extern void pinpoint_replication_status_end_commit(void);
 extern long pinpoint_replication_status_write(void);

@@ -62,7 +62,7 @@ static PinpointBatch *try_reserve(Size size);
  * Allocate memory in the postmaster, at start and at restart after a crash.
  */
 void
-pinpoint_unfinished_allocate(void)
+pinpoint_unfinished_allocate(void *memory)
 {
 	Assert(!IsUnderPostmaster);
 	Assert(nunfinished == 0 && unfinished_bytes == 0);

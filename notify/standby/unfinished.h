@@ -26,7 +26,7 @@ typedef struct PinpointUnfinished
 	PinpointEviction incomplete;	/* for this reason */
 } PinpointUnfinished;
 
-extern void pinpoint_unfinished_allocate(void);
+extern void pinpoint_unfinished_allocate(void *memory);
 extern bool pinpoint_unfinished_exist(void);
 extern PinpointUnfinished *pinpoint_unfinished_find(TransactionId xid);
 extern PinpointUnfinished *pinpoint_unfinished_enter(TransactionId xid,

@@ -22,8 +22,8 @@
 #include "utils/tuplestore.h"
 
 #include "base/preload.h"
+#include "positions/waiters.h"
 #include "wakeup/slots_read.h"
-#include "wakeup/waiters.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_listeners);
 PG_FUNCTION_INFO_V1(pinpoint_stat_get_waiting);

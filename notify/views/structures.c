@@ -23,11 +23,11 @@
 #include "base/preload.h"
 #include "commit/commit_order.h"
 #include "live/watched_tables.h"
+#include "positions/waiters.h"
 #include "queue/message_log.h"
 #include "sql/pending.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/slots.h"
-#include "wakeup/waiters.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_check_structures);
 

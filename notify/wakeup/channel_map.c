@@ -33,7 +33,6 @@
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
 #include "storage/lwlock.h"
-#include "storage/shmem.h"
 
 #include "base/channel_hash.h"
 #include "base/check.h"
@@ -123,7 +122,7 @@ Size
 pinpoint_channel_map_shmem_size(void)
 {
 	return add_size(add_size(control_size(), pinpoint_items_control_size()),
-					add_size(PG_CACHE_LINE_SIZE, map_size()));
+					map_size());
 }
 
 /*
@@ -134,25 +133,18 @@ pinpoint_channel_map_shmem_size(void)
  * pointers that are set here, and need not attach.
  */
 void
-pinpoint_channel_map_shmem_init(void)
+pinpoint_channel_map_shmem_init(void *memory)
 {
-	ChannelMapControl *control;
-	char	   *memory;
+	ChannelMapControl *control = memory;
+	char	   *items_control = (char *) control + control_size();
 	ChannelItem *items;
-	bool		found;
 
-	memory = ShmemInitStruct("pg_pinpoint channel map",
-							 pinpoint_channel_map_shmem_size(), &found);
-	Assert(!found);
-
-	control = (ChannelMapControl *) CACHELINEALIGN(memory);
 	pg_atomic_init_u32(&control->sharing.nsharing, 0);
 	pg_atomic_init_u32(&control->sharing.max_receivers, 0);
 	PinpointSharing = &control->sharing;
 
-	memory = (char *) control + control_size();
-	items = (ChannelItem *) (memory + pinpoint_items_control_size());
-	pinpoint_items_init(memory, items, max_items());
+	items = (ChannelItem *) (items_control + pinpoint_items_control_size());
+	pinpoint_items_init(items_control, items, max_items());
 	pinpoint_channel_table_init(&control->filter,
 								(ItemNumber *) (items + max_items()),
 								buckets_log2(), max_items());

@@ -30,7 +30,7 @@ typedef void (*PinpointChannelVisitor) (Oid dboid, const char *channel,
 										void *arg);
 
 extern Size pinpoint_channel_map_shmem_size(void);
-extern void pinpoint_channel_map_shmem_init(void);
+extern void pinpoint_channel_map_shmem_init(void *memory);
 extern bool pinpoint_channel_map_add(const char *channel, uint32 hash,
 									 int slotno, Oid roleid, int share_limit);
 extern void pinpoint_channel_map_remove(const char *channel, uint32 hash,

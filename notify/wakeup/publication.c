@@ -82,7 +82,7 @@ static bool add_wakeup(PinpointWakeup *wakeup, int slotno);
  * Allocate memory in the postmaster, at start and at restart after a crash.
  */
 void
-pinpoint_publication_init(void)
+pinpoint_publication_init(void *memory)
 {
 	if (signals == NULL)
 		signals = MemoryContextAlloc(TopMemoryContext,

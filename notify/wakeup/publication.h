@@ -45,7 +45,7 @@ typedef struct PinpointWakeup
 	int			pid;
 } PinpointWakeup;
 
-extern void pinpoint_publication_init(void);
+extern void pinpoint_publication_init(void *memory);
 extern void pinpoint_publication_begin(PinpointPublication *publication);
 extern void pinpoint_publication_end(PinpointPublication *publication);
 extern void pinpoint_publication_add_signal(PinpointPublication *publication,

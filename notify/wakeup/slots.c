@@ -50,7 +50,6 @@
 
 #include "miscadmin.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
 #include "utils/timestamp.h"
 
 #include "base/check.h"
@@ -118,34 +117,27 @@ pinpoint_slots_shmem_size(void)
 }
 
 void
-pinpoint_slots_shmem_init(void)
+pinpoint_slots_shmem_init(void *memory)
 {
-	bool		found;
-
-	PinpointSharedSlots = ShmemInitStruct("pg_pinpoint sessions",
-										pinpoint_slots_shmem_size(), &found);
-	if (!found)
+	PinpointSharedSlots = memory;
+	PinpointSharedSlots->waker_queue.first = -1;
+	PinpointSharedSlots->waker_queue.last = -1;
+	dlist_init(&PinpointSharedSlots->wakes_for_all);
+	pg_atomic_init_u64(&PinpointSharedSlots->joined, PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.wanted,
+					   PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.finished,
+					   PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.rounds,
+					   PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_rounds,
+					   PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_at, 0);
+	for (int i = 0; i < MaxBackends; i++)
 	{
-		memset(PinpointSharedSlots, 0, pinpoint_slots_shmem_size());
-		PinpointSharedSlots->waker_queue.first = -1;
-		PinpointSharedSlots->waker_queue.last = -1;
-		dlist_init(&PinpointSharedSlots->wakes_for_all);
-		pg_atomic_init_u64(&PinpointSharedSlots->joined, PINPOINT_FIRST_NUMBER);
-		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.wanted,
-						   PINPOINT_FIRST_NUMBER);
-		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.finished,
-						   PINPOINT_FIRST_NUMBER);
-		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.rounds,
-						   PINPOINT_FIRST_NUMBER);
-		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_rounds,
-						   PINPOINT_FIRST_NUMBER);
-		pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_at, 0);
-		for (int i = 0; i < MaxBackends; i++)
-		{
-			pg_atomic_init_u64(&PinpointSharedSlots->slots[i].joined, 0);
-			pg_atomic_init_u64(&PinpointSharedSlots->slots[i].sending_since, 0);
-			pg_atomic_init_u32(&PinpointSharedSlots->slots[i].commit_mark, 0);
-		}
+		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].joined, 0);
+		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].sending_since, 0);
+		pg_atomic_init_u32(&PinpointSharedSlots->slots[i].commit_mark, 0);
 	}
 }
 

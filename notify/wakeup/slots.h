@@ -199,7 +199,7 @@ typedef struct PinpointSlots
 extern PinpointSlots *PinpointSharedSlots;
 
 extern Size pinpoint_slots_shmem_size(void);
-extern void pinpoint_slots_shmem_init(void);
+extern void pinpoint_slots_shmem_init(void *memory);
 extern void pinpoint_slot_register(void);
 extern void pinpoint_slot_unregister(void);
 extern bool pinpoint_slot_registered(void);

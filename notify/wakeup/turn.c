@@ -33,7 +33,7 @@
  *
  * Errors.  Processing a barrier may raise an error.  PostgreSQL turns an error at exit
  * into FATAL, which cannot be caught, releases all LWLocks, and goes on with the next
- * callback.  This is at_exit() of pg_pinpoint.c again, which has registered itself for
+ * callback.  This is at_exit() of transaction_events.c again, which has registered itself for
  * this.  In this second attempt, the session neither waits for its turn nor processes
  * barriers, so it cannot fail again.  It is correct without a turn: UNLISTEN does
  * not wait for one, either.  The barrier remains pending until the session has ended,
@@ -51,7 +51,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/procsignal.h"
-#include "storage/shmem.h"
 #include "storage/spin.h"
 
 #include "base/check.h"
@@ -103,13 +102,9 @@ pinpoint_turn_shmem_size(void)
  * The postmaster calls this at start and at restart after a crash.
  */
 void
-pinpoint_turn_shmem_init(void)
+pinpoint_turn_shmem_init(void *memory)
 {
-	bool		found;
-
-	turns = ShmemInitStruct("pg_pinpoint turns", pinpoint_turn_shmem_size(),
-							&found);
-	Assert(!found);
+	turns = memory;
 	SpinLockInit(&turns->mutex);
 	dlist_init(&turns->waiting);
 }

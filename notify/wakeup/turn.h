@@ -11,7 +11,7 @@
 #define PINPOINT_TURN_H
 
 extern Size pinpoint_turn_shmem_size(void);
-extern void pinpoint_turn_shmem_init(void);
+extern void pinpoint_turn_shmem_init(void *memory);
 extern void pinpoint_turn_begin(void);
 extern void pinpoint_turn_absorb_barrier(void);
 extern void pinpoint_turn_end(void);

@@ -154,7 +154,7 @@ static bool needs_reminder(PinpointSlot *slot, TimestampTz now);
  * after a crash.
  */
 void
-pinpoint_wakeup_init(void)
+pinpoint_wakeup_init(void *memory)
 {
 	if (found_slots == NULL)
 		found_slots = MemoryContextAlloc(TopMemoryContext,

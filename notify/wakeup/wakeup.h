@@ -20,7 +20,7 @@
  */
 #define PINPOINT_CHANNELS_LOOKED_UP		64
 
-extern void pinpoint_wakeup_init(void);
+extern void pinpoint_wakeup_init(void *memory);
 extern void pinpoint_wakeup_find_early(PinpointBatchLayout *layout);
 extern void pinpoint_wakeup_find_replayed(PinpointBatch *batch);
 extern int	pinpoint_wakeup_find(PinpointPublication *publication,

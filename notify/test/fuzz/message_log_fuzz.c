@@ -82,13 +82,6 @@ static LWLockPadded storage_lock;
 
 /* ---- what the log needs from others ---- */
 
-void *
-ShmemInitStruct(const char *name, Size size, bool *found)
-{
-	*found = false;
-	return calloc(1, size);
-}
-
 static bool *
 held(LWLock *lock)
 {
@@ -664,7 +657,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memory_size = Min(memory_size, range_size);
 	range = aligned_alloc(PAGE, range_size);
 	IsUnderPostmaster = false;
-	pinpoint_message_log_shmem_init();
+	pinpoint_message_log_shmem_init(calloc(1, pinpoint_message_log_shmem_size()));
 	IsUnderPostmaster = true;
 
 	while (nchoices > 0)
@@ -692,7 +685,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	ASAN_UNPOISON_MEMORY_REGION(range, range_size);
 	free(range);
 	free(message_log);
-	free(log_blocks);
 	return 0;
 }
 

@@ -24,12 +24,12 @@
 #include "base/channel_hash.h"
 #include "base/first_number.h"
 #include "base/preload.h"
-#include "commit/position_text.h"
-#include "commit/positions.h"
+#include "functions/changed_since.h"
+#include "functions/listen.h"
 #include "listener/listening.h"
-#include "sql/listen.h"
+#include "positions/position_text.h"
+#include "positions/positions.h"
 #include "sql/pending.h"
-#include "views/changed_since.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_position);
 PG_FUNCTION_INFO_V1(pinpoint_changed_since);

@@ -59,11 +59,10 @@
 #include "common/hmac.h"
 #include "common/sha2.h"
 #include "miscadmin.h"
-#include "storage/shmem.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "commit/position_text.h"
+#include "positions/position_text.h"
 
 /* Length of the text before the signature, without the hyphen. */
 #define SIGNED_LENGTH	(PINPOINT_POSITION_LENGTH - 17)
@@ -97,13 +96,9 @@ pinpoint_position_text_shmem_size(void)
  * Errors: FATAL, if there are no random numbers.
  */
 void
-pinpoint_position_text_shmem_init(void)
+pinpoint_position_text_shmem_init(void *memory)
 {
-	bool		found;
-
-	position_key = ShmemInitStruct("pg_pinpoint position key",
-								   pinpoint_position_text_shmem_size(), &found);
-	Assert(!found);
+	position_key = memory;
 	if (!pg_strong_random(&position_key->incarnation,
 						  sizeof(position_key->incarnation)) ||
 		!pg_strong_random(position_key->key, sizeof(position_key->key)))

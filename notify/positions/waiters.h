@@ -44,7 +44,7 @@ typedef struct PinpointWaiterStats
 } PinpointWaiterStats;
 
 extern Size pinpoint_waiters_shmem_size(void);
-extern void pinpoint_waiters_shmem_init(void);
+extern void pinpoint_waiters_shmem_init(void *memory);
 extern bool pinpoint_waiters_begin(int nchannels, int limit);
 extern void pinpoint_waiters_enter(const int *lists, int n);
 extern bool pinpoint_waiters_woken(void);

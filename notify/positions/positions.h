@@ -21,7 +21,7 @@ typedef struct PinpointLook
 } PinpointLook;
 
 extern Size pinpoint_positions_shmem_size(void);
-extern void pinpoint_positions_shmem_init(void);
+extern void pinpoint_positions_shmem_init(void *memory);
 extern void pinpoint_positions_prepare(PinpointBatch *batch);
 extern void pinpoint_positions_prepare_channels(List *channels);
 extern void pinpoint_positions_count(void);

@@ -32,9 +32,9 @@
 #include "base/compat.h"
 #include "base/preload.h"
 #include "base/settings.h"
-#include "commit/positions.h"
-#include "views/changed_since.h"
-#include "wakeup/waiters.h"
+#include "functions/changed_since.h"
+#include "positions/positions.h"
+#include "positions/waiters.h"
 
 /*
  * Milliseconds between two looks of a session that each transaction of its

@@ -16,7 +16,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "sql/listen.h"
+#include "functions/listen.h"
 #include "sql/statement.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_listen);

@@ -92,14 +92,13 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
-#include "storage/shmem.h"
 
 #include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/first_number.h"
 #include "base/settings.h"
-#include "commit/positions.h"
-#include "wakeup/waiters.h"
+#include "positions/positions.h"
+#include "positions/waiters.h"
 
 #define NPLACES			PINPOINT_NPLACES
 
@@ -178,13 +177,9 @@ pinpoint_positions_shmem_size(void)
  * after a crash.
  */
 void
-pinpoint_positions_shmem_init(void)
+pinpoint_positions_shmem_init(void *memory)
 {
-	bool		found;
-
-	positions = ShmemInitStruct("pg_pinpoint positions",
-								pinpoint_positions_shmem_size(), &found);
-	Assert(!found);
+	positions = memory;
 
 	pg_atomic_init_u64(&positions->counter, PINPOINT_FIRST_NUMBER);
 

@@ -75,13 +75,12 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
-#include "storage/shmem.h"
 #include "utils/timestamp.h"
 
 #include "base/check.h"
 #include "base/compat.h"
+#include "positions/waiters.h"
 #include "wakeup/slots.h"
-#include "wakeup/waiters.h"
 #include "wakeup/waker_progress.h"
 
 /* Entries of a session: its channels, and its database. */
@@ -181,13 +180,9 @@ pinpoint_waiters_shmem_size(void)
  * is zero: all lists are empty, and its pages are not used yet.
  */
 void
-pinpoint_waiters_shmem_init(void)
+pinpoint_waiters_shmem_init(void *memory)
 {
-	bool		found;
-
-	waiters = ShmemInitStruct("pg_pinpoint waiters",
-							  pinpoint_waiters_shmem_size(), &found);
-	Assert(!found);
+	waiters = memory;
 	entries = (WaitEntry *) ((char *) waiters + waiters_size());
 }
 
