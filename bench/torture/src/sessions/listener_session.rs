@@ -251,7 +251,7 @@ impl Listening {
             self.add(Event::Unlistening(unlisten.clone()));
         }
         self.is_held = !listen.is_empty();
-        let answer = self.query(sql).await;
+        let mut answer = self.query(sql).await;
         let returned = match answer {
             Ok(_) if !listen.is_empty() => {
                 let at = self.shared.clock.now();
@@ -265,7 +265,10 @@ impl Listening {
                         let lsn = insert_position(&self.shared, &self.who, ask).await?;
                         Some(Returned { lsn, at })
                     }
-                    Err(End::Lost) => None,
+                    Err(End::Lost) => {
+                        answer = Err(End::Lost);
+                        None
+                    }
                     Err(End::Finding(finding)) => return Err(finding.into()),
                 }
             }
@@ -378,8 +381,9 @@ fn poll_connection(
         }
         Poll::Ready(Some(Ok(_))) => Poll::Ready(Ok(None)),
         Poll::Ready(Some(Err(error))) => Poll::Ready(Err(error)),
-        // It only ends by itself when the client is gone.
-        Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        // Polled on, it would wait for ever.
+        Poll::Ready(None) => panic!("the connection has ended before"),
+        Poll::Pending => Poll::Pending,
     }
 }
 
