@@ -60,7 +60,7 @@ byte stamp[N], turn[N];
 byte announced = 0, turns = 0;
 byte publisher = NOBODY;
 
-bool waker_set = false;			/* waker_queue.waker is not NULL */
+bool waker_set = false;			/* the waker has set its latch (wakeup/waker_list.c) */
 bool latch = false;
 bool waker_sleeps = true;		/* or does not exist */
 bool stopped = false;			/* the waker */

@@ -46,6 +46,8 @@
 #include "wakeup/publication.h"
 #include "wakeup/slots.h"
 #include "wakeup/turn.h"
+#include "wakeup/waker_list.h"
+#include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 
 PINPOINT_MODULE_MAGIC("pg_pinpoint");
@@ -84,6 +86,10 @@ static const PinpointPart parts[] = {
 	pinpoint_commit_order_shmem_init},
 	{"message log", pinpoint_message_log_shmem_size,
 	pinpoint_message_log_shmem_init},
+	{"waker list", pinpoint_waker_list_shmem_size,
+	pinpoint_waker_list_shmem_init},
+	{"waker progress", pinpoint_waker_progress_shmem_size,
+	pinpoint_waker_progress_shmem_init},
 	{"sessions", pinpoint_slots_shmem_size,
 	pinpoint_slots_shmem_init},
 	{"waiters", pinpoint_waiters_shmem_size,

@@ -56,6 +56,7 @@
 #include "waker.h"
 #include "wakeup/publication.h"
 #include "wakeup/reassignment.h"
+#include "wakeup/waker_list.h"
 #include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 

@@ -147,6 +147,7 @@
 #include "positions/positions.h"
 #include "queue/message_log.h"
 #include "wakeup/publication.h"
+#include "wakeup/waker_list.h"
 #include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 
@@ -902,6 +903,6 @@ pinpoint_commit_order_check(void)
 
 	/* step 6 */
 	Assert(!can_publish() || commit_order->publisher != 0 ||
-		   pinpoint_waker_exists());
+		   pinpoint_waker_get() != NULL);
 }
 #endif

@@ -90,11 +90,12 @@ static int *found_pids = NULL;
 static bool trim_needed = false;
 
 static uint64 kept_by(int slotno);
-static bool waits_for_client(PinpointSlot *slot);
-static TimestampTz sending_since(PinpointSlot *slot);
+static bool waits_for_client(int slotno, PinpointSlotOwner *owner);
+static TimestampTz sending_since(const PinpointSlotOwner *owner);
 static void find_listeners(const PinpointListeners *listeners, void *arg);
 static void begin_pass(void);
 static void evict(int slotno, PinpointEviction reason);
+static void to_signal(int slotno);
 static int	end_pass(void);
 static void signal_all(void);
 static bool any_keeps(void);
@@ -124,31 +125,22 @@ pinpoint_eviction_init(void *memory)
 int
 pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
 {
-	PinpointSlot *furthest = NULL;
-	uint64		most = 0;
+	PinpointSlotOwner furthest = {0};
 
 	AssertHeld(PinpointOrderLock);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
-		uint64		bytes;
+		PinpointSlotOwner owner;
 
-		if (kept_by(i) == 0)
-			continue;
-		bytes = pinpoint_slot_lag(slot);
-		if (furthest == NULL || bytes > most)
-		{
-			furthest = slot;
-			most = bytes;
-		}
+		if (pinpoint_slot_owner(i, &owner) && owner.first_sequence != 0 &&
+			(furthest.pid == 0 || owner.lag > furthest.lag))
+			furthest = owner;
 	}
 	if (lag != NULL)
-		*lag = most;
-	if (furthest == NULL)
-		return 0;
-	if (dboid != NULL)
-		*dboid = furthest->dboid;
-	return furthest->pid;
+		*lag = furthest.lag;
+	if (dboid != NULL && furthest.pid != 0)
+		*dboid = furthest.dboid;
+	return furthest.pid;
 }
 
 /*
@@ -159,13 +151,9 @@ pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
 static uint64
 kept_by(int slotno)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	PinpointSlotOwner owner;
 
-	AssertHeld(PinpointOrderLock);
-	Assert(slotno >= 0 && slotno < MaxBackends);
-
-	return pinpoint_slot_listener_pid(slot) != 0 ?
-		pinpoint_slot_first_sequence(slot) : 0;
+	return pinpoint_slot_owner(slotno, &owner) ? owner.first_sequence : 0;
 }
 
 /*
@@ -177,9 +165,9 @@ pinpoint_evict_lagging(Size limit)
 	begin_pass();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlotOwner owner;
 
-		if (slot->pid != 0 && pinpoint_slot_lag(slot) > limit)
+		if (pinpoint_slot_owner(i, &owner) && owner.lag > limit)
 			evict(i, PINPOINT_EVICTED_LAGGING);
 	}
 	(void) end_pass();
@@ -273,9 +261,10 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 		with_lock();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlotOwner owner;
 
-		if (slot->pid != 0 && (slot->dboid == dboid || !OidIsValid(dboid)))
+		if (pinpoint_slot_owner(i, &owner) &&
+			(owner.dboid == dboid || !OidIsValid(dboid)))
 			evict(i, reason);
 	}
 	return end_pass();
@@ -311,11 +300,11 @@ pinpoint_evict_listeners(List *channels, PinpointEviction reason,
 	with_lock();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlotOwner owner;
 
 		/* Another session may have got the slot since. */
-		if (slot->pid != 0 && slot->dboid == MyDatabaseId &&
-			(slot->pid == found_pids[i] || slot->wakes_for_all))
+		if (pinpoint_slot_owner(i, &owner) && owner.dboid == MyDatabaseId &&
+			(owner.pid == found_pids[i] || owner.wakes_for_all))
 			evict(i, reason);
 	}
 	(void) end_pass();
@@ -334,8 +323,7 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 	{
 		int			slotno = pinpoint_listener(listeners, i)->slotno;
 
-		found_pids[slotno] =
-			*(volatile int *) &PinpointSharedSlots->slots[slotno].pid;
+		found_pids[slotno] = pinpoint_slot_pid(slotno);
 	}
 }
 
@@ -355,14 +343,15 @@ pinpoint_evict_heartbeat_listeners(Oid dboid, void (*with_lock) (void))
 	with_lock();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlotOwner owner;
 
-		if (slot->pid == 0 || (OidIsValid(dboid) && slot->dboid != dboid))
+		if (!pinpoint_slot_owner(i, &owner) ||
+			(OidIsValid(dboid) && owner.dboid != dboid))
 			continue;
-		if (slot->heartbeats)
+		if (owner.heartbeats)
 			evict(i, PINPOINT_EVICTED_UNREPLICATED);
 		else
-			slot->missed = true;
+			pinpoint_slot_set_missed(i);
 	}
 	return end_pass();
 }
@@ -388,12 +377,12 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlotOwner owner;
 
-		if (!waits_for_client(slot))
+		if (!waits_for_client(i, &owner))
 			continue;
 		*any = true;
-		found |= blocks(slot->proc, sending_since(slot));
+		found |= blocks(owner.proc, sending_since(&owner));
 	}
 	LWLockRelease(PinpointOrderLock);
 	if (!found)
@@ -402,15 +391,14 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 	begin_pass();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlotOwner owner;
 
-		if (!waits_for_client(slot) ||
-			!blocks(slot->proc, sending_since(slot)))
+		if (!waits_for_client(i, &owner) ||
+			!blocks(owner.proc, sending_since(&owner)))
 			continue;
-		if (slot->evicted != PINPOINT_NOT_EVICTED)
+		if (owner.evicted != PINPOINT_NOT_EVICTED)
 		{
-			evicted[nevicted].slotno = i;
-			evicted[nevicted++].pid = slot->pid;
+			to_signal(i);
 			nagain++;
 		}
 		else
@@ -421,27 +409,26 @@ pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any)
 
 /*
  * Does the owner of a slot wait for its client to read notifications, or, after
- * its eviction, anything?  The caller holds PinpointOrderLock.
+ * its eviction, anything?  Sets *owner if the slot has one.  The caller holds
+ * PinpointOrderLock.
  */
 static bool
-waits_for_client(PinpointSlot *slot)
+waits_for_client(int slotno, PinpointSlotOwner *owner)
 {
 	AssertHeld(PinpointOrderLock);
 
-	return pinpoint_slot_listener_pid(slot) != 0 &&
-		(slot->evicted != PINPOINT_NOT_EVICTED ||
-		 pg_atomic_read_u64(&slot->sending_since) != 0) &&
-		*(volatile uint32 *) &slot->proc->wait_event_info == WAIT_EVENT_CLIENT_WRITE;
+	return pinpoint_slot_owner(slotno, owner) &&
+		(owner->evicted != PINPOINT_NOT_EVICTED || owner->sending_since != 0) &&
+		*(volatile uint32 *) &owner->proc->wait_event_info == WAIT_EVENT_CLIENT_WRITE;
 }
 
 /*
  * Since when has the owner of a slot been sending?  0 if it was evicted.
  */
 static TimestampTz
-sending_since(PinpointSlot *slot)
+sending_since(const PinpointSlotOwner *owner)
 {
-	return slot->evicted != PINPOINT_NOT_EVICTED ? 0 :
-		(TimestampTz) pg_atomic_read_u64(&slot->sending_since);
+	return owner->evicted != PINPOINT_NOT_EVICTED ? 0 : owner->sending_since;
 }
 
 /*
@@ -457,38 +444,24 @@ begin_pass(void)
 	trim_needed = false;
 }
 
-/*
- * Mark a slot as evicted, if it is not yet.  Release its unread batches if its
- * session is not reading, and cannot reassign notifications.
- */
 static void
 evict(int slotno, PinpointEviction reason)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	if (pinpoint_slot_evict(slotno, reason, &trim_needed))
+		to_signal(slotno);
+}
 
+/*
+ * Signal the owner of a slot at the end of the pass.
+ */
+static void
+to_signal(int slotno)
+{
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(slot->pid != 0 && reason != PINPOINT_NOT_EVICTED);
+	Assert(nevicted < MaxBackends);
 
-	if (slot->evicted == PINPOINT_NOT_EVICTED)
-		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
-	if (slot->evicted == PINPOINT_NOT_EVICTED ||
-		(reason == PINPOINT_EVICTED_QUEUE_FULL &&
-		 slot->evicted != PINPOINT_EVICTED_QUEUE_FULL))
-	{
-		Assert(nevicted < MaxBackends);
-
-		/* With this reason, the session does not reassign notifications. */
-		slot->evicted = reason;
-		evicted[nevicted].slotno = slotno;
-		evicted[nevicted++].pid = slot->pid;
-	}
-
-	/* A session that was reading when evicted may have finished since. */
-	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
-	{
-		trim_needed |= pinpoint_slot_set_ref(&slot->unread, NULL);
-		trim_needed |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
-	}
+	evicted[nevicted].slotno = slotno;
+	evicted[nevicted++].pid = pinpoint_slot_pid(slotno);
 }
 
 /*
@@ -528,10 +501,8 @@ any_keeps(void)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < nevicted; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[evicted[i].slotno];
-
-		if (pinpoint_slot_listener_pid(slot) == evicted[i].pid &&
-			pinpoint_slot_first_sequence(slot) != 0)
+		if (pinpoint_slot_pid(evicted[i].slotno) == evicted[i].pid &&
+			kept_by(evicted[i].slotno) != 0)
 			evicted[n++] = evicted[i];
 	}
 	LWLockRelease(PinpointOrderLock);

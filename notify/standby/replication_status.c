@@ -81,7 +81,6 @@
 #include "base/transaction.h"
 #include "standby/replication_status.h"
 #include "standby/wal_messages.h"
-#include "wakeup/slots.h"
 
 /*
  * Milliseconds until the next look, while commits are waited for, and if not.
@@ -93,12 +92,18 @@
 
 /*
  * The flag is written by the waker, and read by all sessions, without a lock.
- * The marks are in the session slots: the mark of a session is odd between the
- * steps a and e.
+ * Each process has a mark, which is odd between the steps a and e.  It is
+ * written twice in each transaction, so it has a cache line of its own.
  *
  * The other fields belong to the waker: what it has written last, and the redo
  * point at that time.
  */
+typedef union CommitMark
+{
+	pg_atomic_uint32 value;
+	char		pad[PG_CACHE_LINE_SIZE];
+} CommitMark;
+
 typedef struct ReplicationStatus
 {
 	pg_atomic_uint32 flag;
@@ -112,6 +117,7 @@ typedef struct ReplicationStatus
 } ReplicationStatus;
 
 static ReplicationStatus *replication_status = NULL;
+static CommitMark *commit_marks = NULL; /* by PINPOINT_MY_SLOT_NUMBER */
 
 /*
  * The marks that the waker has read after it has set the flag; NULL if it has
@@ -126,16 +132,21 @@ static void write_status(const char *status, bool is_repetition);
 Size
 pinpoint_replication_status_shmem_size(void)
 {
-	return MAXALIGN(sizeof(ReplicationStatus));
+	return add_size(CACHELINEALIGN(sizeof(ReplicationStatus)),
+					mul_size(MaxBackends, sizeof(CommitMark)));
 }
 
 void
 pinpoint_replication_status_shmem_init(void *memory)
 {
 	replication_status = memory;
+	commit_marks = (CommitMark *)
+		((char *) memory + CACHELINEALIGN(sizeof(ReplicationStatus)));
 	pg_atomic_init_u32(&replication_status->flag, 0);
 	replication_status->written = WRITTEN_NOTHING;
 	replication_status->redo = InvalidXLogRecPtr;
+	for (int i = 0; i < MaxBackends; i++)
+		pg_atomic_init_u32(&commit_marks[i].value, 0);
 }
 
 /*
@@ -196,7 +207,7 @@ mark_of(int slotno)
 {
 	Assert(slotno >= 0 && slotno < MaxBackends);
 
-	return &PinpointSharedSlots->slots[slotno].commit_mark;
+	return &commit_marks[slotno].value;
 }
 
 /*

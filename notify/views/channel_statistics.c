@@ -180,14 +180,10 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 static int *
 pids_by_slot(void)
 {
-	PinpointListenerStats *listeners = palloc_array(PinpointListenerStats,
-													MaxBackends);
-	int		   *pids = palloc0_array(int, MaxBackends);
-	int			n = pinpoint_slots_copy(listeners);
+	int		   *pids = palloc_array(int, MaxBackends);
 
-	for (int i = 0; i < n; i++)
-		pids[listeners[i].slotno] = listeners[i].slot.pid;
-	pfree(listeners);
+	for (int i = 0; i < MaxBackends; i++)
+		pids[i] = pinpoint_slot_pid(i);
 	return pids;
 }
 

@@ -80,19 +80,19 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 		bool		nulls[LISTENER_COLUMNS];
 
 		memset(nulls, true, sizeof(nulls));
-		values[0] = Int32GetDatum(l->slot.pid);
-		values[1] = ObjectIdGetDatum(l->slot.dboid);
+		values[0] = Int32GetDatum(l->pid);
+		values[1] = ObjectIdGetDatum(l->dboid);
 		nulls[0] = nulls[1] = false;
-		if (l->slot.pid == MyProcPid || may_see(l->roleid))
+		if (l->pid == MyProcPid || may_see(l->roleid))
 		{
-			values[2] = CStringGetTextDatum(state_name(l->slot.state));
-			values[3] = Int32GetDatum((int32) l->slot.nchannels);
-			values[4] = Int64GetDatum((int64) l->slot.wakeups);
-			values[5] = Int64GetDatum((int64) l->slot.delivered);
+			values[2] = CStringGetTextDatum(state_name(l->state));
+			values[3] = Int32GetDatum((int32) l->nchannels);
+			values[4] = Int64GetDatum((int64) l->wakeups);
+			values[5] = Int64GetDatum((int64) l->delivered);
 			values[6] = Int64GetDatum((int64) l->backlog_bytes);
 			values[7] = Int64GetDatum((int64) l->backlog_batches);
 			values[8] = TimestampTzGetDatum(l->oldest_unread);
-			values[9] = BoolGetDatum(l->slot.wakes_for_all);
+			values[9] = BoolGetDatum(l->wakes_for_all);
 			memset(&nulls[2], false, sizeof(nulls) - 2 * sizeof(bool));
 			nulls[8] = l->oldest_unread == 0;
 		}

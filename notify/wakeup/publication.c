@@ -13,14 +13,12 @@
  * The waker.  A sender that signals very many sessions takes a long time, and the
  * sessions that it has woken compete with it for the processor.  If there are more
  * than MAX_SIGNALS, it adds the slots to a list of a background worker, the
- * waker; see waker.c.  A slot is in the list at most once, so the list is made of the
- * slots themselves and is never full.  The waker skips a slot that is not SIGNALLED
+ * waker; see waker.c and waker_list.c.  The waker skips a slot that is not SIGNALLED
  * any more.  Batches that are published while it processes the list need no further
  * signal for these slots.  If there is no waker, senders send all signals, including
  * those of the list.  If the waker makes no progress (see waker_progress.c), senders
- * send all of their own signals; commit/reserve.c sends those of the list.  The slots
- * that were taken from the list last remain in in_hand: the process that has taken
- * them may stop before it has signalled them.  A second signal does no harm.
+ * send all of their own signals; commit/reserve.c sends those of the list, and those
+ * that were taken from it last.  A second signal does no harm.
  *
  * The limit of work.  While a process holds the lock, all other sessions that notify,
  * and all that begin or end to read, wait.  So a process that publishes batches of
@@ -45,7 +43,9 @@
 #include "base/counters.h"
 #include "base/settings.h"
 #include "wakeup/publication.h"
+#include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
+#include "wakeup/waker_list.h"
 #include "wakeup/waker_progress.h"
 
 /*
@@ -73,9 +73,8 @@ static const PinpointPublication *current = NULL;
 #endif
 
 static void share_out(PinpointPublication *publication);
-static void queue_for_waker(int slotno);
-static int	take(PinpointWakeup *wakeups, int max);
-static int	take_in_hand(PinpointWakeup *wakeups);
+static int	take_all(PinpointWakeup *wakeups, int max);
+static int	find_wakeups(PinpointWakeup *wakeups, const int *slots, int nslots);
 static bool add_wakeup(PinpointWakeup *wakeup, int slotno);
 
 /*
@@ -176,7 +175,7 @@ pinpoint_publication_leave_to_waker(PinpointPublication *publication)
 	Assert(current == publication);
 	AssertHeldExclusive(PinpointOrderLock);
 
-	publication->waker_to_tell = PinpointSharedSlots->waker_queue.waker;
+	publication->waker_to_tell = pinpoint_waker_get();
 	return publication->waker_to_tell != NULL;
 }
 
@@ -187,14 +186,14 @@ pinpoint_publication_leave_to_waker(PinpointPublication *publication)
 static void
 share_out(PinpointPublication *publication)
 {
-	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+	struct Latch *waker = pinpoint_waker_get();
 
-	if (list->waker == NULL)
+	if (waker == NULL)
 	{
 		/* Send the signals that an ended waker has left. */
-		if (unlikely(list->first >= 0))
-			publication->nsignals += take(signals + publication->nsignals,
-										  MaxBackends - publication->nsignals);
+		if (unlikely(pinpoint_waker_list_any()))
+			publication->nsignals += take_all(signals + publication->nsignals,
+											  MaxBackends - publication->nsignals);
 		return;
 	}
 	if (publication->nsignals <= MAX_SIGNALS ||
@@ -208,40 +207,29 @@ share_out(PinpointPublication *publication)
 			notifyInterruptPending = true;
 		else
 		{
-			queue_for_waker(signals[i].slotno);
+			pinpoint_waker_list_add(signals[i].slotno);
 			pinpoint_count(PinpointSharedSlots->slots[signals[i].slotno].dboid,
 						   PINPOINT_COUNT_WAKER_SIGNALS, 1);
 		}
 	}
 	publication->nsignals = 0;
-	publication->waker_to_tell = list->waker;
+	publication->waker_to_tell = waker;
 	pinpoint_waker_want();
 }
 
 /*
- * Add a slot to the list of the waker, unless it is in the list.
+ * Remove up to max sessions that still need a signal from the list of the
+ * waker.  The caller holds PinpointOrderLock exclusively.
  */
-static void
-queue_for_waker(int slotno)
+static int
+take_all(PinpointWakeup *wakeups, int max)
 {
-	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	int			slotno;
+	int			n = 0;
 
-	AssertHeldExclusive(PinpointOrderLock);
-	Assert(slot->state == PINPOINT_SIGNALLED);
-
-	if (slot->queued_for_waker)
-	{
-		Assert(list->first >= 0);
-		return;
-	}
-	slot->queued_for_waker = true;
-	slot->next = -1;
-	if (list->first < 0)
-		list->first = slotno;
-	else
-		PinpointSharedSlots->slots[list->last].next = slotno;
-	list->last = slotno;
+	while (n < max && pinpoint_waker_list_take(&slotno, 1) > 0)
+		n += add_wakeup(&wakeups[n], slotno);
+	return n;
 }
 
 /*
@@ -254,16 +242,19 @@ queue_for_waker(int slotno)
 int
 pinpoint_waker_signal_listed(bool in_hand)
 {
-	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
+	int			slots[2 * PINPOINT_SIGNALS_PER_ROUND];
 	PinpointWakeup wakeups[2 * PINPOINT_SIGNALS_PER_ROUND];
-	int			n = 0;
+	int			nslots = 0;
+	int			n;
 	bool		any;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	any = list->first >= 0;
+	any = pinpoint_waker_list_any();
 	if (in_hand)
-		n = take_in_hand(wakeups);
-	n += take(wakeups + n, PINPOINT_SIGNALS_PER_ROUND);
+		nslots = pinpoint_waker_list_in_hand(slots);
+	nslots += pinpoint_waker_list_take(slots + nslots,
+									   PINPOINT_SIGNALS_PER_ROUND);
+	n = find_wakeups(wakeups, slots, nslots);
 	LWLockRelease(PinpointOrderLock);
 
 	if (n > 0)
@@ -272,49 +263,16 @@ pinpoint_waker_signal_listed(bool in_hand)
 }
 
 /*
- * Remove up to max slots from the list of the waker.  Stores those that still
- * need a signal in wakeups[], and returns their number.  The caller holds
- * PinpointOrderLock exclusively.
+ * Store those of the slots that still need a signal in wakeups[], and return
+ * their number.  The caller holds PinpointOrderLock exclusively.
  */
 static int
-take(PinpointWakeup *wakeups, int max)
+find_wakeups(PinpointWakeup *wakeups, const int *slots, int nslots)
 {
-	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
 	int			n = 0;
 
-	AssertHeldExclusive(PinpointOrderLock);
-	list->nin_hand = 0;
-	for (int i = 0; i < max && list->first >= 0; i++)
-	{
-		int			slotno = list->first;
-		PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
-
-		Assert(slot->queued_for_waker);
-		if (add_wakeup(&wakeups[n], slotno))
-		{
-			n++;
-			if (list->nin_hand < PINPOINT_SIGNALS_PER_ROUND)
-				list->in_hand[list->nin_hand++] = slotno;
-		}
-		slot->queued_for_waker = false;
-		list->first = slot->next;
-	}
-	return n;
-}
-
-/*
- * The slots that another process has taken from the list last.
- */
-static int
-take_in_hand(PinpointWakeup *wakeups)
-{
-	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
-	int			n = 0;
-
-	AssertHeldExclusive(PinpointOrderLock);
-	Assert(list->nin_hand <= PINPOINT_SIGNALS_PER_ROUND);
-	for (int i = 0; i < list->nin_hand; i++)
-		n += add_wakeup(&wakeups[n], list->in_hand[i]);
+	for (int i = 0; i < nslots; i++)
+		n += add_wakeup(&wakeups[n], slots[i]);
 	return n;
 }
 
@@ -334,31 +292,6 @@ add_wakeup(PinpointWakeup *wakeup, int slotno)
 	wakeup->pid = slot->pid;
 	return true;
 }
-
-/*
- * Set the latch of the waker; NULL if the waker ends.  The caller holds
- * PinpointOrderLock exclusively.
- */
-void
-pinpoint_waker_set(struct Latch *waker)
-{
-	AssertHeldExclusive(PinpointOrderLock);
-
-	PinpointSharedSlots->waker_queue.waker = waker;
-}
-
-#ifdef USE_ASSERT_CHECKING
-/*
- * Is there a waker?  The caller holds PinpointOrderLock.
- */
-bool
-pinpoint_waker_exists(void)
-{
-	AssertHeld(PinpointOrderLock);
-
-	return PinpointSharedSlots->waker_queue.waker != NULL;
-}
-#endif
 
 /*
  * Signal sessions.  The caller does not hold PinpointOrderLock.

@@ -52,11 +52,7 @@ extern void pinpoint_publication_add_signal(PinpointPublication *publication,
 											int slotno);
 extern bool pinpoint_publication_worked_enough(const PinpointPublication *publication);
 extern bool pinpoint_publication_leave_to_waker(PinpointPublication *publication);
-extern void pinpoint_waker_set(struct Latch *waker);
 extern int	pinpoint_waker_signal_listed(bool in_hand);
 extern void pinpoint_signal(const PinpointWakeup *wakeups, int n);
-#ifdef USE_ASSERT_CHECKING
-extern bool pinpoint_waker_exists(void);
-#endif
 
 #endif							/* PINPOINT_PUBLICATION_H */

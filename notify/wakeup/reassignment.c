@@ -65,6 +65,7 @@
 #include "wakeup/publication.h"
 #include "wakeup/reassignment.h"
 #include "wakeup/sharing.h"
+#include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
 #include "wakeup/turn.h"
 

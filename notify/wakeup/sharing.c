@@ -44,6 +44,7 @@
 #include "base/compat.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
+#include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
 
 /*

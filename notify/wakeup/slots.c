@@ -57,7 +57,9 @@
 #include "base/counters.h"
 #include "base/first_number.h"
 #include "queue/message_log.h"
+#include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
+#include "wakeup/waker_list.h"
 
 PinpointSlots *PinpointSharedSlots = NULL;
 
@@ -120,24 +122,12 @@ void
 pinpoint_slots_shmem_init(void *memory)
 {
 	PinpointSharedSlots = memory;
-	PinpointSharedSlots->waker_queue.first = -1;
-	PinpointSharedSlots->waker_queue.last = -1;
 	dlist_init(&PinpointSharedSlots->wakes_for_all);
 	pg_atomic_init_u64(&PinpointSharedSlots->joined, PINPOINT_FIRST_NUMBER);
-	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.wanted,
-					   PINPOINT_FIRST_NUMBER);
-	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.finished,
-					   PINPOINT_FIRST_NUMBER);
-	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.rounds,
-					   PINPOINT_FIRST_NUMBER);
-	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_rounds,
-					   PINPOINT_FIRST_NUMBER);
-	pg_atomic_init_u64(&PinpointSharedSlots->waker_progress.seen_at, 0);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].joined, 0);
 		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].sending_since, 0);
-		pg_atomic_init_u32(&PinpointSharedSlots->slots[i].commit_mark, 0);
 	}
 }
 
@@ -162,7 +152,7 @@ pinpoint_slot_register(void)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	Assert(slot->pid == 0);
 	check_slot(slot);
-	memset(slot, 0, offsetof(PinpointSlot, queued_for_waker));
+	memset(slot, 0, offsetof(PinpointSlot, nchannels));
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
 	slot->roleid = GetSessionUserId();
@@ -234,8 +224,8 @@ pinpoint_slot_role(void)
 
 /*
  * Set whether this session has channels that do not fit into the channel map,
- * or are not known yet.  If so, publications of all channels in its database find it.  Set to true
- * before pinpoint_slot_join(), and so before the commit of the LISTEN.
+ * or are not known yet.  If so, publications of all channels in its database find it.
+ * Set to true before pinpoint_slot_join(), and so before the commit of the LISTEN.
  *
  * A sender that sees this commit finds the session, because it acquires
  * PinpointOrderLock later, to publish.
@@ -722,7 +712,8 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 		reading->reassigned = slot->reassigned.batch;
 		reading->first = slot->unread.batch;
 		reading->last = pinpoint_message_log_last();
-		reading->queued_for_waker = slot->queued_for_waker;
+		reading->queued_for_waker =
+			pinpoint_waker_list_contains(PINPOINT_MY_SLOT_NUMBER);
 		result = true;
 	}
 	check_slot(slot);
@@ -797,6 +788,55 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 		trim();
 	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
 	return more;
+}
+
+/*
+ * Mark a slot as evicted, if it is not yet.  Release its unread batches if its
+ * session is not reading, and cannot reassign notifications.  The caller holds
+ * PinpointOrderLock exclusively.
+ *
+ * Returns whether the session has to be told.  Sets *trim_needed to true if the
+ * caller must call pinpoint_message_log_trim().
+ */
+bool
+pinpoint_slot_evict(int slotno, PinpointEviction reason, bool *trim_needed)
+{
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	bool		is_first = slot->evicted == PINPOINT_NOT_EVICTED;
+	bool		tell;
+
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(slot->pid != 0 && reason != PINPOINT_NOT_EVICTED);
+
+	if (is_first)
+		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
+
+	/* With this reason, the session does not reassign notifications. */
+	tell = is_first || (reason == PINPOINT_EVICTED_QUEUE_FULL &&
+						slot->evicted != PINPOINT_EVICTED_QUEUE_FULL);
+	if (tell)
+		slot->evicted = reason;
+
+	/* A session that was reading when evicted may have finished since. */
+	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
+	{
+		*trim_needed |= pinpoint_slot_set_ref(&slot->unread, NULL);
+		*trim_needed |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
+	}
+	return tell;
+}
+
+/*
+ * The owner of a slot may have missed notifications.  The caller holds
+ * PinpointOrderLock exclusively.
+ */
+void
+pinpoint_slot_set_missed(int slotno)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+	Assert(PinpointSharedSlots->slots[slotno].pid != 0);
+
+	PinpointSharedSlots->slots[slotno].missed = true;
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -882,10 +922,7 @@ void
 pinpoint_slots_check(bool always)
 {
 	static uint32 calls = 0;
-	PinpointWakerQueue *list = &PinpointSharedSlots->waker_queue;
-	int			nqueued = 0;
 	int			nwake_for_all = 0;
-	int			last = -1;
 	dlist_iter	iter;
 
 	AssertHeldExclusive(PinpointOrderLock);
@@ -897,19 +934,10 @@ pinpoint_slots_check(bool always)
 		const PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		check_slot(slot);
-		nqueued += slot->queued_for_waker;
 		nwake_for_all += slot->wakes_for_all;
 	}
 
-	for (int i = list->first; i >= 0; i = PinpointSharedSlots->slots[i].next)
-	{
-		Assert(PinpointSharedSlots->slots[i].queued_for_waker);
-		Assert(nqueued > 0);
-		nqueued--;
-		last = i;
-	}
-	Assert(nqueued == 0);
-	Assert(last < 0 || last == list->last);
+	pinpoint_waker_list_check();
 
 	dlist_foreach(iter, &PinpointSharedSlots->wakes_for_all)
 	{

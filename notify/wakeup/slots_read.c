@@ -20,10 +20,13 @@
 
 #include "base/check.h"
 #include "queue/message_log.h"
+#include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
 #include "wakeup/slots_read.h"
 
 static bool has_ref(const PinpointBatchRef *ref);
+static uint64 first_sequence(const PinpointSlot *slot);
+static uint64 lag(const PinpointSlot *slot);
 
 /*
  * Does a slot have this reference?  The owner can change it concurrently, if
@@ -39,8 +42,8 @@ has_ref(const PinpointBatchRef *ref)
  * Number of the first publication that a slot pins; 0 if there is none.  The
  * caller holds PinpointOrderLock, shared or exclusive.
  */
-uint64
-pinpoint_slot_first_sequence(const PinpointSlot *slot)
+static uint64
+first_sequence(const PinpointSlot *slot)
 {
 	uint64		sequence = PG_UINT64_MAX;
 
@@ -59,8 +62,8 @@ pinpoint_slot_first_sequence(const PinpointSlot *slot)
  * if this is more, since the first reassignment to it.  It is 0 if it has
  * nothing to read.  The caller holds PinpointOrderLock, shared or exclusive.
  */
-uint64
-pinpoint_slot_lag(const PinpointSlot *slot)
+static uint64
+lag(const PinpointSlot *slot)
 {
 	uint64		bytes = pinpoint_message_log_bytes();
 	uint64		from = bytes;
@@ -92,6 +95,39 @@ pinpoint_slot_listener_pid(const PinpointSlot *slot)
 	if (pid != 0)
 		pg_read_barrier();
 	return pid;
+}
+
+int
+pinpoint_slot_pid(int slotno)
+{
+	return pinpoint_slot_listener_pid(&PinpointSharedSlots->slots[slotno]);
+}
+
+/*
+ * Read what decides about the eviction of the owner of a slot.  Returns false
+ * if the slot has no owner.  The caller holds PinpointOrderLock, shared or
+ * exclusive.
+ */
+bool
+pinpoint_slot_owner(int slotno, PinpointSlotOwner *owner)
+{
+	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+
+	AssertHeld(PinpointOrderLock);
+	Assert(slotno >= 0 && slotno < MaxBackends);
+
+	owner->pid = pinpoint_slot_listener_pid(slot);
+	if (owner->pid == 0)
+		return false;
+	owner->dboid = slot->dboid;
+	owner->proc = slot->proc;
+	owner->evicted = slot->evicted;
+	owner->heartbeats = slot->heartbeats;
+	owner->wakes_for_all = slot->wakes_for_all;
+	owner->sending_since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
+	owner->first_sequence = first_sequence(slot);
+	owner->lag = lag(slot);
+	return true;
 }
 
 /*
@@ -177,11 +213,15 @@ pinpoint_slots_copy(PinpointListenerStats *copy)
 
 		/* The copy has this pid, also if the owner ends to listen meanwhile. */
 		n++;
-		stats->slotno = i;
-		stats->slot = *slot;
-		stats->slot.pid = pid;
+		stats->pid = pid;
+		stats->dboid = slot->dboid;
+		stats->state = slot->state;
+		stats->nchannels = slot->nchannels;
+		stats->wakeups = slot->wakeups;
+		stats->delivered = slot->delivered;
+		stats->wakes_for_all = slot->wakes_for_all;
 		stats->roleid = slot->proc->roleId;
-		stats->backlog_bytes = pinpoint_slot_lag(slot);
+		stats->backlog_bytes = lag(slot);
 		stats->backlog_batches = 0;
 		stats->oldest_unread = 0;
 		if (has_ref(&slot->unread))

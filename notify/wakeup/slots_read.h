@@ -11,14 +11,19 @@
 #define PINPOINT_SLOTS_READ_H
 
 #include "datatype/timestamp.h"
-#include "wakeup/slots.h"
+#include "wakeup/slot_state.h"
 
 /* A session as in the view pinpoint.stat_listeners. */
 typedef struct PinpointListenerStats
 {
-	int			slotno;
-	PinpointSlot slot;
+	int			pid;
+	Oid			dboid;
 	Oid			roleid;			/* role that has connected */
+	PinpointWakeState state;
+	uint32		nchannels;
+	uint64		wakeups;
+	uint64		delivered;
+	bool		wakes_for_all;
 	uint64		backlog_bytes;	/* bytes published from the first unread batch
 								 * on */
 	uint64		backlog_batches;	/* number of publications from that batch
@@ -27,9 +32,24 @@ typedef struct PinpointListenerStats
 								 * batch; 0 if there is none */
 } PinpointListenerStats;
 
-extern uint64 pinpoint_slot_first_sequence(const PinpointSlot *slot);
-extern uint64 pinpoint_slot_lag(const PinpointSlot *slot);
+/* A session that may have to be evicted. */
+typedef struct PinpointSlotOwner
+{
+	int			pid;
+	Oid			dboid;
+	struct PGPROC *proc;
+	PinpointEviction evicted;
+	bool		heartbeats;
+	bool		wakes_for_all;
+	TimestampTz sending_since;	/* 0 if it does not send */
+	uint64		first_sequence; /* number of the first publication that it
+								 * pins; 0 if there is none */
+	uint64		lag;			/* its backlog in bytes */
+} PinpointSlotOwner;
+
+extern bool pinpoint_slot_owner(int slotno, PinpointSlotOwner *owner);
 extern int	pinpoint_slot_listener_pid(const PinpointSlot *slot);
+extern int	pinpoint_slot_pid(int slotno);
 extern int	pinpoint_slots_mark_listeners(Oid dboid, bool *listens);
 extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
 extern int	pinpoint_slots_copy(PinpointListenerStats *copy);

@@ -45,11 +45,13 @@
  */
 #include "postgres.h"
 
+#include "port/atomics.h"
 #include "utils/timestamp.h"
 
 #include "base/check.h"
+#include "base/first_number.h"
 #include "base/settings.h"
-#include "wakeup/slots.h"
+#include "wakeup/waker_list.h"
 #include "wakeup/waker_progress.h"
 
 /* Milliseconds between two values of seen_rounds, at least. */
@@ -58,12 +60,35 @@
 /* The value of wanted when this process left work for the last time. */
 static uint64 mine = 0;
 
+/* No lock. */
+typedef struct WakerProgress
+{
+	pg_atomic_uint64 wanted;
+	pg_atomic_uint64 finished;
+	pg_atomic_uint64 rounds;
+	pg_atomic_uint64 seen_rounds;
+	pg_atomic_uint64 seen_at;	/* a TimestampTz */
+} WakerProgress;
+
+static WakerProgress *progress = NULL;
+
 static bool has_moved(uint64 rounds);
 
-static PinpointWakerProgress *
-progress(void)
+Size
+pinpoint_waker_progress_shmem_size(void)
 {
-	return &PinpointSharedSlots->waker_progress;
+	return sizeof(WakerProgress);
+}
+
+void
+pinpoint_waker_progress_shmem_init(void *memory)
+{
+	progress = memory;
+	pg_atomic_init_u64(&progress->wanted, PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&progress->finished, PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&progress->rounds, PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&progress->seen_rounds, PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&progress->seen_at, 0);
 }
 
 /*
@@ -73,7 +98,7 @@ progress(void)
 void
 pinpoint_waker_want(void)
 {
-	mine = pg_atomic_add_fetch_u64(&progress()->wanted, 1);
+	mine = pg_atomic_add_fetch_u64(&progress->wanted, 1);
 }
 
 /*
@@ -83,8 +108,8 @@ pinpoint_waker_want(void)
 bool
 pinpoint_waker_has_work(void)
 {
-	return pg_atomic_read_u64(&progress()->wanted) !=
-		pg_atomic_read_u64(&progress()->finished);
+	return pg_atomic_read_u64(&progress->wanted) !=
+		pg_atomic_read_u64(&progress->finished);
 }
 
 /*
@@ -93,7 +118,7 @@ pinpoint_waker_has_work(void)
 bool
 pinpoint_waker_has_my_work(void)
 {
-	return pg_atomic_read_u64(&progress()->finished) < mine;
+	return pg_atomic_read_u64(&progress->finished) < mine;
 }
 
 /*
@@ -132,13 +157,13 @@ pinpoint_waker_is_stalled(void)
 static bool
 has_moved(uint64 rounds)
 {
-	bool		is_seen = pg_atomic_read_u64(&progress()->seen_rounds) == rounds;
+	bool		is_seen = pg_atomic_read_u64(&progress->seen_rounds) == rounds;
 	TimestampTz seen_at;
 	TimestampTz now;
 
 	/* Partner: the write barrier.  So seen_at is not older than seen_rounds. */
 	pg_read_barrier();
-	seen_at = pg_atomic_read_u64(&progress()->seen_at);
+	seen_at = pg_atomic_read_u64(&progress->seen_at);
 	now = GetCurrentTimestamp();
 
 	if (PINPOINT_FAULT(NO_RESERVE))
@@ -149,9 +174,9 @@ has_moved(uint64 rounds)
 		return !TimestampDifferenceExceeds(seen_at, now, PINPOINT_STALL_INTERVAL);
 	if (now < seen_at || TimestampDifferenceExceeds(seen_at, now, SEEN_INTERVAL))
 	{
-		pg_atomic_write_u64(&progress()->seen_at, now);
+		pg_atomic_write_u64(&progress->seen_at, now);
 		pg_write_barrier();
-		pg_atomic_write_u64(&progress()->seen_rounds, rounds);
+		pg_atomic_write_u64(&progress->seen_rounds, rounds);
 	}
 	return true;
 }
@@ -168,7 +193,7 @@ pinpoint_waker_latch(void)
 {
 	struct Latch *waker;
 
-	waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
+	waker = pinpoint_waker_get();
 	if (waker == NULL || !pinpoint_waker_makes_progress())
 		return NULL;
 	pinpoint_waker_want();
@@ -178,7 +203,7 @@ pinpoint_waker_latch(void)
 uint64
 pinpoint_waker_rounds(void)
 {
-	return pg_atomic_read_u64(&progress()->rounds);
+	return pg_atomic_read_u64(&progress->rounds);
 }
 
 /*
@@ -188,7 +213,7 @@ pinpoint_waker_rounds(void)
 uint64
 pinpoint_waker_begin_round(void)
 {
-	(void) pg_atomic_fetch_add_u64(&progress()->rounds, 1);
+	(void) pg_atomic_fetch_add_u64(&progress->rounds, 1);
 	return pinpoint_waker_wanted();
 }
 
@@ -201,7 +226,7 @@ pinpoint_waker_end_round(uint64 wanted)
 	pinpoint_waker_finish(wanted);
 
 	/* Partner: pinpoint_waker_is_stalled().  This is a full barrier. */
-	(void) pg_atomic_fetch_add_u64(&progress()->rounds, 1);
+	(void) pg_atomic_fetch_add_u64(&progress->rounds, 1);
 }
 
 /*
@@ -211,7 +236,7 @@ pinpoint_waker_end_round(uint64 wanted)
 uint64
 pinpoint_waker_wanted(void)
 {
-	uint64		wanted = pg_atomic_read_u64(&progress()->wanted);
+	uint64		wanted = pg_atomic_read_u64(&progress->wanted);
 
 	/*
 	 * Partner: the increment in pinpoint_waker_want().  Without this, the
@@ -228,7 +253,7 @@ pinpoint_waker_wanted(void)
 void
 pinpoint_waker_finish(uint64 wanted)
 {
-	Assert(wanted <= pg_atomic_read_u64(&progress()->wanted));
-	if (pg_atomic_read_u64(&progress()->finished) != wanted)
-		pg_atomic_write_u64(&progress()->finished, wanted);
+	Assert(wanted <= pg_atomic_read_u64(&progress->wanted));
+	if (pg_atomic_read_u64(&progress->finished) != wanted)
+		pg_atomic_write_u64(&progress->finished, wanted);
 }

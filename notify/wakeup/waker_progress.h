@@ -16,6 +16,8 @@
  */
 #define PINPOINT_STALL_INTERVAL		100
 
+extern Size pinpoint_waker_progress_shmem_size(void);
+extern void pinpoint_waker_progress_shmem_init(void *memory);
 extern void pinpoint_waker_want(void);
 extern bool pinpoint_waker_has_work(void);
 extern bool pinpoint_waker_has_my_work(void);

@@ -86,8 +86,10 @@
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
+#include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
 #include "wakeup/slots_read.h"
+#include "wakeup/waker_list.h"
 #include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 
@@ -490,7 +492,7 @@ pinpoint_wakeup_give_back(void)
 	if (!pinpoint_message_log_has_spare_file())
 		return;
 
-	waker = *(struct Latch *volatile *) &PinpointSharedSlots->waker_queue.waker;
+	waker = pinpoint_waker_get();
 	if (waker == NULL || waker == MyLatch)
 	{
 		while (pinpoint_message_log_give_back())

@@ -1,0 +1,114 @@
+/*-------------------------------------------------------------------------
+ *
+ * slot_private.h
+ *		The fields of the slots, for the files of this folder only.
+ *
+ * Copyright (c) 2026, pg_pinpoint contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PINPOINT_SLOT_PRIVATE_H
+#define PINPOINT_SLOT_PRIVATE_H
+
+#include "lib/ilist.h"
+#include "port/atomics.h"
+#include "storage/proc.h"
+
+#include "queue/message_log.h"
+#include "wakeup/slot_state.h"
+
+/*
+ * A slot of a session.  The index is PINPOINT_MY_SLOT_NUMBER.  It begins on a
+ * cache line.  Its owner writes nothing of it in a transaction in which it
+ * neither reads notifications nor changes its channels.  Publishers read and
+ * write most of it.
+ *
+ * Fields of the first group are written by the owner, under PinpointOrderLock
+ * in shared mode, and by other sessions under the exclusive lock.  The owner
+ * reads state, reminders and evicted without the lock, and also the fields
+ * that no other session changes.  pinpoint_slots_mark_listeners() reads pid
+ * and dboid without it.
+ *
+ * Fields of the second group are written under the exclusive lock.  But when
+ * the owner begins to listen, it initializes them in shared mode: no other
+ * session uses them while pid is 0.
+ *
+ * Fields of the last group are written by the owner, and read by all sessions,
+ * without a lock.
+ */
+struct PinpointSlot
+{
+	int			pid;			/* PID of the owner; 0 if it does not listen */
+	Oid			dboid;			/* database of the owner */
+	struct PGPROC *proc;		/* the owner */
+	Oid			roleid;			/* session user of the owner when it began to
+								 * listen: it shares channels with sessions of
+								 * this role */
+	PinpointWakeState state;	/* changed only by change_state() of slots.c */
+	PinpointBatchRef unread;	/* first unread batch; its epoch is pinned;
+								 * none if IDLE or RESTING, or if only
+								 * reassigned notifications are unread;
+								 * possibly none if evicted */
+	PinpointBatchRef again;		/* while READING_AGAIN: first batch published
+								 * for it since it began; none if there are
+								 * only reassigned notifications */
+	PinpointBatchRef reassigned;	/* first batch with a notification that was
+									 * reassigned to it; its epoch is pinned;
+									 * its bytes are those published before the
+									 * reassignment */
+	bool		reassigned_again;	/* a notification was reassigned to it
+									 * since it began to read */
+	TimestampTz signalled_at;	/* time of the last reminder, or when senders
+								 * first saw it SIGNALLED; 0 if not known */
+	uint32		reminders;		/* number of reminders since it became
+								 * SIGNALLED */
+	uint64		delivered;		/* number of notifications delivered to it */
+	bool		shares;			/* a notification may be assigned to it, or it
+								 * still has to reassign one */
+	bool		heartbeats;		/* it listens on the channel of heartbeats */
+	bool		missed;			/* it may have missed notifications, so it must
+								 * not begin to listen there, except in the
+								 * transaction in which it registered */
+	PinpointEviction evicted;	/* reason why it was told to end */
+	TimestampTz rests_from;		/* while RESTING: time of its last delivery */
+	TimestampTz rests_until;	/* while RESTING: time at which it will
+								 * check */
+
+	uint64		marked;			/* number of the publication that found this
+								 * listener last */
+	uint64		wakeups;		/* number of signals to it */
+	bool		wakes_for_all;	/* all publications in its database find it,
+								 * because its channels do not fit into the
+								 * channel map, or are not known yet */
+	dlist_node	wakes_for_all_link;	/* link of the list in PinpointSlots, if
+									 * wakes_for_all is set */
+
+	uint32		nchannels;		/* number of channels of the owner, for the
+								 * views */
+	pg_atomic_uint64 joined;	/* number of the last LISTEN of the owner; see
+								 * wakeup.c */
+	pg_atomic_uint64 sending_since;	/* time since when the owner has been
+									 * sending notifications; 0 if it does
+									 * not */
+} pg_attribute_aligned(PG_CACHE_LINE_SIZE);
+
+StaticAssertDecl(sizeof(PinpointSlot) % PG_CACHE_LINE_SIZE == 0,
+				 "a slot begins on a cache line");
+
+/*
+ * Protected by PinpointOrderLock, with exceptions; for slots, see
+ * PinpointSlot.
+ */
+typedef struct PinpointSlots
+{
+	pg_atomic_uint64 joined;	/* number of the last LISTEN; no lock */
+	dlist_head	wakes_for_all;	/* list of the slots with wakes_for_all */
+	TimestampTz last_reminders; /* time of the last check for slots that need a
+								 * reminder; also read without the lock */
+	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* array of MaxBackends
+												 * elements */
+} PinpointSlots;
+
+extern PinpointSlots *PinpointSharedSlots;
+
+#endif							/* PINPOINT_SLOT_PRIVATE_H */
