@@ -20,7 +20,7 @@ release_of() {
 
 # Replace this process with script/test on a version. If the server cannot be installed, the
 # stages are not run, and this is not a failure. Arguments: the major version, then what script/test
-# gets.
+# gets. It also gets NAMES: each test that was chosen, after its stage.
 run_on_version() {
 	local version=$1 release server inside=()
 	server=(env "PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config")
@@ -34,8 +34,8 @@ run_on_version() {
 		end_without_server "$version" "its packages could not be installed"
 	rm -f "$RESULTS"
 	IN_PLACE=yes
-	show "${inside[@]}" "${server[@]}" "$ROOT/script/test" "${@:2}"
-	"${inside[@]:-exec}" "${server[@]}" "$ROOT/script/test" "${@:2}"
+	show "${inside[@]}" "${server[@]}" "$ROOT/script/test" "${@:2}" "${NAMES[@]}"
+	"${inside[@]:-exec}" "${server[@]}" "$ROOT/script/test" "${@:2}" "${NAMES[@]}"
 }
 
 end_without_server() {

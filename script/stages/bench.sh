@@ -16,7 +16,10 @@ cargo_test() {
 	local log=$WORK/cargo.log rc=0 good bad
 	run_logged "$log" cargo test --manifest-path "$MANIFEST" --locked "$@" || rc=$?
 	read -r good bad < <(awk '/^test result: / { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
-	[ "$((good + bad))" -gt 0 ] || bad=1
+	if [ "$((good + bad))" -eq 0 ]; then
+		[ "$rc" -ne 0 ] || warn "no test has this name: $(where_tests_are cargo)"
+		bad=1
+	fi
 	count "$good" "$bad" "$rc" "cargo test $*" "$log" '^---- .* stdout ----$|^error'
 }
 
@@ -27,7 +30,8 @@ stage_quick-cargo() {
 
 stage_cargo() {
 	make_bench_programs
-	PATH=$BENCH_PROGRAMS:$PATH cargo_test --no-fail-fast
+	# shellcheck disable=SC2086 # several words
+	PATH=$BENCH_PROGRAMS:$PATH cargo_test --no-fail-fast -- ${CHOSEN[cargo]-}
 }
 
 # As make_initdb_template() does for the TAP tests: BENCH_PROGRAMS is a folder with the programs of the

@@ -25,12 +25,17 @@ installcheck() {
 # Run the SQL tests (REGRESS) or the isolation specs (ISOLATION) with pg_regress, which
 # makes a server for them: with the engine, and on PostgreSQL's own path. What they print
 # may not differ. The tests of engine_schedule run with the engine only.
-# Arguments: which of the two, and the other.
+# Arguments: which of the two, the other, and the stage.
 pg_regress() {
-	local kind=$1 other=$2 engine out log rc good bad failed
+	local kind=$1 other=$2 stage=$3 engine out log rc good bad failed chosen
 	check_schedules
 	prepare_tests
 	for engine in on off; do
+		chosen=()
+		if [ -n "${CHOSEN[$stage]-}" ]; then
+			chosen=("$kind=$(chosen_for_engine "$stage" "$engine" | xargs)")
+			[ "${chosen[0]}" != "$kind=" ] || continue
+		fi
 		out=$WORK/test/$kind-$engine
 		log=$WORK/$kind-$engine.log
 		rc=0
@@ -43,7 +48,7 @@ pg_regress() {
 			# In the configuration file a test may still override it.
 			echo "pinpoint.enabled = $engine"
 		} >"$out/settings"
-		installcheck notify "$log" TAP_TESTS= "$other=" REGRESS_PREP= "ENGINE=$engine" \
+		installcheck notify "$log" TAP_TESTS= "$other=" REGRESS_PREP= "ENGINE=$engine" "${chosen[@]}" \
 			"EXTRA_REGRESS_OPTS=--temp-instance=$out/instance --temp-config=$out/settings --outputdir=$out" || rc=$?
 
 		good=$(matches "$OK" "$log")
@@ -72,11 +77,11 @@ check_schedules() {
 }
 
 stage_regress() {
-	pg_regress REGRESS ISOLATION
+	pg_regress REGRESS ISOLATION regress
 }
 
 stage_isolation() {
-	pg_regress ISOLATION REGRESS
+	pg_regress ISOLATION REGRESS isolation
 }
 
 # A copy of a data directory takes a fifth of the time of initdb. PostgreSQL::Test of 17 and later
@@ -118,7 +123,7 @@ stage_quick-tap() {
 	stage_tap quick
 }
 
-# All TAP tests, or with the argument "quick" those that take little time.
+# All TAP tests, or those that were chosen, or with the argument "quick" those that take little time.
 stage_tap() {
 	local part rc tests
 	[ -e "$TESTTOOLS/perl/PostgreSQL/Test/Cluster.pm" ] || {
@@ -131,7 +136,12 @@ stage_tap() {
 	for part in "${PARTS[@]}"; do
 		rc=0
 		tests=()
-		[ "${1-}" != quick ] || tests=("PROVE_TESTS=$(quick_tests "$part" | xargs)")
+		if [ "${1-}" = quick ]; then
+			tests=("PROVE_TESTS=$(quick_tests "$part" | xargs)")
+		elif [ -n "${CHOSEN[tap]-}" ]; then
+			tests=("PROVE_TESTS=$(tr ' ' '\n' <<<"${CHOSEN[tap]}" | sed -n "s,^$part/,,p" | xargs)")
+			[ "${tests[0]}" != PROVE_TESTS= ] || continue
+		fi
 		as_server_user touch "$PINPOINT_RESULTS"
 		installcheck "$part" "$WORK/tap.log" REGRESS= ISOLATION= REGRESS_PREP= "${tests[@]}" \
 			enable_tap_tests=yes "PROVE=$WORK/test/prove" "PG_PROVE_FLAGS=-I $TESTTOOLS/perl" || rc=$?
