@@ -105,7 +105,7 @@ class Measurement:
         say(f"run {number} of {runs}, {datetime.datetime.now(datetime.timezone.utc) - self.started}")
 
 
-# ---- The report, which docs/results.md describes --------------------------------
+# ---- The report, which bench/formats.md describes --------------------------------
 
 
 def summary(values):

@@ -1,7 +1,7 @@
 /*
  * commit_order.pml: publication in commit order, with hold-back and one publisher.
  *
- * Guarantees (docs/guarantees.md, "Order and delivery"):
+ * Guarantees (docs/reliability.md, "Promises"):
  *
  *	in_order		"Transactions arrive in commit order."  A transaction is not published
  *					before another one whose commit record precedes its own, or whose

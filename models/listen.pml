@@ -1,7 +1,7 @@
 /*
  * listen.pml: the beginning of LISTEN, on two channels in one transaction.
  *
- * Guarantees (docs/guarantees.md, "Order and delivery"):
+ * Guarantees (docs/reliability.md, "Promises"):
  *
  *	none_missed		"Nothing is lost": a session receives what was committed after its LISTEN,
  *					also by a transaction that began before.

@@ -1,7 +1,7 @@
 /*
  * slots.pml: slots of sessions, with signals, timeouts, sharing, exit and reassignment.
  *
- * Guarantees (docs/guarantees.md, "Order and delivery"):
+ * Guarantees (docs/reliability.md, "Promises"):
  *
  *	plain_once		"Nothing is lost, repeated or invented": a session that does not
  *					share receives each notification once.

@@ -1,7 +1,7 @@
 /*
  * standby_positions.pml: what a standby knows of its primary.
  *
- * Guarantee (docs/guarantees.md, "Missed changes"):
+ * Guarantee (docs/reliability.md, "Promises"):
  *
  *	never_omitted	"The answer of changed_since() names every channel that was notified
  *					since the position."  This holds on a standby in every order of

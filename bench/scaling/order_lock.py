@@ -64,7 +64,7 @@ def parse_arguments():
                         help="numbers of listening sessions (default: all)")
     parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"), metavar="FILE",
                         help="pg_config of the server (default: $PG_CONFIG, or pg_config on the PATH)")
-    parser.add_argument("--json", metavar="FILE", help="write the report, see docs/results.md, to FILE (default: standard output)")
+    parser.add_argument("--json", metavar="FILE", help="write the report, see bench/formats.md, to FILE (default: standard output)")
     return parser.parse_args()
 
 

@@ -61,7 +61,7 @@ stage_page() {
 	cargo_test --lib browser -- --ignored
 }
 
-# docs/torture.md tells how to run it for longer.
+# bench/torture.md tells how to run it for longer.
 stage_torture() {
 	local options rc log=$WORK/torture.log
 	for options in "--seed 1 --duration 20" "--seed 2 --duration 20 --stop-waker" \

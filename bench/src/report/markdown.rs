@@ -387,8 +387,10 @@ The end.
             Records::new()
         };
         let mut pages = vec![root.join("README.md")];
-        for entry in fs::read_dir(root.join("docs")).unwrap() {
-            pages.push(entry.unwrap().path());
+        for folder in ["docs", "bench"] {
+            for entry in fs::read_dir(root.join(folder)).unwrap() {
+                pages.push(entry.unwrap().path());
+            }
         }
         pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
         assert!(pages.len() > 10);

@@ -1,6 +1,6 @@
 //! What a benchmark reports: one form for all of them, in memory and as JSON.
 //!
-//! `docs/results.md` describes the JSON for those who read it with another program.
+//! `bench/formats.md` describes the JSON for those who read it with another program.
 
 use std::collections::BTreeMap;
 
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_documented_example_is_a_report() {
-        let documentation = include_str!("../../../docs/results.md");
+        let documentation = include_str!("../../formats.md");
         let (_, example) = documentation.split_once("```json").unwrap();
         let (example, _) = example.split_once("```").unwrap();
         let report: Report = serde_json::from_str(example).unwrap();

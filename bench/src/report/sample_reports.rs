@@ -1,5 +1,5 @@
 //! Reports to try things with. What is measured in them is close to what
-//! `docs/benchmarks.md` shows.
+//! `bench/results.md` shows.
 
 use super::results::{Report, SCHEMA_VERSION, Series};
 
