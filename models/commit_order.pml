@@ -8,12 +8,13 @@
  *					COMMIT returned before its own COMMIT began.
  *	sees_rows		"A listener that has received a notification sees the rows of its
  *					transaction, and the locks of the transaction are released."
- *	none_invented	"Nothing is repeated, and nothing of a rollback is delivered."
+ *	none_invented	"Nothing is lost, repeated or invented": nothing of a rollback is delivered.
  *	none_left		"Nothing is lost": no batch stays in the heap while it can be published,
  *					even if no other transaction ever commits, and if the waker or the
  *					publisher stops.
- *	own_rest		"No session works for others": a session becomes the publisher only if
- *					there is no waker, and if its own commit has held back this rest.
+ *	own_rest		"A session does only a limited amount of work for others": it becomes
+ *					the publisher only if there is no waker, and if its own commit has held
+ *					back this rest.
  *
  * N sessions commit one transaction each, with or without a commit record, or roll back;
  * with RECORDS_ONLY, all commit with a commit record.  The waker starts and ends at any

@@ -6,8 +6,8 @@
  *	never_omitted	"The answer of changed_since() names every channel that was notified
  *					since the position."  This holds on a standby in every order of
  *					the events that a run selects, within its bounds.
- *	exact_again		"It distinguishes them again", and sends heartbeats, "when it has
- *					replayed the next status "on" of its primary".
+ *	exact_again		It "names all channels until it has replayed the next status "on" of its
+ *					primary".  Then it distinguishes them again, and sends heartbeats.
  *
  * A primary writes WAL, and one standby replays it.  The primary may be restarted, or
  * another server may take its place; the new one may have no library.  One client asks
