@@ -13,14 +13,14 @@ stage_clippy() {
 
 # Run tests written in Rust. Arguments are given to cargo test.
 cargo_test() {
-	local log=$WORK/cargo.log rc=0 good bad
+	local log=$WORK/cargo.log rc=0 good bad what="cargo test $*"
 	run_logged "$log" cargo test --manifest-path "$MANIFEST" --locked "$@" || rc=$?
 	read -r good bad < <(awk '/^test result: / { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
 	if [ "$((good + bad))" -eq 0 ]; then
-		[ "$rc" -ne 0 ] || warn "no test has this name: $(where_tests_are cargo)"
+		[ "$rc" -ne 0 ] || what+=": no test has this name: $(where_tests_are cargo)"
 		bad=1
 	fi
-	count "$good" "$bad" "$rc" "cargo test $*" "$log" '^---- .* stdout ----$|^error'
+	count "$good" "$bad" "$rc" "$what" "$log" '^---- .* stdout ----$|^error'
 }
 
 # The unit tests, which start no server.
