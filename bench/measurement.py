@@ -151,8 +151,38 @@ def cpu_model():
         return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "unknown")
 
 
+def members(value):
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def has_text(value):
+    return isinstance(value, str) or any(map(has_text, members(value)))
+
+
+def as_json(value, margin="\n"):
+    """The value as JSON. Values without text in them, and objects of single values, are on one line, as
+    pinpoint-bench writes them.
+
+    >>> print(as_json({"words": ["a", "b"], "settings": {"port": "5432", "preload": []}, "runs": [{"tps": 1.5}, {}]}))
+    {
+      "words": [
+        "a",
+        "b"
+      ],
+      "settings": {"port": "5432", "preload": []},
+      "runs": [{"tps": 1.5}, {}]
+    }
+    """
+    has_single_values = not any(map(members, members(value)))
+    if not members(value) or not has_text(value) or isinstance(value, dict) and has_single_values:
+        return json.dumps(value)
+    inner = margin + "  "
+    if isinstance(value, list):
+        return "[" + ",".join(inner + as_json(member, inner) for member in value) + margin + "]"
+    return "{" + ",".join(f"{inner}{json.dumps(name)}: {as_json(member, inner)}" for name, member in value.items()) + margin + "}"
+
+
 def write(path, what):
     """To this file, or to standard output."""
     with open(path, "w") if path else contextlib.nullcontext(sys.stdout) as file:
-        json.dump(what, file, indent=2)
-        file.write("\n")
+        file.write(as_json(what) + "\n")

@@ -9,6 +9,7 @@ stage_shell() {
 	for script in layers metadata docs; do
 		check "$ROOT/script/checks/$script"
 	done
+	check python3 -B -m doctest "$ROOT/bench/measurement.py"
 }
 
 stage_models() {

@@ -1,6 +1,7 @@
 //! A report for programs.
 
 use std::io::Write;
+use std::str::Lines;
 
 use super::results::{Report, ServerRecord};
 
@@ -75,8 +76,47 @@ fn settings(target: &ServerRecord) -> String {
 
 /// JSON: the whole report.
 pub fn write_json(report: &Report, mut out: impl Write) -> serde_json::Result<()> {
-    serde_json::to_writer_pretty(&mut out, report)?;
-    writeln!(out).map_err(serde_json::Error::io)
+    let json = fold(&serde_json::to_string_pretty(report)?);
+    writeln!(out, "{json}").map_err(serde_json::Error::io)
+}
+
+/// Puts some values of pretty JSON on one line: those without text in them, like all runs of a
+/// series, and objects of single values, like the settings of a server.
+/// `bench/measurement.py` does the same.
+fn fold(pretty: &str) -> String {
+    let mut lines = pretty.lines();
+    let first = lines.next().unwrap_or_default();
+    fold_value(first, &mut lines).0
+}
+
+/// Folds the value that begins with this line. Returns it, and whether it has text in it.
+fn fold_value(first: &str, rest: &mut Lines) -> (String, bool) {
+    if !opens(first) {
+        return (first.to_owned(), first.trim_end_matches(',').ends_with('"'));
+    }
+    let mut members = Vec::new();
+    let (mut has_text, mut has_single_values) = (false, true);
+    let last = loop {
+        let line = rest.next().expect("each bracket is closed");
+        if line.trim_start().starts_with([']', '}']) {
+            break line;
+        }
+        has_single_values &= !opens(line);
+        let (member, is_text) = fold_value(line, rest);
+        has_text |= is_text;
+        members.push(member);
+    };
+    if has_text && !(first.ends_with('{') && has_single_values) {
+        return (format!("{first}\n{}\n{last}", members.join("\n")), true);
+    }
+    let members: Vec<&str> = members.iter().map(|member| member.trim_start()).collect();
+    let last = last.trim_start();
+    (format!("{first}{}{last}", members.join(" ")), has_text)
+}
+
+/// Whether members follow on the next lines.
+fn opens(line: &str) -> bool {
+    line.ends_with(['[', '{'])
 }
 
 #[cfg(test)]
@@ -103,6 +143,60 @@ mod tests {
     #[test]
     fn csv() {
         insta::assert_snapshot!(written(|out| write_csv(&report(), out)));
+    }
+
+    #[test]
+    fn a_series_of_numbers_is_on_one_line() {
+        let folded = r#"{
+  "name": "a, [b] {",
+  "words": [
+    "a",
+    "}"
+  ],
+  "none": [],
+  "settings": {"fsync": "off", "port": "5432", "preload": []},
+  "runs": [{"tps": 1.5, "usec": 1e-7}, {"tps": 2.0, "complete": true}, {}],
+  "points": [
+    {
+      "target": "stock",
+      "x": [1, 2]
+    }
+  ]
+}"#;
+        let pretty = r#"{
+  "name": "a, [b] {",
+  "words": [
+    "a",
+    "}"
+  ],
+  "none": [],
+  "settings": {
+    "fsync": "off",
+    "port": "5432",
+    "preload": []
+  },
+  "runs": [
+    {
+      "tps": 1.5,
+      "usec": 1e-7
+    },
+    {
+      "tps": 2.0,
+      "complete": true
+    },
+    {}
+  ],
+  "points": [
+    {
+      "target": "stock",
+      "x": [
+        1,
+        2
+      ]
+    }
+  ]
+}"#;
+        assert_eq!(fold(pretty), folded);
     }
 
     #[test]
