@@ -7,13 +7,8 @@ def table(columns, rows, right=()):
             *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
-def lines_between(path, name):
-    """The lines between the comments NAME and "end" of a file."""
-    with open(path) as file:
-        return file.read().split(f"<!-- {name} -->\n")[1].split("<!-- end -->\n")[0].splitlines()
-
-
 def replace(path, name, lines):
+    """Replace the lines between the comments NAME and "end" of a file."""
     with open(path) as file:
         before, rest = file.read().split(f"<!-- {name} -->\n")
         after = rest.split("<!-- end -->\n", 1)[1]

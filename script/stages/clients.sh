@@ -21,7 +21,6 @@ stage_clients() {
 	done
 	# The scenarios themselves need psycopg.
 	[ -x "$python" ] && have_tools clients/conformance pgbouncer openssl || return 0
-	run_python_test "$python" clients/conformance/lines
 	run_python_test "$python" clients/conformance/run --bindir "$BINDIR" "${built[@]}"
 	[ -d "$PINPOINT_BUILD/node" ] && have_tools "examples/live-page, examples/job-queue" chromedriver || return 0
 	run_python_test "$python" clients/conformance/examples --bindir "$BINDIR"
