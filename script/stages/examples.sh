@@ -1,32 +1,10 @@
 # shellcheck shell=bash
-# The stage "examples" of script/test. It builds the clients in examples/, and runs them on a
-# stock server and on a server with pg_pinpoint. A client passes if its results are correct
-# and identical on both servers, and if it misses nothing while connections are lost, the
-# server restarts and a standby is promoted. Then the stage runs the job queues of
+# The stage "examples" of script/test. It runs the client of examples/python-asyncpg on a stock
+# server and on a server with pg_pinpoint. The client passes if its results are correct and
+# identical on both servers, and if it misses nothing while connections are lost, the server
+# restarts and a standby is promoted. Then the stage runs the job queues of
 # bench/queues for three seconds, and checks that jobs are done and that the notifications use
 # pg_pinpoint. It also runs bench/scaling and bench/costs, and the bridge to NATS with its page.
-
-# What an example is built with: TOOL, and BUILD, a command for its folder. What it needs
-# comes from the package registries, in the versions that its lock file names. EXAMPLE is
-# the command that is built. Arguments: its name, which begins with the language, and its
-# folder.
-describe_example() {
-	local dir=$2 target=${CARGO_TARGET_DIR:-$2/target}
-	case $1 in
-		python-*)
-			TOOL=python3 EXAMPLE=("$dir/venv/bin/python" "$dir/example.py")
-			BUILD='python3 -m venv venv && venv/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.txt'
-			;;
-		javascript-*)
-			TOOL=npm EXAMPLE=(node "$dir/example.js")
-			BUILD='npm ci --silent --no-audit --no-fund'
-			;;
-		rust-*)
-			TOOL=cargo EXAMPLE=("$target/debug/example-${1#rust-}")
-			BUILD='cargo build -q --locked'
-			;;
-	esac
-}
 
 # Is each of these tools there? If not, say that something is not run. Arguments: what, tools.
 have_tools() {
@@ -50,41 +28,39 @@ build_in() {
 }
 
 stage_examples() {
-	local dir name built=() target
-
 	have_tools "examples, bench/queues" python3 || return 0
 	cp -R "$ROOT/examples" "$WORK/examples"
-	for dir in "$WORK"/examples/{python,javascript,rust}-*; do
-		name=$(basename "$dir")
-		describe_example "$name" "$dir"
-		have_tools "examples/$name" "$TOOL" || continue
-		if [ "$TOOL" = python3 ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-			not_run "examples/$name" "python3 has no venv"
-		elif build_in "examples/$name" "$dir" "$BUILD"; then
-			built+=("$name")
-		fi
-	done
-	for target in stock pinpoint; do
-		start_example_server "$target"
-		for name in "${built[@]}"; do
-			run_example "$name" "$target"
-		done
-		supervise as_server_user "$BINDIR/pg_ctl" -D "$WORK/examples-$target" -s -w -m fast stop
-	done
-	for name in "${built[@]}"; do
-		compare_example "$name"
-	done
-	[ "${#built[@]}" -eq 0 ] || for target in stock pinpoint; do
-		check_missed "$target" "${built[@]}"
-	done
+	test_client
 	smoke_queues
 	smoke_scaling
 	smoke_costs
 	test_nats
 }
 
-# Some drivers have no Unix-domain sockets, so the server listens on TCP, on loopback. A free
-# port may be taken a moment later, so try several.
+# The client over asyncpg, which comes from the registry, in the version of requirements.txt.
+# EXAMPLE is its command.
+test_client() {
+	local dir=$WORK/examples/python-asyncpg target
+
+	python3 -c 'import ensurepip, venv' 2>/dev/null || {
+		not_run examples/python-asyncpg "python3 has no venv"
+		return
+	}
+	build_in examples/python-asyncpg "$dir" 'python3 -m venv venv &&
+		venv/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.txt' || return 0
+	EXAMPLE=("$dir/venv/bin/python" "$dir/example.py")
+	for target in stock pinpoint; do
+		start_example_server "$target"
+		run_example "$target"
+		supervise as_server_user "$BINDIR/pg_ctl" -D "$WORK/examples-$target" -s -w -m fast stop
+	done
+	compare_example
+	for target in stock pinpoint; do
+		check_missed "$target"
+	done
+}
+
+# The server listens on TCP, on loopback. A free port may be taken a moment later, so try several.
 start_example_server() {
 	local target=$1 data=$WORK/examples-$1 log=$WORK/examples-$1.log try
 	supervise quietly "$log" as_server_user "$BINDIR/initdb" -D "$data" -U postgres \
@@ -117,20 +93,13 @@ start_example_server() {
 # How many transactions pg_pinpoint has carried.
 PUBLISHED='SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify'
 
-# Each in a database of its own, by the name that all know.
 run_example() {
-	local name=$1 target=$2 log=$WORK/$1.$2 rc=0 psql before
+	local target=$1 log=$WORK/example.$1 rc=0 psql before
 	psql=("$BINDIR/psql" -XAtq -h 127.0.0.1 -p "$EXAMPLE_PORT" -U postgres -v ON_ERROR_STOP=1)
-	# DROP DATABASE waits for sessions that it has terminated, but only for five seconds.
-	for _ in {1..12}; do
-		! supervise "${psql[@]}" -d template1 -c 'DROP DATABASE IF EXISTS postgres WITH (FORCE)' || break
-	done
-	supervise "${psql[@]}" -d template1 -c 'CREATE DATABASE postgres'
 	if [ "$target" = pinpoint ]; then
 		before=$("${psql[@]}" -d postgres -c 'CREATE EXTENSION pg_pinpoint' \
 			-c "$PUBLISHED")
 	fi
-	describe_example "$name" "$WORK/examples/$name"
 	supervise quietly "$log" python3 "$WORK/examples/check.py" 127.0.0.1 "$EXAMPLE_PORT" \
 		"${EXAMPLE[@]}" || rc=$?
 	echo "exit code $rc" >>"$log"
@@ -142,30 +111,25 @@ run_example() {
 }
 
 compare_example() {
-	local name=$1 stock=$WORK/$1.stock pinpoint=$WORK/$1.pinpoint
+	local stock=$WORK/example.stock pinpoint=$WORK/example.pinpoint
 	if cmp -s "$stock" "$pinpoint" && [ "$(tail -n 1 "$stock")" = "exit code 0" ]; then
 		count 1 0 0
-		echo "$name: the same on both servers"
+		echo "python-asyncpg: the same on both servers"
 	else
-		count 0 1 1 "examples/$name" "$pinpoint" '^error'
+		count 0 1 1 examples/python-asyncpg "$pinpoint" '^error'
 		print_log "$stock"
 		print_log "$pinpoint"
 	fi
 }
 
-# All examples at once, while connections are lost, the server restarts and a standby is
-# promoted: none misses a change. Arguments: the server, the examples.
+# Connections are lost, the server restarts and a standby is promoted: the example misses no
+# change. Argument: the server.
 check_missed() {
-	local target=$1 dir=$WORK/missed-$1 log=$WORK/missed-$1.log name options=() rc=0
-	shift
+	local target=$1 dir=$WORK/missed-$1 log=$WORK/missed-$1.log rc=0
 	mkdir "$dir"
 	[ "$(id -u)" -ne 0 ] || chown postgres: "$dir"
-	for name in "$@"; do
-		describe_example "$name" "$WORK/examples/$name"
-		options+=("$name=${EXAMPLE[*]@Q}")
-	done
 	run_logged "$log" python3 "$WORK/examples/check_missed.py" "$BINDIR" "$dir" "$target" \
-		"${options[@]}" || rc=$?
+		"python-asyncpg=${EXAMPLE[*]@Q}" || rc=$?
 	count "$(matches '^passed ' "$log")" "$(matches '^failed ' "$log")" "$rc" \
 		"examples/check_missed.py, $target" "$log" '^failed '
 }
@@ -240,8 +204,7 @@ test_nats() {
 
 	have_tools "examples/nats, examples/browser" go nats-server || return 0
 	if have_tools examples/browser npm chromedriver; then
-		describe_example javascript- ''
-		! build_in examples/browser "$WORK/examples/browser" "$BUILD" || browser=1
+		! build_in examples/browser "$WORK/examples/browser" 'npm ci --silent --no-audit --no-fund' || browser=1
 	fi
 	run_logged "$log" env -C "$WORK/examples/nats" "BRIDGE_TEST_BROWSER=$browser" \
 		go test -mod=readonly -count=1 -timeout 1200s -v . || rc=$?
