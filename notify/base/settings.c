@@ -43,7 +43,6 @@ bool		pinpoint_waker = true;
 int			pinpoint_max_payload_size = PINPOINT_OWN_MAX_PAYLOAD;
 int			pinpoint_share_limit = 2;
 bool		pinpoint_fold = false;
-char	   *pinpoint_notify_on_listen_payload = NULL;
 bool		pinpoint_replicate_notifications = false;
 int			pinpoint_heartbeat_interval = 10 * 1000;
 int			pinpoint_max_waiting = -1;
@@ -74,7 +73,6 @@ static const struct config_enum_entry fault_options[] = {
 };
 
 static bool check_channels(char **newval, void **extra, GucSource source);
-static bool check_payload(char **newval, void **extra, GucSource source);
 static bool is_in_list(const char *list, const char *channel);
 static bool check_channel_memory(int *newval, void **extra, GucSource source);
 static bool check_max_listener_lag(int *newval, void **extra,
@@ -207,15 +205,6 @@ pinpoint_settings_define(void)
 							   GUC_LIST_INPUT,
 							   check_channels, NULL, NULL);
 
-	DefineCustomStringVariable("pinpoint.notify_on_listen_payload",
-							   "Sets the payload of the notifications of pinpoint.notify_on_listen.",
-							   NULL,
-							   &pinpoint_notify_on_listen_payload,
-							   "",
-							   PGC_USERSET,
-							   0,
-							   check_payload, NULL, NULL);
-
 	DefineCustomIntVariable("pinpoint.max_payload_size",
 							"Sets the maximum length of a payload.",
 							"Only notifications that go through pg_pinpoint can have more than 7999 bytes.",
@@ -347,20 +336,6 @@ check_channels(char **newval, void **extra, GucSource source)
 	list_free(names);
 	pfree(copy);
 	return ok;
-}
-
-/*
- * The payload of a notification in PostgreSQL.
- */
-static bool
-check_payload(char **newval, void **extra, GucSource source)
-{
-	if (strlen(*newval) <= PINPOINT_OWN_MAX_PAYLOAD)
-		return true;
-
-	GUC_check_errdetail("The payload must not be longer than %d bytes.",
-						PINPOINT_OWN_MAX_PAYLOAD);
-	return false;
 }
 
 /*

@@ -55,7 +55,6 @@ extern bool pinpoint_waker;
 extern int	pinpoint_max_payload_size;	/* bytes */
 extern int	pinpoint_share_limit;
 extern bool pinpoint_fold;
-extern char *pinpoint_notify_on_listen_payload;
 extern bool pinpoint_replicate_notifications;
 extern int	pinpoint_heartbeat_interval;	/* ms; 0 for none */
 extern int	pinpoint_max_waiting;	/* no limit if negative */

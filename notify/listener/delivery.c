@@ -376,22 +376,20 @@ deliver(void)
 
 /*
  * Notify the client on the channels of pinpoint.notify_on_listen that have
- * become valid.
+ * become valid, with an empty payload.
  */
 static void
 notify_on_listen(void)
 {
-	const char *payload = pinpoint_notify_on_listen_payload;
 	const char *channel;
 
 	pinpoint_slot_set_sending(GetCurrentTimestamp());
 	while ((channel = pinpoint_listening_next_to_notify()) != NULL)
 	{
 		if (pinpoint_fold)
-			pinpoint_fold_add(channel, payload, MyProcPid,
-							  send_notification);
+			pinpoint_fold_add(channel, "", MyProcPid, send_notification);
 		else
-			send_notification(channel, payload, MyProcPid);
+			send_notification(channel, "", MyProcPid);
 	}
 
 	/* If the delivery was delayed, PostgreSQL flushes when the timeout ends. */

@@ -246,9 +246,9 @@ sub try_listen
 			$listener->run('LISTEN e');
 			$listener->run("NOTIFY e, 'end'");
 			my @received = $listener->notifications_until('e', 'end');
-			my $begins   = grep { $_->{payload} eq 'begins' } @received;
-			my $got      = join ' ', sort map { $_->{channel} } grep { $_->{payload} ne 'begins' } @received;
-			$wrong ||= "$begins notifications of the LISTEN" if $begins != ("@$before" =~ /begins/ && $listening ne '');
+			my $begins   = grep { $_->{payload} eq '' } @received;
+			my $got      = join ' ', sort map { $_->{channel} } grep { $_->{payload} ne '' } @received;
+			$wrong ||= "$begins notifications of the LISTEN" if $begins != ("@$before" =~ /notify_on_listen/ && $listening ne '');
 			$wrong ||= "received '$got', listens on '$listening'" if $got ne $listening;
 			$listener->close;
 		}
@@ -270,7 +270,7 @@ with_each_allocation('further LISTEN',
 with_each_allocation('LISTEN, shared',
 	try_listen([ q{SET pinpoint.shared_channels = 'b'} ], 'LISTEN b', 'b'));
 with_each_allocation('pinpoint.notify_on_listen',
-	try_listen([ q{SET pinpoint.notify_on_listen = 'b'; SET pinpoint.notify_on_listen_payload = 'begins'} ], 'LISTEN b', 'b'));
+	try_listen([ q{SET pinpoint.notify_on_listen = 'b'} ], 'LISTEN b', 'b'));
 with_each_allocation('UNLISTEN', try_listen([ 'LISTEN b; LISTEN c' ], 'UNLISTEN c', 'b'));
 with_each_allocation('UNLISTEN *',
 	try_listen([ 'LISTEN b; LISTEN c' ], q{BEGIN; UNLISTEN *; LISTEN b; COMMIT}, 'b'));
