@@ -34,7 +34,7 @@ pub struct Checker<P> {
     /// Transactions with rows that were acknowledged since the last `check`.
     acknowledged: Vec<TransactionId>,
     counts: Counts,
-    giving: SharedDeliveries,
+    shared_deliveries: SharedDeliveries,
     copies: Copies,
     /// For how long what may still be needed is kept.
     memory: Duration,
@@ -49,7 +49,7 @@ impl<P: Plans> Checker<P> {
             unanswered: HashSet::new(),
             acknowledged: Vec::new(),
             counts: Counts::default(),
-            giving: SharedDeliveries::default(),
+            shared_deliveries: SharedDeliveries::default(),
             copies: Copies::default(),
             memory,
         }
@@ -164,7 +164,7 @@ impl<P: Plans> Checker<P> {
             listener_check.check(&self.history, &self.plans, &mut self.counts)?;
         }
         let listener_checks = &mut self.listener_checks;
-        self.giving
+        self.shared_deliveries
             .check(
                 &self.history,
                 listener_checks,

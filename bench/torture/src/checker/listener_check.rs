@@ -19,7 +19,7 @@
 //! acknowledged before a fence was sent have to be there when the fence arrives.
 //!
 //! On a channel that the listener shares anything may be left out, and what was
-//! handed on by another may come late. `giving` looks for what nobody got.
+//! handed on by another may come late. `SharedDeliveries` looks for what nobody got.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -39,9 +39,9 @@ pub struct Counts {
     pub committed: u64,
     /// Transactions that were rolled back, or failed.
     pub rolled_back: u64,
-    /// Transactions without an answer, in the end all of which
+    /// Transactions without an answer.
     pub unanswered: u64,
-    /// have turned out to be committed.
+    /// Transactions with rows and without an answer that had committed.
     pub unanswered_committed: u64,
     /// Notifications received, all of them checked.
     pub notifications: u64,
@@ -49,20 +49,21 @@ pub struct Counts {
     pub complete_intervals: u64,
     /// LISTENs that ended with their session.
     pub cut_intervals: u64,
-    /// Notifications that were to be given to at least one of those who share their channel,
+    /// Notifications that at least one of those who share their channel had to receive.
     pub to_give: u64,
-    /// how often they were received by one of these,
+    /// How often one of those who share a channel received a notification on it.
     pub given: u64,
-    /// and how often late, which happens to what is handed on.
+    /// How often one of them received it late, which happens to what is handed on.
     pub given_late: u64,
-    /// Questions of position clients,
+    /// Questions of position clients.
     pub questions: u64,
-    /// how many channels were reported in the answers, and how many were not:
+    /// Channels that the answers to these questions named as changed.
     pub changed: u64,
+    /// Channels that were in a question, and that the answer did not name.
     pub unchanged: u64,
-    /// of these with the position of a heartbeat,
+    /// Unchanged channels, if the question had the position of a heartbeat.
     pub unchanged_since_heartbeat: u64,
-    /// and of these on a standby.
+    /// Unchanged channels, if the question was asked on a standby.
     pub unchanged_on_standby: u64,
 }
 
