@@ -20,12 +20,48 @@ use crate::workload::identity::{
     Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length,
 };
 use crate::workload::random_for;
+use crate::workload::weights::choose;
 
 /// Between two looks for the row of what has just arrived.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sent for each listener on a standby while its replay waits for the promotion.
 const LAST_NOTIFICATIONS: u32 = 20;
+
+/// What a listener does next.
+#[derive(Clone, Copy)]
+enum Action {
+    Read,
+    ReadSlowly,
+    Sleep,
+    SitInTransaction,
+    ListenOnMore,
+    ListenAgain,
+    ChangeNothing,
+    Unlisten,
+    Exchange,
+    StartAnew,
+    Fence,
+    FallBehind,
+    NotifyOneself,
+}
+
+/// How often a listener does each of them.
+const ACTIONS: [(u32, Action); 13] = [
+    (30, Action::Read),
+    (10, Action::ReadSlowly),
+    (8, Action::Sleep),
+    (8, Action::SitInTransaction),
+    (10, Action::ListenOnMore),
+    (5, Action::ListenAgain),
+    (4, Action::ChangeNothing),
+    (8, Action::Unlisten),
+    (5, Action::Exchange),
+    (3, Action::StartAnew),
+    (5, Action::Fence),
+    (2, Action::FallBehind),
+    (2, Action::NotifyOneself),
+];
 
 /// Listens until told to stop.
 pub async fn run(
@@ -202,27 +238,27 @@ impl Visit<'_> {
     }
 
     async fn act(&mut self) -> Result<(), End> {
-        match self.rng.random_range(0..100) {
-            0..30 => {
+        match choose(&mut self.rng, &ACTIONS) {
+            Action::Read => {
                 let time = self.milliseconds(10, 400);
                 self.read(time).await
             }
-            30..40 => self.read_slowly().await,
-            40..48 => {
+            Action::ReadSlowly => self.read_slowly().await,
+            Action::Sleep => {
                 let time = self.milliseconds(50, 1500);
                 tokio::time::sleep(time).await;
                 Ok(())
             }
-            48..56 => self.sit_in_transaction().await,
-            56..66 => self.listen_on_more().await,
-            66..71 => self.listen_again().await,
-            71..75 => self.change_nothing().await,
-            75..83 => self.unlisten().await,
-            83..88 => self.exchange().await,
-            88..91 => self.start_anew().await,
-            91..96 => self.fence().await,
-            96..98 => self.fall_behind().await,
-            _ => self.notify_oneself().await,
+            Action::SitInTransaction => self.sit_in_transaction().await,
+            Action::ListenOnMore => self.listen_on_more().await,
+            Action::ListenAgain => self.listen_again().await,
+            Action::ChangeNothing => self.change_nothing().await,
+            Action::Unlisten => self.unlisten().await,
+            Action::Exchange => self.exchange().await,
+            Action::StartAnew => self.start_anew().await,
+            Action::Fence => self.fence().await,
+            Action::FallBehind => self.fall_behind().await,
+            Action::NotifyOneself => self.notify_oneself().await,
         }
     }
 

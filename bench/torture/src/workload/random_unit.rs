@@ -9,12 +9,72 @@ use crate::workload::unit_of_work::{
     Disturbance, DisturbanceKind, End, Form, Greeting, Notification, SavepointEnd, Series,
     Statement, Step, Transaction, Unit,
 };
+use crate::workload::weights::choose;
 
 /// Savepoints are nested this deep, at most.
 const MAX_DEPTH: u32 = 3;
 
 /// New listeners are greeted on so many channels, at most.
 const MAX_GREETINGS: u32 = 8;
+
+/// What a unit of work consists of.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A transaction with one notification.
+    Single,
+    /// A transaction with several notifications.
+    Several,
+    /// A transaction with savepoints.
+    Nested(End),
+    Serializable,
+    Chained,
+    Procedure,
+    /// A transaction that notifies new listeners.
+    Greeting,
+    Rowless,
+    /// A transaction with very many notifications, or very long ones.
+    Large,
+}
+
+/// How often each kind comes up.
+const KINDS: [(u32, Kind); 12] = [
+    (300, Kind::Single),
+    (180, Kind::Several),
+    (160, Kind::Nested(End::Commit)),
+    (80, Kind::Nested(End::Rollback)),
+    (20, Kind::Nested(End::ConstraintError)),
+    (30, Kind::Nested(End::DeferredConstraintError)),
+    (50, Kind::Serializable),
+    (40, Kind::Chained),
+    (30, Kind::Procedure),
+    (40, Kind::Greeting),
+    (68, Kind::Rowless),
+    (2, Kind::Large),
+];
+
+/// How often each disturbance comes up.
+const DISTURBANCES: [(u32, Option<DisturbanceKind>); 4] = [
+    (20, Some(DisturbanceKind::Cancel)),
+    (8, Some(DisturbanceKind::Terminate)),
+    (4, Some(DisturbanceKind::Abandon)),
+    (968, None),
+];
+
+/// How long a payload is.
+#[derive(Clone, Copy)]
+enum Length {
+    Shortest,
+    AtMost(u32),
+    Longest,
+}
+
+/// How often each length comes up.
+const LENGTHS: [(u32, Length); 4] = [
+    (80, Length::Shortest),
+    (13, Length::AtMost(200)),
+    (6, Length::AtMost(2000)),
+    (1, Length::Longest),
+];
 
 /// Makes up one unit of work.
 pub struct Planner {
@@ -51,61 +111,53 @@ impl Planner {
             greeting: None,
             disturbance: self.disturbance(),
         };
-        match self.rng.random_range(0..1000) {
-            0..300 => {
+        match choose(&mut self.rng, &KINDS) {
+            Kind::Single => {
                 unit.transactions = vec![self.flat(1, End::Commit)];
-                unit.form = self.pick(&[Form::Statements, Form::OneMessage, Form::Implicit]);
+                unit.form = self.form();
             }
-            300..480 => {
+            Kind::Several => {
                 let count = self.rng.random_range(2..=10);
                 unit.transactions = vec![self.flat(count, End::Commit)];
-                unit.form = self.pick(&[Form::Statements, Form::OneMessage, Form::Implicit]);
+                unit.form = self.form();
             }
-            480..640 => {
-                unit.transactions = vec![self.nested(End::Commit)];
+            Kind::Nested(end) => {
+                unit.transactions = vec![self.nested(end)];
             }
-            640..720 => {
-                unit.transactions = vec![self.nested(End::Rollback)];
-            }
-            720..740 => {
-                unit.transactions = vec![self.nested(End::ConstraintError)];
-            }
-            740..770 => {
-                unit.transactions = vec![self.nested(End::DeferredConstraintError)];
-            }
-            770..820 => {
+            Kind::Serializable => {
                 let count = self.rng.random_range(1..=4);
                 unit.transactions = vec![self.flat(count, End::Commit)];
                 unit.is_serializable = true;
             }
-            820..860 => {
+            Kind::Chained => {
                 unit.form = Form::Chained;
-                unit.transactions = (0..self.rng.random_range(2..=4))
-                    .map(|_| self.part())
-                    .collect();
+                unit.transactions = self.parts(4);
             }
-            860..890 => {
+            Kind::Procedure => {
                 unit.form = Form::Procedure;
-                unit.transactions = (0..self.rng.random_range(2..=5))
-                    .map(|_| self.part())
-                    .collect();
+                unit.transactions = self.parts(5);
             }
-            890..930 => {
+            Kind::Greeting => {
                 unit.transactions = vec![self.greeting()];
                 unit.greeting = Some(self.pick(&[Greeting::AtOnce, Greeting::WithLock]));
                 unit.form = Form::OneMessage;
             }
-            930..998 => {
+            Kind::Rowless => {
                 let end = self.end(7);
                 unit.transactions = vec![self.rowless(end)];
                 unit.form = self.pick(&[Form::Statements, Form::OneMessage]);
             }
-            _ => {
+            Kind::Large => {
                 unit.transactions = vec![self.large()];
                 unit.form = Form::OneMessage;
             }
         }
         unit
+    }
+
+    /// How a unit of one transaction is sent.
+    fn form(&mut self) -> Form {
+        self.pick(&[Form::Statements, Form::OneMessage, Form::Implicit])
     }
 
     fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
@@ -127,14 +179,8 @@ impl Planner {
     }
 
     fn disturbance(&mut self) -> Option<Disturbance> {
-        let kind = match self.rng.random_range(0..1000) {
-            0..20 => DisturbanceKind::Cancel,
-            20..28 => DisturbanceKind::Terminate,
-            28..32 => DisturbanceKind::Abandon,
-            _ => return None,
-        };
         Some(Disturbance {
-            kind,
+            kind: choose(&mut self.rng, &DISTURBANCES)?,
             delay_ms: self.rng.random_range(0..=6),
         })
     }
@@ -163,7 +209,12 @@ impl Planner {
         transaction
     }
 
-    /// A part of a unit of several transactions.
+    /// The parts of a unit of several transactions.
+    fn parts(&mut self, most: u32) -> Vec<Transaction> {
+        let count = self.rng.random_range(2..=most);
+        (0..count).map(|_| self.part()).collect()
+    }
+
     fn part(&mut self) -> Transaction {
         let end = self.end(5);
         let count = self.rng.random_range(1..=3);
@@ -319,11 +370,10 @@ impl Planner {
         palette: &[Channel],
     ) -> Notification {
         let shortest = min_length(transaction.key(index));
-        let length = match self.rng.random_range(0..100) {
-            0..80 => shortest,
-            80..93 => self.rng.random_range(shortest..=200),
-            93..99 => self.rng.random_range(shortest..=2000),
-            _ => MAX_PAYLOAD,
+        let length = match choose(&mut self.rng, &LENGTHS) {
+            Length::Shortest => shortest,
+            Length::AtMost(longest) => self.rng.random_range(shortest..=longest),
+            Length::Longest => MAX_PAYLOAD,
         };
         Notification {
             index,
