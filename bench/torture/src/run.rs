@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use pinpoint_servers::cluster::Cluster;
 use pinpoint_servers::connection::connect;
 use tokio::sync::Mutex;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, Config};
 
@@ -69,6 +69,47 @@ pub async fn run(
     standby: Option<Arc<Mutex<Cluster>>>,
     on_progress: OnProgress<'_>,
 ) -> anyhow::Result<Summary> {
+    let (mut inspection, outlets) = prepare(plan, seed, cluster, standby.as_deref()).await?;
+    let mut workers = start_sessions(plan, &inspection, &outlets, standby.as_ref());
+    let started = Instant::now();
+    let result = inspection.watch(plan, &mut workers, on_progress).await;
+    if let Err(error) = result {
+        let error = inspection.look_closer(error, cluster).await;
+        // Whoever shares the standby lets go of it.
+        workers.shutdown().await;
+        let error = match &standby {
+            Some(standby) => ended_or(&mut *standby.lock().await, error).await,
+            None => error,
+        };
+        inspection.finish_recording()?;
+        return Err(error);
+    }
+    inspection.finish_recording()?;
+    let summary = inspection.summary(started.elapsed());
+    let has_engine = inspection.has_engine();
+    drop(inspection);
+    on_progress(plan.duration, "waiting for the sessions to go".to_owned());
+    ensure_nothing_is_left(cluster, has_engine, plan.timeout).await?;
+    if let Some(standby) = &standby {
+        ensure_nothing_is_left(&*standby.lock().await, has_engine, plan.timeout).await?;
+    }
+    Ok(summary)
+}
+
+/// Where sessions report, and the confirmations of the oracle, which one of them holds back.
+struct Outlets {
+    events: UnboundedSender<(u32, Event)>,
+    position_events: UnboundedSender<(u32, PositionEvent)>,
+    confirmations: Arc<Confirmations>,
+}
+
+/// Makes all that the sessions work on, and what checks their reports.
+async fn prepare(
+    plan: &Plan,
+    seed: u64,
+    cluster: &Cluster,
+    standby: Option<&Mutex<Cluster>>,
+) -> anyhow::Result<(Inspection, Outlets)> {
     let monitor = cluster.connect().await?;
     set_up(plan, &monitor)
         .await
@@ -84,17 +125,11 @@ pub async fn run(
         channels: plan.channels,
     };
     let signaller = cluster.connect().await?;
-    let of_standby = match &standby {
+    let of_standby = match standby {
         Some(standby) => Some(Standby::new(standby.lock().await.config())),
         None => None,
     };
-    let shared = Arc::new(Shared::new(
-        cluster.config(),
-        of_standby,
-        workload,
-        plan,
-        signaller,
-    ));
+    let shared = Shared::new(cluster.config(), of_standby, workload, plan, signaller);
     // Before anybody begins: what fails from then on is looked at more closely.
     let has_engine: bool = monitor
         .query_one("SELECT to_regclass('pinpoint.stat_queue') IS NOT NULL", &[])
@@ -103,6 +138,36 @@ pub async fn run(
     if has_engine {
         monitor.batch_execute(&schema::watch_tables()).await?;
     }
+    let recorder = create_recorder(plan, workload, &monitor).await?;
+    let (event_sender, events) = mpsc::unbounded_channel();
+    let (position_sender, position_events) = mpsc::unbounded_channel();
+    let inspection = Inspection {
+        checker: Checker::new(workload, plan.listeners, plan.timeout),
+        recorder,
+        shared: Arc::new(shared),
+        monitor,
+        events,
+        position_clients: if has_engine { plan.position_clients } else { 0 },
+        position_events,
+        decoded,
+        oracle,
+        rounds: 0,
+        batches: has_engine.then(Batches::default),
+    };
+    let outlets = Outlets {
+        events: event_sender,
+        position_events: position_sender,
+        confirmations,
+    };
+    Ok((inspection, outlets))
+}
+
+/// Creates the file for the records, if there is to be one.
+async fn create_recorder(
+    plan: &Plan,
+    workload: Workload,
+    monitor: &Client,
+) -> anyhow::Result<Option<Recorder>> {
     let header = Header {
         format: FORMAT,
         workload,
@@ -115,102 +180,61 @@ pub async fn run(
     };
     let recorder = plan.record.as_deref();
     let recorder = recorder.map(|path| Recorder::create(path, &header));
-    let recorder = recorder.transpose()?;
-    let (event_sender, events) = mpsc::unbounded_channel();
-    let (position_sender, position_events) = mpsc::unbounded_channel();
+    recorder.transpose()
+}
 
-    let mut workers: JoinSet<Result<(), Finding>> = JoinSet::new();
+/// Starts all sessions but those of the inspection.
+fn start_sessions(
+    plan: &Plan,
+    inspection: &Inspection,
+    outlets: &Outlets,
+    standby: Option<&Arc<Mutex<Cluster>>>,
+) -> JoinSet<Result<(), Finding>> {
+    let shared = || Arc::clone(&inspection.shared);
+    let mut workers = JoinSet::new();
     for writer in 0..plan.writers {
-        workers.spawn(writer::run(Arc::clone(&shared), writer));
+        workers.spawn(writer::run(shared(), writer));
     }
     for listener in 0..plan.listeners {
-        let events = event_sender.clone();
-        workers.spawn(listener::run(Arc::clone(&shared), listener, events));
+        let events = outlets.events.clone();
+        workers.spawn(listener::run(shared(), listener, events));
     }
-    workers.spawn(disturbance::terminate_listeners(
-        Arc::clone(&shared),
-        plan.listeners,
-    ));
+    workers.spawn(disturbance::terminate_listeners(shared(), plan.listeners));
+    let confirmations = Arc::clone(&outlets.confirmations);
     workers.spawn(disturbance::replicate_synchronously(
-        Arc::clone(&shared),
+        shared(),
         confirmations,
     ));
-
-    if let Some(standby) = &standby {
+    if let Some(standby) = standby {
+        let standby = Arc::clone(standby);
         workers.spawn(standby::run(
-            Arc::clone(&shared),
-            Arc::clone(standby),
+            shared(),
+            standby,
             plan.duration,
             plan.listeners,
         ));
     }
-
     if plan.stop_waker {
-        workers.spawn(waker::run(Arc::clone(&shared)));
+        workers.spawn(waker::run(shared()));
     }
-
     if plan.switch_replication {
-        workers.spawn(switching::run(Arc::clone(&shared)));
+        workers.spawn(switching::run(shared()));
     }
-
-    if has_engine {
+    if inspection.has_engine() {
         for table in 0..WATCHED_TABLES {
-            workers.spawn(watched::run(Arc::clone(&shared), table));
+            workers.spawn(watched::run(shared(), table));
         }
     }
-
-    let position_clients = if has_engine { plan.position_clients } else { 0 };
-    for client in 0..position_clients {
-        let events = position_sender.clone();
+    for client in 0..inspection.position_clients {
+        let events = outlets.position_events.clone();
         workers.spawn(position_client::run(
-            Arc::clone(&shared),
+            shared(),
             client,
             plan.listeners,
             events,
         ));
     }
-
-    let mut inspection = Inspection {
-        checker: Checker::new(workload, plan.listeners, plan.timeout),
-        recorder,
-        shared: Arc::clone(&shared),
-        monitor,
-        events,
-        position_clients,
-        position_events,
-        decoded,
-        oracle,
-        rounds: 0,
-        batches: has_engine.then(Batches::default),
-    };
-    let started = Instant::now();
-    let result = inspection.watch(plan, &mut workers, on_progress).await;
-    if let Err(error) = result {
-        let error = inspection.look_closer(error, cluster).await;
-        // Whoever shares the standby lets go of it.
-        workers.shutdown().await;
-        let error = match &standby {
-            Some(standby) => ended_or(&mut *standby.lock().await, error).await,
-            None => error,
-        };
-        inspection.finish_recording()?;
-        return Err(error);
-    }
-    inspection.finish_recording()?;
-    let summary = Summary {
-        duration: started.elapsed(),
-        counts: inspection.checker.counts(),
-        tally: shared.tally().clone(),
-        batches: inspection.batches,
-        has_position_clients: position_clients > 0,
-    };
-    drop((inspection, shared));
-    on_progress(plan.duration, "waiting for the sessions to go".to_owned());
-    ensure_nothing_is_left(cluster, has_engine, plan.timeout).await?;
-    if let Some(standby) = &standby {
-        ensure_nothing_is_left(&*standby.lock().await, has_engine, plan.timeout).await?;
-    }
-    Ok(summary)
+    workers
 }
 
 /// That the server has ended explains an error better, unless that is a difference.
@@ -256,6 +280,20 @@ struct Inspection {
 }
 
 impl Inspection {
+    fn has_engine(&self) -> bool {
+        self.batches.is_some()
+    }
+
+    fn summary(&self, duration: Duration) -> Summary {
+        Summary {
+            duration,
+            counts: self.checker.counts(),
+            tally: self.shared.tally().clone(),
+            batches: self.batches,
+            has_position_clients: self.position_clients > 0,
+        }
+    }
+
     /// Until all are done, or the first one fails.
     async fn watch(
         &mut self,
@@ -414,7 +452,7 @@ impl Inspection {
                 {
                     return self.wait_for_missing(difference).await.into();
                 }
-                let looks = if self.batches.is_some() {
+                let looks = if self.has_engine() {
                     &LOOKS[..]
                 } else {
                     &LOOKS[..1]
