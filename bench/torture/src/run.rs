@@ -20,9 +20,11 @@ use crate::checker::record::{Decoded, Event, Header, PositionEvent, Record};
 use crate::checker::record_file::{FORMAT, Recorder};
 use crate::checker::shrink::is_arrival_of_missing;
 use crate::options::Plan;
+use crate::sessions::connection::{execute, within};
 use crate::sessions::decoded_commits::{Decoding, write_marker};
 use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
-use crate::sessions::run_state::{Shared, Standby, execute, within};
+use crate::sessions::run_state::Shared;
+use crate::sessions::standby_state::Standby;
 use crate::sessions::{
     disturbance, listener, position_client, schema, standby, switching, waker, watched, writer,
 };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::checker::listener_check::Counts;
-use crate::sessions::run_state::Tally;
+use crate::sessions::tally::Tally;
 
 /// What went through the queue of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

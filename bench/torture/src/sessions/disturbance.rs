@@ -8,8 +8,9 @@ use rand::rngs::ChaCha8Rng;
 use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
+use crate::sessions::connection::execute;
 use crate::sessions::replication::{Confirmations, STANDBY};
-use crate::sessions::run_state::{Shared, execute};
+use crate::sessions::run_state::Shared;
 use crate::workload::random_for;
 
 /// Number of the random sequence of each, beside those of the listeners.

@@ -13,9 +13,11 @@ use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
 use crate::checker::record::Event;
+use crate::sessions::connection::{is_accepted, within};
 use crate::sessions::listener_session::{End, Listening, PROMOTED};
-use crate::sessions::run_state::{STEPS_TO_PROMOTION, Shared, Standby, is_accepted, within};
+use crate::sessions::run_state::Shared;
 use crate::sessions::schema::{insert_and_notify, introduce};
+use crate::sessions::standby_state::{STEPS_TO_PROMOTION, Standby};
 use crate::workload::identity::{
     Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length,
 };

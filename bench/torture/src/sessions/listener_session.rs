@@ -13,8 +13,10 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Notification, SimpleQuery
 
 use crate::checker::finding::{Finding, error_text, shorten};
 use crate::checker::record::{Event, Received, Returned};
+use crate::sessions::connection::{is_lost, within};
 use crate::sessions::read_to_end::ReadToEnd;
-use crate::sessions::run_state::{Shared, Standby, is_lost, within};
+use crate::sessions::run_state::Shared;
+use crate::sessions::standby_state::Standby;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, parse_payload};
 
 /// Why a session cannot go on.

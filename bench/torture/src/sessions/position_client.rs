@@ -22,8 +22,10 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Notification, SimpleQueryMessa
 
 use crate::checker::finding::{Finding, error_text};
 use crate::checker::record::{Last, PositionEvent, Since};
+use crate::sessions::connection::{is_lost, within};
 use crate::sessions::listener_session::End;
-use crate::sessions::run_state::{Shared, Standby, is_lost, within};
+use crate::sessions::run_state::Shared;
+use crate::sessions::standby_state::Standby;
 use crate::workload::identity::{Channel, WATCHED_TABLES, parse_payload};
 use crate::workload::random_for;
 

@@ -9,7 +9,9 @@ use rand::RngExt;
 use tokio::sync::Mutex;
 
 use crate::checker::finding::Finding;
-use crate::sessions::run_state::{STEPS_TO_PROMOTION, Shared, Standby, within};
+use crate::sessions::connection::within;
+use crate::sessions::run_state::Shared;
+use crate::sessions::standby_state::{STEPS_TO_PROMOTION, Standby};
 use crate::workload::random_for;
 
 const WHO: &str = "standby control";

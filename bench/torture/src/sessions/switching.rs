@@ -10,7 +10,8 @@ use rand::seq::SliceRandom;
 use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
-use crate::sessions::run_state::{Shared, execute, within};
+use crate::sessions::connection::{execute, within};
+use crate::sessions::run_state::Shared;
 use crate::sessions::schema::forge_heartbeat;
 use crate::workload::random_for;
 

@@ -12,7 +12,8 @@ use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
 
 use crate::checker::finding::Finding;
-use crate::sessions::run_state::{Shared, execute, within};
+use crate::sessions::connection::{execute, within};
+use crate::sessions::run_state::Shared;
 use crate::workload::identity::WAKER_LISTENERS;
 use crate::workload::random_for;
 

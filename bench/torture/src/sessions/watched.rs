@@ -10,7 +10,8 @@ use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
 use crate::checker::finding::Finding;
-use crate::sessions::run_state::{Connected, Shared, is_accepted, is_lost, within};
+use crate::sessions::connection::{Connected, is_accepted, is_lost, within};
+use crate::sessions::run_state::Shared;
 use crate::workload::identity::{Channel, Key, TransactionId, WATCHED_BASE};
 use crate::workload::random_for;
 

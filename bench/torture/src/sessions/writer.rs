@@ -8,7 +8,8 @@ use tokio_postgres::SimpleQueryMessage;
 
 use crate::checker::finding::{Finding, error_text, shorten};
 use crate::checker::record::{Fate, Moment, WriterSession};
-use crate::sessions::run_state::{Connected, Shared, is_accepted, is_lost, within};
+use crate::sessions::connection::{Connected, is_accepted, is_lost, within};
+use crate::sessions::run_state::Shared;
 use crate::sessions::writer_sql;
 use crate::workload::identity::Introduction;
 use crate::workload::random_for;

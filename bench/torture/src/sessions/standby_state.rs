@@ -1,0 +1,107 @@
+//! How far the standby is, and how far the listeners on it are.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use pinpoint_servers::connection::connect;
+use tokio_postgres::{Config, SimpleQueryMessage};
+
+/// A standby, where every second listener is.
+#[derive(Debug)]
+pub struct Standby {
+    pub config: Config,
+    /// How often it began to shut down or was there again: while it is odd, the standby
+    /// is restarted.
+    stops: AtomicU32,
+    /// How many of the listeners there have taken each step towards the promotion.
+    steps: [AtomicU32; STEPS_TO_PROMOTION],
+    /// Its replay is paused, and goes on only with the promotion.
+    is_held: AtomicBool,
+    is_promoted: AtomicBool,
+}
+
+/// Steps of a listener on a standby towards the promotion: it does nothing more that waits
+/// for replay, and all that it is to receive is sent.
+pub const STEPS_TO_PROMOTION: usize = 2;
+
+impl Standby {
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            stops: AtomicU32::new(0),
+            steps: Default::default(),
+            is_held: AtomicBool::new(false),
+            is_promoted: AtomicBool::new(false),
+        }
+    }
+
+    /// To be called before it is shut down, as its sessions will lose their connections,
+    /// and when it is there again.
+    pub fn add_stop(&self) {
+        self.stops.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn stops(&self) -> u32 {
+        self.stops.load(Ordering::SeqCst)
+    }
+
+    /// Whether a session may have lost its connection by that, which was made when there
+    /// were `stops`.
+    pub fn may_have_ended(&self, stops: u32) -> bool {
+        self.stops() != stops || stops % 2 == 1
+    }
+
+    /// A listener has taken these steps, counted from 0: each of them only once.
+    pub fn add_steps(&self, steps: Range<usize>) {
+        for step in &self.steps[steps] {
+            step.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// How many listeners have taken this step. That one of them is further than
+    /// another does not make up for it.
+    pub fn have_taken(&self, step: usize) -> u32 {
+        self.steps[step].load(Ordering::SeqCst)
+    }
+
+    pub fn hold(&self) {
+        self.is_held.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::SeqCst)
+    }
+
+    pub fn set_promoted(&self) {
+        self.is_promoted.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_promoted(&self) -> bool {
+        self.is_promoted.load(Ordering::SeqCst)
+    }
+
+    /// One session, for a single command.
+    pub async fn execute(&self, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
+        let messages = connect(&self.config).await?.simple_query(sql).await?;
+        Ok(messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_gone_does_not_stand_in_for_who_is_still_waiting() {
+        let standby = Standby::new(Config::new());
+        standby.add_steps(0..STEPS_TO_PROMOTION);
+        assert_eq!(standby.have_taken(0), 1);
+        standby.add_steps(0..1);
+        assert_eq!([standby.have_taken(0), standby.have_taken(1)], [2, 1]);
+        standby.add_steps(1..STEPS_TO_PROMOTION);
+        assert_eq!([standby.have_taken(0), standby.have_taken(1)], [2, 2]);
+    }
+}
