@@ -139,14 +139,15 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 
 			/*
-			 * PostgreSQL refuses a transaction that has used temporary objects
-			 * before one that has notified, but after this callback.
+			 * PostgreSQL will refuse a transaction that has notified, but may
+			 * refuse it for another reason before, and so may the callbacks of
+			 * other libraries.  So let PostgreSQL do this.
 			 */
-			if (pinpoint_pending_exists() &&
-				(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) == 0)
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
+			if (pinpoint_pending_exists())
+			{
+				Async_Notify("pg_pinpoint", "");
+				break;
+			}
 			if (pinpoint_extension_created())
 				pinpoint_labels_take_effect();
 			pinpoint_replicate_prepared();

@@ -38,6 +38,17 @@ PREPARE TRANSACTION 'pinpoint savepoint';
 SELECT * FROM prepare_transaction_rows;
 SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE 'pinpoint%';
 
+-- other reasons come first, as on a server without the library
+BEGIN;
+CREATE TEMPORARY TABLE prepare_transaction_temporary ();
+NOTIFY prepared;
+PREPARE TRANSACTION 'pinpoint temporary';
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT pg_export_snapshot() <> '' AS exported;
+LISTEN prepared;
+PREPARE TRANSACTION 'pinpoint snapshot';
+SELECT * FROM pg_listening_channels() ORDER BY 1;
+
 -- what a savepoint took back does not count
 BEGIN;
 INSERT INTO prepare_transaction_rows VALUES ('allowed');
