@@ -1,10 +1,12 @@
 # shellcheck shell=bash
 # The stage "neighbours" of script/test: notify/test/neighbours, pg_pinpoint beside the extensions
-# that Debian 12 has for PostgreSQL 15. They are installed into a folder of the cache, and not on
-# this machine.
+# that Debian 12 has for PostgreSQL 15, and those of NEIGHBOURS_SOURCES. They are installed into a
+# folder of the cache, and not on this machine.
 
 # shellcheck source-path=SCRIPTDIR source=../lib/servers.sh
 . "$ROOT/script/lib/servers.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/neighbour-sources.sh
+. "$ROOT/script/lib/neighbour-sources.sh"
 
 # Names of packages after "postgresql-15-"
 NEIGHBOURS=(cron decoderbufs hypopg orafce partman periods pg-qualstats pg-stat-kcache
@@ -50,7 +52,9 @@ run_neighbours() {
 	in_namespaces "$CACHE/neighbours" "$WORK/neighbours" '
 		exec 9>"$folder/.lock" # for as long as the command runs
 		flock 9
-		find "$folder/usr" -depth -name "pg_pinpoint*" -delete
+		list=$folder/usr/share/pinpoint-files # of the previous run
+		[ ! -e "$list" ] || (cd "$folder" && xargs -d "\n" rm -f <"$list")
+		(cd "$other/files" && find . ! -type d) >"$list"
 		cp -R "$other/files/." "$folder"
 		rm -rf "$folder/srv/program"
 		cp -R "$other/program" "$folder/srv"
@@ -81,6 +85,7 @@ stage_neighbours() {
 		count 0 1 1 "the libraries for neighbours" "$WORK/neighbours-build.log" 'error'
 		return
 	}
+	build_sources "$WORK/neighbours/files"
 	run_logged "$log" run_neighbours || rc=$?
 	count "$(matches '^passed ' "$log")" "$(matches '^failed ' "$log")" "$rc" \
 		notify/test/neighbours "$log" '^failed '

@@ -1,6 +1,9 @@
 """The libraries and extensions that other servers load, too."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+EXTENSIONS = Path("/usr/share/postgresql/15/extension")
 
 PINPOINT = "pg_pinpoint"
 
@@ -80,4 +83,17 @@ def together():
                      " ".join(options), first=("plprofiler",))
 
 
-ALL = [*PRELOADED, Neighbour("extensions that are not preloaded", (), CREATED), together()]
+# What the stage has built from sources.
+SOURCES = [
+    one("timescaledb", "timescaledb.telemetry_level = off"),
+    Neighbour("citus", ("citus",), ("citus",), first=("citus",)),
+    one("pg_tle"),
+]
+
+
+def is_installed(extension):
+    return (EXTENSIONS / f"{extension}.control").exists()
+
+
+ALL = [*PRELOADED, Neighbour("extensions that are not preloaded", (), CREATED), together(),
+       *(n for n in SOURCES if is_installed(n.name))]

@@ -9,6 +9,7 @@
   so must be the lines that the server logs, and the statements that pg_stat_statements counts.
 - Beside each neighbour, tables are watched: watch.sql and watch.out.
 - situations.py: what a neighbour does with watched tables and with notifications.
+- timescaledb.py, citus.py, pg_tle.py: the same for these, if they are installed.
 
 Names select neighbours and situations. Lines begin with "passed" or "failed". If
 PINPOINT_TEST_FAULT is set, one line of each transcript and each value is changed, and all
@@ -22,8 +23,11 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import citus
 import neighbours
+import pg_tle
 import situations
+import timescaledb
 from server import Failed, Server, make_template
 from transcript import HERE, Transcript
 
@@ -99,7 +103,10 @@ class Runner:
         return sum(result.startswith("failed") for result in results)
 
     def run(self, names):
-        every = [(s.__name__, s.__doc__, self.situation, s) for s in situations.ALL]
+        chosen = [*situations.ALL]
+        for extension in (timescaledb, citus, pg_tle):
+            chosen += extension.ALL if neighbours.is_installed(extension.__name__) else []
+        every = [(s.__name__, s.__doc__, self.situation, s) for s in chosen]
         every += [(n.name, n.name, self.neighbour, n) for n in neighbours.ALL]
         if unknown := set(names) - {name for name, *_ in every}:
             sys.exit(f"there is no {', '.join(sorted(unknown))}")
