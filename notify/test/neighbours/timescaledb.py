@@ -75,11 +75,12 @@ def becomes_hypertable(runner):
                 f"INSERT INTO {table} VALUES (1, 1, 1), (1001, 1, 1)",
                 f"MERGE INTO {table} m USING (VALUES (1), (9000)) s(time) ON m.time = s.time"
                 " WHEN MATCHED THEN UPDATE SET value = 7"
-                " WHEN NOT MATCHED THEN INSERT VALUES (s.time, 1, 1)",
-                f"ALTER TABLE {table} SET (timescaledb.compress,"
-                " timescaledb.compress_segmentby = 'device')",
-                COMPRESS.format(table),
-                f"DELETE FROM {table} WHERE device = 1"))
+                " WHEN NOT MATCHED THEN INSERT VALUES (s.time, 1, 1)"))
+            control.run(f"ALTER TABLE {table} SET (timescaledb.compress,"
+                        " timescaledb.compress_segmentby = 'device')")
+            control.run(COMPRESS.format(table))
+            listener.sync(control)
+            tell(control, listener, table, (f"DELETE FROM {table} WHERE device = 1",))
             expect(0, control.value(f"SELECT count(*) FROM {table}"), "rows")
             expect("locks", control.value("SELECT source FROM pinpoint.watched"
                                           f" WHERE channel = '{table}'"), "the source")
@@ -245,8 +246,7 @@ def hypertable_caches(runner):
         control, _ = connected(server, "m")
         control.run(AGGREGATE)
         control.run(WATCH_AGGREGATE)
-        rounds, done = compare_caches(server, ("m", "c"), kinds_of_changes(control))
-        print(f"{rounds} comparisons after {sum(done.values())} changes: {dict(done)}")
+        compare_caches(server, ("m", "c"), kinds_of_changes(control))
 
 
 ALL = [becomes_hypertable, changes, chunks, aggregate, jobs, hypertable_caches]
