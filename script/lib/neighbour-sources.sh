@@ -31,24 +31,24 @@ make_pg_tle() {
 		make install with_llvm=no "DESTDIR=$1" "PG_CONFIG=$PG_CONFIG"
 }
 
-# Print what a build depends on: the server, and the files of a folder.
+# Print what a build depends on: the server, the commands, the files of the source.
 state_of_source() {
 	"$PG_CONFIG" --version
-	find "$1" -type f -printf '%P %s %T@\n' | sort
+	declare -f "make_$1"
+	find "$NEIGHBOURS_SOURCES/$1" -type f -printf '%P %s %T@\n' | sort
 }
 
 # Build an extension of SOURCES into the folder "files" of the folder $2. It is kept there until
-# the source or the server changes.
+# one of these changes.
 build_source() (
-	source=$NEIGHBOURS_SOURCES/$1
 	as_root install -d -o "$(id -u)" "$CACHE/neighbours-sources" "$2" || exit
 	exec 8<"$2"
 	flock 8 # another run may be building it
-	! diff -q "$2/state" <(state_of_source "$source") >/dev/null 2>&1 || exit 0
+	! diff -q "$2/state" <(state_of_source "$1") >/dev/null 2>&1 || exit 0
 	renice -n 10 "$BASHPID" >/dev/null
 	rm -rf "$2/state" "$2/source" "$2/files" &&
-		cp -R "$source" "$2/source" && cd "$2/source" && "make_$1" "$2/files" && cd / &&
-		rm -rf "$2/source" && state_of_source "$source" >"$2/state"
+		cp -R --preserve=timestamps "$NEIGHBOURS_SOURCES/$1" "$2/source" && cd "$2/source" && "make_$1" "$2/files" && cd / &&
+		rm -rf "$2/source" && state_of_source "$1" >"$2/state"
 )
 
 # Build the extensions whose sources are there, and copy them into a folder.
@@ -56,17 +56,20 @@ build_sources() {
 	local name folder missing=()
 
 	if [ -z "${NEIGHBOURS_SOURCES-}" ]; then
-		not_run "${SOURCES[*]} in neighbours" "NEIGHBOURS_SOURCES is not set"
+		not_run "neighbours: ${SOURCES[*]}" "NEIGHBOURS_SOURCES is not set"
 		return
 	fi
 	for name in "${SOURCES_PACKAGES[@]}"; do
 		is_installed "$name" || missing+=("$name")
 	done
-	[ "${#missing[@]}" -eq 0 ] || { apt_update "${missing[@]}" && apt_install "${missing[@]}"; } || true
+	if [ "${#missing[@]}" -gt 0 ]; then
+		apt_update "${missing[@]}"
+		apt_install "${missing[@]}" || true # a build will fail
+	fi
 	for name in "${SOURCES[@]}"; do
 		folder=$CACHE/neighbours-sources/$name
 		if [ ! -d "$NEIGHBOURS_SOURCES/$name" ]; then
-			not_run "$name in neighbours" "it is not in $NEIGHBOURS_SOURCES"
+			not_run "neighbours: $name" "it is not in $NEIGHBOURS_SOURCES"
 		elif run_quietly "$WORK/$name.log" build_source "$name" "$folder"; then
 			cp -R "$folder/files/." "$1"
 		else
