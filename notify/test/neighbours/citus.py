@@ -65,8 +65,7 @@ def refused(runner):
 
 
 def distributed_later(runner):
-    """Citus: a watched table is distributed: its shards have the label, and unwatch() ends that of
-    the table"""
+    """Citus: a watched table that is distributed later is told, by its shards"""
     with runner.server(LIBRARIES, SETTINGS) as server:
         control = connected(server, "pg_pinpoint", "citus")
         control.run("CREATE TABLE distributed (id int PRIMARY KEY, value int);"
@@ -157,8 +156,7 @@ def prepared(runner):
 
 
 def citus_caches(runner):
-    """Citus: a cache of a columnar table, and one of a table whose shards are watched, is never
-    stale"""
+    """Citus: a cache of a columnar table, and one of a table with watched shards, is never stale"""
     with runner.server(LIBRARIES, SETTINGS) as server:
         control = connected(server, "pg_pinpoint", "citus", "citus_columnar")
         control.run("CREATE TABLE distributed (id int, value int)")
