@@ -30,8 +30,8 @@
 bool registered = false;		/* PinpointSlot.pid is not 0 */
 byte in_map = 0;
 bool wakes_for_all = false;
-byte joined = 0;				/* PinpointSlots.joined */
-byte slot_joined = 0;			/* PinpointSlot.joined */
+byte joined = 0;				/* PinpointSlots.last_listen */
+byte slot_joined = 0;			/* PinpointSlot.last_listen */
 byte number = 0;				/* of the last publication */
 bool lock = false;				/* PinpointOrderLock is held exclusively */
 bool goes_on = false;			/* by a process that publishes one more transaction */
@@ -49,7 +49,7 @@ inline acquire()	{ atomic { !lock -> lock = true } }
 inline release()	{ atomic { lock = false; number = number + not_visible; not_visible = 0 } }
 inline join()		{ joined++; slot_joined = joined }	/* pinpoint_slot_join() */
 
-/* pinpoint_listening_prepare() and pinpoint_listening_commit() in listener/listening.c */
+/* pinpoint_listening_begin() and pinpoint_listening_commit() in listener/listening.c */
 active proctype listener()
 {
 #ifdef WAKES_FOR_ALL_LAST

@@ -66,7 +66,7 @@ static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
 								bool is_top_level, void *arg);
 static void write_left_out(void);
 static void notify_changes(void);
-static void prepare_other_actions(void);
+static void find_actions_of_others(void);
 static void register_callbacks(void);
 static void pre_commit(void);
 static void write_to_wal(void);
@@ -101,7 +101,7 @@ at_transaction_event(XactEvent event, void *arg)
 			}
 			notify_changes();
 			write_left_out();
-			prepare_other_actions();
+			find_actions_of_others();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_delivery_look_afterwards();
@@ -222,14 +222,14 @@ notify_changes(void)
  * Errors: out of memory.
  */
 static void
-prepare_other_actions(void)
+find_actions_of_others(void)
 {
 	if (pinpoint_pending_actions() != NIL ||
 		!pinpoint_own_queue_will_be_used(false) ||
 		!pinpoint_own_queue_has_actions())
 		return;
 	register_callbacks();
-	pinpoint_listening_prepare_others();
+	pinpoint_listening_begin_others();
 }
 
 /*
@@ -244,7 +244,7 @@ register_callbacks(void)
 
 	if (registered)
 		return;
-	pinpoint_reserve_prepare();
+	pinpoint_reserve_register_timeout();
 	RegisterResourceReleaseCallback(at_resource_release, NULL);
 	before_shmem_exit(at_exit, BoolGetDatum(false));
 	registered = true;
@@ -253,8 +253,8 @@ register_callbacks(void)
 /*
  * Execute all steps of LISTEN, UNLISTEN and NOTIFY that can fail.
  *
- * Errors: those of pinpoint_listening_prepare(),
- * pinpoint_commit_order_prepare() and write_to_wal(), and of early commit
+ * Errors: those of pinpoint_listening_begin(),
+ * pinpoint_commit_order_reserve() and write_to_wal(), and of early commit
  * work.  The transaction then aborts.
  */
 static void
@@ -270,7 +270,7 @@ pre_commit(void)
 	register_callbacks();
 	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	if (actions != NIL)
-		pinpoint_listening_prepare(actions);
+		pinpoint_listening_begin(actions);
 	if (notifications != NIL)
 	{
 		if (pinpoint_message_log_kept() > 0)
@@ -287,7 +287,7 @@ pre_commit(void)
 		 * the log.
 		 */
 		pinpoint_early_commit_work();
-		pinpoint_commit_order_prepare(notifications);
+		pinpoint_commit_order_reserve(notifications);
 		write_to_wal();
 
 		/*
@@ -381,7 +381,7 @@ end_transaction(void)
 		Trace_notify = true;
 	trace_notify_was_on = false;
 	if (pinpoint_slot_registered())
-		pinpoint_disconnect_reason_prepare();
+		pinpoint_disconnect_reason_register();
 	pinpoint_reserve_watch();
 }
 

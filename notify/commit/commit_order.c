@@ -246,7 +246,7 @@ behind_last_record(void)
  * Errors: out of memory, queue full, disk full.
  */
 void
-pinpoint_commit_order_prepare(List *notifications)
+pinpoint_commit_order_reserve(List *notifications)
 {
 	PinpointBatchLayout *layout;
 	PinpointBatch *batch;
@@ -268,7 +268,7 @@ pinpoint_commit_order_prepare(List *notifications)
 	PinpointMyTransaction.batch = batch;
 	pinpoint_transaction_enter(PINPOINT_RESERVED);
 	pinpoint_batch_write(batch, layout);
-	pinpoint_positions_prepare(batch);
+	pinpoint_positions_compute(batch);
 }
 
 /*
@@ -375,7 +375,7 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 	AssertNoLockHeld();
 
 	PINPOINT_BEGIN_CANNOT_FAIL();
-	pinpoint_positions_prepare(batch);
+	pinpoint_positions_compute(batch);
 	pinpoint_publication_begin(&publication);
 	pinpoint_positions_count();
 	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
@@ -596,7 +596,7 @@ publish(PinpointPublication *publication, PinpointBatch *batch)
 		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
 	if (PINPOINT_FAULT(COUNT_LATE))
 	{
-		pinpoint_positions_prepare(batch);
+		pinpoint_positions_compute(batch);
 		pinpoint_positions_count();
 	}
 	append_or_discard(publication, batch, sequence, nfound);

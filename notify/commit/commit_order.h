@@ -26,7 +26,7 @@ typedef struct PinpointOrderStats
 
 extern Size pinpoint_commit_order_shmem_size(void);
 extern void pinpoint_commit_order_shmem_init(void *memory);
-extern void pinpoint_commit_order_prepare(List *notifications);
+extern void pinpoint_commit_order_reserve(List *notifications);
 extern void pinpoint_commit_order_announce(void);
 extern void pinpoint_commit_order_stamp(void);
 extern void pinpoint_commit_order_publish(void);

@@ -86,7 +86,7 @@ static void wait_for_waker(void);
  * Errors: too many libraries have registered timeouts.
  */
 void
-pinpoint_reserve_prepare(void)
+pinpoint_reserve_register_timeout(void)
 {
 	if (MyBackendType == B_BACKEND)
 		look_timeout = RegisterTimeout(USER_TIMEOUT, look);

@@ -10,7 +10,7 @@
 #ifndef PINPOINT_RESERVE_H
 #define PINPOINT_RESERVE_H
 
-extern void pinpoint_reserve_prepare(void);
+extern void pinpoint_reserve_register_timeout(void);
 extern void pinpoint_reserve_at_pre_commit(void);
 extern void pinpoint_reserve_watch(void);
 extern void pinpoint_reserve_reassign(void);

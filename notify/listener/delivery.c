@@ -631,12 +631,12 @@ static bool
 is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 		  bool unread, bool *reassigned)
 {
-	uint64		since;
+	uint64		begins_after;
 	bool		shared;
 
 	Assert(number < batch->nchannels);
 	if (!pinpoint_is_listening(channel, pinpoint_batch_channel_hash(channel),
-							   &since, &shared))
+							   &begins_after, &shared))
 		return false;
 
 	/* Assigned notifications may be older than the LISTEN of this session. */
@@ -656,5 +656,5 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 					return false;
 		}
 	}
-	return unread && pinpoint_batch_published(batch)->sequence > since;
+	return unread && pinpoint_batch_published(batch)->sequence > begins_after;
 }

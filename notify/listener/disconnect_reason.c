@@ -70,7 +70,7 @@ static void at_report(void *arg);
  * at the end of transactions.
  */
 void
-pinpoint_disconnect_reason_prepare(void)
+pinpoint_disconnect_reason_register(void)
 {
 	static ErrorContextCallback callback = {.callback = at_report};
 

@@ -10,7 +10,7 @@
 #ifndef PINPOINT_DISCONNECT_REASON_H
 #define PINPOINT_DISCONNECT_REASON_H
 
-extern void pinpoint_disconnect_reason_prepare(void);
+extern void pinpoint_disconnect_reason_register(void);
 extern void pinpoint_disconnect_reason_unread(void);
 
 #endif							/* PINPOINT_DISCONNECT_REASON_H */

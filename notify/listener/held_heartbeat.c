@@ -87,13 +87,13 @@ pinpoint_held_heartbeat_send(PinpointSend send)
 {
 	const char *channel = PINPOINT_HEARTBEAT_CHANNEL;
 	char		payload[MAX_LENGTH + 1];
-	uint64		since;
+	uint64		begins_after;
 	bool		shared;
 
 	Assert(pinpoint_held_heartbeat_any());
 	strlcpy(payload, held_payload, sizeof(payload));
 	held_payload[0] = '\0';
 	if (pinpoint_is_listening(channel, pinpoint_channel_hash(channel),
-							  &since, &shared) && held_sequence > since)
+							  &begins_after, &shared) && held_sequence > begins_after)
 		send(channel, payload, held_sender_pid);
 }

@@ -104,7 +104,7 @@ typedef struct LocalChannel
 								 * only if BY_CHANNEL: otherwise nothing can be
 								 * assigned to this session, and it receives
 								 * all notifications on the channel */
-	uint64		since;			/* deliver batches with a higher sequence */
+	uint64		begins_after;	/* deliver batches with a higher sequence */
 	bool		notifies;		/* the session is to be notified when the
 								 * channel becomes valid */
 	bool		in_to_notify;	/* in that list */
@@ -236,7 +236,7 @@ enter_local_channel(const char *channel, uint32 hash)
  * then aborts, and pinpoint_listening_abort() cleans up.
  */
 void
-pinpoint_listening_prepare(List *actions)
+pinpoint_listening_begin(List *actions)
 {
 	ListCell   *lc;
 	bool		begins = !pinpoint_slot_registered();
@@ -347,7 +347,7 @@ enter(LocalChannel *local, int share_limit, bool begins)
  * Errors: out of memory.
  */
 void
-pinpoint_listening_prepare_others(void)
+pinpoint_listening_begin_others(void)
 {
 	AssertNoLockHeld();
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
@@ -478,11 +478,11 @@ own_list(void)
 static void
 take_over(List *channels)
 {
-	uint64		since = others_begin_after;
+	uint64		begins_after = others_begin_after;
 	ListCell   *lc;
 
 	if (other_actions != OTHER_ACTIONS_COMMITTED)
-		since = pinpoint_message_log_sequence();
+		begins_after = pinpoint_message_log_sequence();
 
 	foreach(lc, channels)
 	{
@@ -497,7 +497,7 @@ take_over(List *channels)
 		pinpoint_slot_register();
 		enter(local, 0, false);
 		local->listening = true;
-		local->since = since;
+		local->begins_after = begins_after;
 		nlistening++;
 	}
 
@@ -592,7 +592,7 @@ pinpoint_listening_commit(List *actions)
 		else if (!local->listening)
 		{
 			local->listening = true;
-			local->since = begin_after;
+			local->begins_after = begin_after;
 			nlistening++;
 			if (local->notifies)
 			{
@@ -704,7 +704,7 @@ pinpoint_listening_stop(void)
 }
 
 /*
- * Was pinpoint_listening_prepare() or pinpoint_listening_prepare_others() ever
+ * Was pinpoint_listening_begin() or pinpoint_listening_begin_others() ever
  * called in this session?  (If not, it cannot have a channel to UNLISTEN.)
  */
 bool
@@ -748,14 +748,14 @@ pinpoint_listening_next_to_notify(void)
 }
 
 /*
- * Does this session listen on a channel?  If so, sets *since: the batches with
- * a higher number are for this session; and *shared: does it share the
+ * Does this session listen on a channel?  If so, sets *begins_after: the batches
+ * with a higher number are for this session; and *shared: does it share the
  * channel?
  *
  * hash: pinpoint_channel_hash() of the channel.
  */
 bool
-pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
+pinpoint_is_listening(const char *channel, uint32 hash, uint64 *begins_after,
 					  bool *shared)
 {
 	LocalChannel *local;
@@ -766,7 +766,7 @@ pinpoint_is_listening(const char *channel, uint32 hash, uint64 *since,
 	local = local_channel(channel, hash, HASH_FIND, NULL);
 	if (local == NULL || !local->listening)
 		return false;
-	*since = local->since;
+	*begins_after = local->begins_after;
 	*shared = local->shared;
 	return true;
 }

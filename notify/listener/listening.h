@@ -14,8 +14,8 @@
 
 extern void pinpoint_listening_at_pre_commit(void);
 extern void pinpoint_listening_reconcile(void);
-extern void pinpoint_listening_prepare(List *actions);
-extern void pinpoint_listening_prepare_others(void);
+extern void pinpoint_listening_begin(List *actions);
+extern void pinpoint_listening_begin_others(void);
 extern void pinpoint_listening_commit_others(void);
 extern void pinpoint_listening_commit(List *actions);
 extern void pinpoint_listening_abort(List *actions);
@@ -25,6 +25,6 @@ extern bool pinpoint_listening_in_doubt(void);
 extern bool pinpoint_listening_any_to_notify(void);
 extern const char *pinpoint_listening_next_to_notify(void);
 extern bool pinpoint_is_listening(const char *channel, uint32 hash,
-								  uint64 *since, bool *shared);
+								  uint64 *begins_after, bool *shared);
 
 #endif							/* PINPOINT_LISTENING_H */

@@ -168,7 +168,7 @@ disconnect_listeners(void)
 									   count_database);
 	else
 	{
-		pinpoint_positions_prepare_channels(unnotified);
+		pinpoint_positions_compute_channels(unnotified);
 		pinpoint_evict_listeners(unnotified, PINPOINT_EVICTED_PREPARED,
 								 pinpoint_positions_count);
 	}

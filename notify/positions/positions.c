@@ -231,7 +231,7 @@ list_of_database(Oid dboid)
  * acquired.  Does not fail.
  */
 void
-pinpoint_positions_prepare(PinpointBatch *batch)
+pinpoint_positions_compute(PinpointBatch *batch)
 {
 	const char *channel = pinpoint_batch_first_channel(batch);
 
@@ -252,7 +252,7 @@ pinpoint_positions_prepare(PinpointBatch *batch)
  * channels: a list of char *.
  */
 void
-pinpoint_positions_prepare_channels(List *channels)
+pinpoint_positions_compute_channels(List *channels)
 {
 	ListCell   *lc;
 

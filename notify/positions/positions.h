@@ -22,8 +22,8 @@ typedef struct PinpointLook
 
 extern Size pinpoint_positions_shmem_size(void);
 extern void pinpoint_positions_shmem_init(void *memory);
-extern void pinpoint_positions_prepare(PinpointBatch *batch);
-extern void pinpoint_positions_prepare_channels(List *channels);
+extern void pinpoint_positions_compute(PinpointBatch *batch);
+extern void pinpoint_positions_compute_channels(List *channels);
 extern void pinpoint_positions_count(void);
 extern void pinpoint_positions_count_database(void);
 extern void pinpoint_positions_count_all_of(Oid dboid);

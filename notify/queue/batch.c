@@ -202,18 +202,18 @@ pinpoint_batch_layout(List *notifications)
  * Add the slots of listeners that were found before the commit to a layout.
  *
  * slots: nslots slot numbers, which must exist until the batch is written.
- * joined: see PinpointBatch.
+ * last_listen: see PinpointBatch.
  */
 void
 pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
-									uint32 nslots, uint64 joined)
+									uint32 nslots, uint64 last_listen)
 {
 	AssertNoLockHeld();
 	Assert(layout->listeners == NULL);
 
 	layout->listeners = slots;
 	layout->nlisteners = nslots;
-	layout->joined = joined;
+	layout->last_listen = last_listen;
 	layout->size = add_size(layout->size, listeners_size(nslots));
 }
 
@@ -249,7 +249,7 @@ pinpoint_batch_write(PinpointBatch *batch, PinpointBatchLayout *layout)
 	batch->nchannels = layout->nchannels;
 	batch->nnotifications = list_length(layout->notifications);
 	batch->nlisteners = layout->nlisteners;
-	batch->joined = layout->joined;
+	batch->last_listen = layout->last_listen;
 	batch->max_assignments = layout->max_assignments;
 	batch->nassignments = 0;
 	batch->all_share_from = PG_UINT32_MAX;
@@ -326,7 +326,7 @@ pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
 
 	batch->state = PINPOINT_BATCH_RESERVED;
 	batch->nlisteners = 0;
-	batch->joined = 0;
+	batch->last_listen = 0;
 	batch->nassignments = 0;
 	batch->all_share_from = PG_UINT32_MAX;
 	writer->batch = batch;

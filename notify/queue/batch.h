@@ -94,7 +94,7 @@ typedef struct PinpointBatch
 									 * these slots; see sharing.c */
 
 	uint16		nassignments;	/* number of PinpointAssignments in use */
-	uint64		joined;			/* set with the first group: number of the last
+	uint64		last_listen;			/* set with the first group: number of the last
 								 * LISTEN before the look-up of listeners; see
 								 * wakeup.c.  pinpoint_wakeup_find_replayed()
 								 * sets it later, without a lock. */
@@ -206,7 +206,7 @@ typedef struct PinpointBatchLayout
 	int		   *listeners;		/* slots found before the commit; NULL if the
 								 * listeners are looked up at publication */
 	uint32		nlisteners;		/* number of these slots */
-	uint64		joined;			/* see PinpointBatch */
+	uint64		last_listen;			/* see PinpointBatch */
 	uint16		max_assignments;	/* see PinpointBatch */
 } PinpointBatchLayout;
 
@@ -229,7 +229,7 @@ typedef struct PinpointBatchReader
 extern PinpointBatchLayout *pinpoint_batch_layout(List *notifications);
 extern void pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout,
 												int *slots, uint32 nslots,
-												uint64 joined);
+												uint64 last_listen);
 extern void pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout,
 											uint16 max_assignments);
 extern void pinpoint_batch_write(PinpointBatch *batch,

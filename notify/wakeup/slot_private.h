@@ -85,7 +85,7 @@ struct PinpointSlot
 
 	uint32		nchannels;		/* number of channels of the owner, for the
 								 * views */
-	pg_atomic_uint64 joined;	/* number of the last LISTEN of the owner; see
+	pg_atomic_uint64 last_listen;	/* number of the last LISTEN of the owner; see
 								 * wakeup.c */
 	pg_atomic_uint64 sending_since;	/* time since when the owner has been
 									 * sending notifications; 0 if it does
@@ -101,7 +101,7 @@ StaticAssertDecl(sizeof(PinpointSlot) % PG_CACHE_LINE_SIZE == 0,
  */
 typedef struct PinpointSlots
 {
-	pg_atomic_uint64 joined;	/* number of the last LISTEN; no lock */
+	pg_atomic_uint64 last_listen;	/* number of the last LISTEN; no lock */
 	dlist_head	wakes_for_all;	/* list of the slots with wakes_for_all */
 	TimestampTz last_reminders; /* time of the last check for slots that need a
 								 * reminder; also read without the lock */

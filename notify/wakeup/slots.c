@@ -123,10 +123,10 @@ pinpoint_slots_shmem_init(void *memory)
 {
 	PinpointSharedSlots = memory;
 	dlist_init(&PinpointSharedSlots->wakes_for_all);
-	pg_atomic_init_u64(&PinpointSharedSlots->joined, PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u64(&PinpointSharedSlots->last_listen, PINPOINT_FIRST_NUMBER);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].joined, 0);
+		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].last_listen, 0);
 		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].sending_since, 0);
 	}
 }
@@ -272,11 +272,11 @@ pinpoint_slot_join(void)
 	 * pinpoint_wakeup_find_replayed().  Without it, a sender could read this
 	 * number, and the map without the channels of this session.
 	 */
-	number = pg_atomic_add_fetch_u64(&PinpointSharedSlots->joined, 1);
-	Assert(number > pg_atomic_read_u64(&my_slot()->joined));
+	number = pg_atomic_add_fetch_u64(&PinpointSharedSlots->last_listen, 1);
+	Assert(number > pg_atomic_read_u64(&my_slot()->last_listen));
 
 	/* step 3 of that proof */
-	pg_atomic_write_u64(&my_slot()->joined, number);
+	pg_atomic_write_u64(&my_slot()->last_listen, number);
 
 	/*
 	 * The number is visible before the commit, step 4.  Partner: the

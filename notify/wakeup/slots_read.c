@@ -136,7 +136,7 @@ pinpoint_slot_owner(int slotno, PinpointSlotOwner *owner)
  *
  * listens: an array of MaxBackends elements, all false.
  *
- * Takes no lock.  If the caller has read PinpointSlots.joined before, this
+ * Takes no lock.  If the caller has read PinpointSlots.last_listen before, this
  * finds all sessions whose number is not above that value: a session sets pid
  * before it takes a number; see wakeup.c.
  */

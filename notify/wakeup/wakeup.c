@@ -25,27 +25,27 @@
  * steps:
  *
  *	1. LISTEN: enter the channels into the map.
- *	2. LISTEN: take a number: increment PinpointSlots.joined.
+ *	2. LISTEN: take a number: increment PinpointSlots.last_listen.
  *	3. LISTEN: store the number in the slot.
  *	4. LISTEN: commit.
- *	5. Sender: store the last number that was taken, as batch->joined.
+ *	5. Sender: store the last number that was taken, as batch->last_listen.
  *	6. Sender: read the map.
  *	7. Sender: commit.
  *	8. Sender: acquire PinpointOrderLock, and publish to the slots that were found, and
- *	   to those whose number is above batch->joined.
+ *	   to those whose number is above batch->last_listen.
  *
  * The numbers are atomic, and there is a full barrier between each two steps: both
  * take a lock of the channel map, or execute an explicit barrier.  If step 6 came
- * before step 1, then step 5 came before step 2, so batch->joined is lower than the
+ * before step 1, then step 5 came before step 2, so batch->last_listen is lower than the
  * number that the listener has taken.  And if step 4 came before step 7, then step 3
  * came before step 8, which finds the number in the slot.  So at publication it is
  * sufficient to check the slots, and not even this is needed if the last number is
- * still batch->joined.  A slot that was found may belong to another session by then, or
+ * still batch->last_listen.  A slot that was found may belong to another session by then, or
  * may not listen any more.  Then a session is woken unnecessarily.
  *
  *	9. Step 6 can end early, when all slots that listen in the database are found.  They
  *	   are determined after step 5, and a session sets pid in its slot before step 1.
- *	   So a session that is not among them takes a number above batch->joined.
+ *	   So a session that is not among them takes a number above batch->last_listen.
  *	   (Comparing the number of slots is not sufficient: some sessions may have ended.)
  *	10. On a standby, the startup process does steps 5 and 6 directly before step 8, in
  *	   this order, and the transaction has committed before.  The argument is the same.
@@ -179,7 +179,7 @@ void
 pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 {
 	EarlySearch search = {0};
-	uint64		joined;
+	uint64		last_listen;
 	int		   *slots;
 	uint32		nslots = 0;
 	uint32		nlooked = 0;
@@ -195,7 +195,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	search.listens = palloc0_array(bool, MaxBackends);
 
 	/* step 5 */
-	joined = pg_atomic_read_u64(&PinpointSharedSlots->joined);
+	last_listen = pg_atomic_read_u64(&PinpointSharedSlots->last_listen);
 
 	/*
 	 * Partner: the increment in pinpoint_slot_join().  Without this, the map
@@ -228,7 +228,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 			slots[nslots++] = i;
 	}
 	pfree(search.found);
-	pinpoint_batch_layout_add_listeners(layout, slots, nslots, joined);
+	pinpoint_batch_layout_add_listeners(layout, slots, nslots, last_listen);
 }
 
 /*
@@ -294,7 +294,7 @@ pinpoint_wakeup_find_replayed(PinpointBatch *batch)
 	memset(found_replayed, 0, MaxBackends * sizeof(bool));
 
 	/* step 5; the barrier is that of pinpoint_wakeup_find_early() */
-	batch->joined = pg_atomic_read_u64(&PinpointSharedSlots->joined);
+	batch->last_listen = pg_atomic_read_u64(&PinpointSharedSlots->last_listen);
 	pg_memory_barrier();
 
 	/* step 6 */
@@ -369,7 +369,7 @@ pinpoint_wakeup_find(PinpointPublication *publication, PinpointBatch *batch,
 		/* step 8 */
 		for (uint32 i = 0; i < nslots; i++)
 			find_slot(slots[i], &search);
-		if (pg_atomic_read_u64(&PinpointSharedSlots->joined) > batch->joined)
+		if (pg_atomic_read_u64(&PinpointSharedSlots->last_listen) > batch->last_listen)
 			find_joined(&search);
 	}
 
@@ -395,8 +395,8 @@ find_joined(ListenerSearch *search)
 	pinpoint_publication_add_work(search->publication, MaxBackends);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		if (pg_atomic_read_u64(&PinpointSharedSlots->slots[i].joined) >
-			search->batch->joined)
+		if (pg_atomic_read_u64(&PinpointSharedSlots->slots[i].last_listen) >
+			search->batch->last_listen)
 			find_slot(i, search);
 	}
 }
