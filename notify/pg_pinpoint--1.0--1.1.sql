@@ -86,7 +86,7 @@ AS 'MODULE_PATHNAME', 'pinpoint_change_source'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
 COMMENT ON FUNCTION pinpoint.change_source(regclass) IS
-'how changes of a watched table are noticed: by counts of rows, or by locks';
+'how changes of a watched table are noticed: by counts of rows, by locks, or not all of them';
 
 CREATE VIEW pinpoint.watched AS
 SELECT l.objoid::pg_catalog.regclass AS relation,

@@ -99,6 +99,9 @@ static bool is_watched_on(Oid relid, const char *channel);
 static void check_extension(void);
 static void lock_descendants(Oid relid);
 static void check_not_distributed(Oid relid);
+static void warn_if_distributed(Oid relid);
+static Oid	find_distributed(List *relations);
+static int	errhint_shards(const char *name);
 static bool is_child(Oid child, Oid parent);
 static void set_label(Oid relid, const char *label);
 static bool has_label(const ObjectAddress *object, const char *label);
@@ -284,16 +287,24 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 
 /*
  * pinpoint.change_source(relation regclass): how changes of a table are
- * noticed.  Returns "counts", or "locks" if the changes of the table, or of one
- * of its partitions and children, are not counted; see uncounted.c.
+ * noticed.  Returns "counts"; "locks" if the changes of the table, or of one of
+ * its partitions and children, are not counted; "incomplete" if Citus
+ * distributes one of them, so that not all changes are noticed.  See
+ * uncounted.c.
  *
  * Errors: out of memory, those of reading catalogs.
  */
 Datum
 pinpoint_change_source(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_TEXT_P(cstring_to_text(pinpoint_is_partly_uncounted(PG_GETARG_OID(0)) ?
-									 "locks" : "counts"));
+	Oid			relid = PG_GETARG_OID(0);
+	const char *source = "counts";
+
+	if (OidIsValid(find_distributed(pinpoint_with_descendants(relid))))
+		source = "incomplete";
+	else if (pinpoint_is_partly_uncounted(relid))
+		source = "locks";
+	PG_RETURN_TEXT_P(cstring_to_text(source));
 }
 
 /*
@@ -446,20 +457,54 @@ lock_descendants(Oid relid)
 static void
 check_not_distributed(Oid relid)
 {
+	Oid			distributed = find_distributed(find_all_inheritors(relid, NoLock, NULL));
+
+	if (OidIsValid(distributed))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot watch table \"%s\", which Citus distributes",
+						get_name(distributed)),
+				 errdetail("Its rows are changed in its shards, and by other nodes."),
+				 errhint_shards(get_name(distributed))));
+}
+
+/*
+ * The label of a table takes effect, although not all of its changes are
+ * noticed.  An error would prevent the restore of a dump.
+ */
+static void
+warn_if_distributed(Oid relid)
+{
+	Oid			distributed = find_distributed(find_all_inheritors(relid, NoLock, NULL));
+
+	if (OidIsValid(distributed))
+		ereport(WARNING,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("not all changes of watched table \"%s\" are notified",
+						get_name(relid)),
+				 errdetail("Citus distributes table \"%s\". Its rows are changed in its shards, and by other nodes.",
+						   get_name(distributed)),
+				 errhint_shards(get_name(distributed))));
+}
+
+static Oid
+find_distributed(List *relations)
+{
 	ListCell   *lc;
 
-	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	foreach(lc, relations)
 	{
-		char	   *name = get_name(lfirst_oid(lc));
-
 		if (pinpoint_is_distributed(lfirst_oid(lc)))
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("cannot watch table \"%s\", which Citus distributes", name),
-					 errdetail("Its rows are changed in its shards, and by other nodes."),
-					 errhint("Watch the shards: SELECT run_command_on_shards('%s', $$SELECT pinpoint.watch('%%s', '%s')$$).",
-							 name, name)));
+			return lfirst_oid(lc);
 	}
+	return InvalidOid;
+}
+
+static int
+errhint_shards(const char *name)
+{
+	return errhint("Watch the shards: SELECT run_command_on_shards('%s', $$SELECT pinpoint.watch('%%s', '%s')$$).",
+				   name, name);
 }
 
 /*
@@ -634,7 +679,8 @@ pinpoint_unwatch_all(void)
  * Called before a transaction commits that has created the extension.  From
  * then on, tables are watched that have got a label while it did not exist.
  * As in watch(), transactions that have changed them must end first, because
- * they may notify nothing, and the channels are notified.
+ * they may notify nothing, and the channels are notified.  DROP TABLE may delete
+ * a label before its table is locked.
  *
  * Errors: out of memory, those of reading catalogs and of waiting for locks.
  */
@@ -648,7 +694,10 @@ pinpoint_labels_take_effect(void)
 	foreach(lc, labelled_tables())
 	{
 		LockRelationOid(lfirst_oid(lc), ShareRowExclusiveLock);
+		if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(lfirst_oid(lc))))
+			continue;
 		lock_descendants(lfirst_oid(lc));
+		warn_if_distributed(lfirst_oid(lc));
 	}
 	foreach(lc, pinpoint_all_watched_channels())
 		pinpoint_changes_report_channel(lfirst(lc));

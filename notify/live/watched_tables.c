@@ -146,6 +146,7 @@ static void read_table(KnownTable *table);
 static void read_storage(KnownTable *table);
 static bool read_relation(Oid relid, FormData_pg_class *relation);
 static List *read_inherits(Oid relid, bool children);
+static List *with_relatives(Oid relid, bool children);
 
 static void
 register_callback(void)
@@ -572,11 +573,26 @@ read_inherits(Oid relid, bool children)
 List *
 pinpoint_with_ancestors(Oid relid)
 {
+	return with_relatives(relid, false);
+}
+
+/*
+ * The same with all its partitions and children.
+ */
+List *
+pinpoint_with_descendants(Oid relid)
+{
+	return with_relatives(relid, true);
+}
+
+static List *
+with_relatives(Oid relid, bool children)
+{
 	List	   *relations = list_make1_oid(relid);
 
 	for (int i = 0; i < list_length(relations); i++)
 		relations = list_concat_unique_oid(relations,
-										   read_inherits(list_nth_oid(relations, i), false));
+										   read_inherits(list_nth_oid(relations, i), children));
 	return relations;
 }
 
@@ -590,7 +606,6 @@ bool
 pinpoint_is_partly_uncounted(Oid relid)
 {
 	bool		any_hypertable = pinpoint_any_hypertable();
-	List	   *relations = list_make1_oid(relid);
 	FormData_pg_class relation;
 	ListCell   *lc;
 
@@ -601,14 +616,12 @@ pinpoint_is_partly_uncounted(Oid relid)
 			pinpoint_may_be_hypertable(&relation))
 			return true;
 	}
-	for (int i = 0; i < list_length(relations); i++)
+	foreach(lc, pinpoint_with_descendants(relid))
 	{
-		if (read_relation(list_nth_oid(relations, i), &relation) &&
+		if (read_relation(lfirst_oid(lc), &relation) &&
 			(!pinpoint_is_counted(&relation) ||
 			 (any_hypertable && pinpoint_may_be_hypertable(&relation))))
 			return true;
-		relations = list_concat_unique_oid(relations,
-										   read_inherits(list_nth_oid(relations, i), true));
 	}
 	return false;
 }

@@ -26,6 +26,7 @@ extern List *pinpoint_locked_watched_channels(LOCKMODE lockmode);
 extern List *pinpoint_channels_of_changed(Oid relid);
 extern List *pinpoint_channels_of_uncounted(Oid relid);
 extern List *pinpoint_with_ancestors(Oid relid);
+extern List *pinpoint_with_descendants(Oid relid);
 extern bool pinpoint_is_partly_uncounted(Oid relid);
 extern SysScanDesc pinpoint_begin_label_scan(Relation labels);
 

@@ -184,6 +184,14 @@ $admin->run('COMMIT');
 is_done($changer, 'and does not fail');
 $admin->run('CREATE TABLE t (id int)');
 
+begin_with(0, t => 'b');
+$changer->run($_) for 'BEGIN', 'DROP TABLE t';
+waits_for($admin, $changer->pid, 'CREATE EXTENSION waits for DROP TABLE', $create);
+$changer->run('COMMIT');
+is_done($admin, 'and does not fail');
+is(state(), 'extension', 'although its label is gone');
+$admin->run('CREATE TABLE t (id int)');
+
 # ---- labels that are set in parallel, for instance by pg_restore
 
 begin_with(0);

@@ -262,6 +262,19 @@ $owner->run($_) foreach q{SELECT pinpoint.unwatch('pdist')}, 'ALTER TABLE pdist 
 channels_of($owner);
 is(channels_of($owner, 'ALTER TABLE pdist DETACH PARTITION dist1'), 'x', 'DETACH PARTITION');
 
+# Labels that take effect when the extension is created: a dump can be restored.
+channels_of($owner, 'DROP EXTENSION pg_pinpoint CASCADE', q{SECURITY LABEL FOR pinpoint ON TABLE pdist IS 'x'},
+	'ALTER TABLE pdist ATTACH PARTITION dist1 FOR VALUES IN (1)');
+$node->psql('postgres', 'CREATE EXTENSION pg_pinpoint', stderr => \my $warning);
+is($warning =~ s/^psql:\S+ //r, <<'EOS' =~ s/\n$//r, 'CREATE EXTENSION warns');
+WARNING:  not all changes of watched table "pdist" are notified
+DETAIL:  Citus distributes table "dist1". Its rows are changed in its shards, and by other nodes.
+HINT:  Watch the shards: SELECT run_command_on_shards('dist1', $$SELECT pinpoint.watch('%s', 'dist1')$$).
+EOS
+is(source_of('pdist'), 'incomplete', 'the source of such a table');
+channels_of($owner, 'ALTER TABLE pdist DETACH PARTITION dist1');
+is(source_of('pdist'), 'counts', 'and after it has left');
+
 $_->close foreach $writer, $other, $listener;
 server_is_clean($owner, 'nothing is left');
 done_testing();
