@@ -135,6 +135,7 @@ pinpoint_changes_end_transaction(void)
 	reloaded_before = PgReloadTime;
 	may_have_written = MyBackendType != B_BACKEND;
 	reported = NIL;
+	pinpoint_uncounted_end_transaction();
 }
 
 /*

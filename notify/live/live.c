@@ -16,6 +16,7 @@
  *	ATTACH, DETACH, DROP,	the rows of the parent change
  *	INHERIT, NO INHERIT
  *	DROP EXTENSION			remove all labels
+ *	DROP FUNCTION			the database can have had hypertables
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -33,6 +34,7 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_policy.h"
+#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/fmgroids.h"
@@ -133,6 +135,8 @@ pinpoint_live_at_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		relation_altered(object_id);
 	else if (class_id == PolicyRelationId)
 		policy_changed(object_id);
+	else if (access == OAT_DROP && class_id == ProcedureRelationId)
+		pinpoint_uncounted_at_drop_function(object_id);
 	else if (access == OAT_DROP && class_id == ExtensionRelationId &&
 			 pinpoint_is_extension(object_id))
 		pinpoint_unwatch_all();

@@ -10,7 +10,8 @@
  * hypertable and its chunks are heap tables, but their counts do not tell all changes.
  * Its catalogs are its own, so this library reads only that the database has its function
  * create_hypertable().  Then each table with children counts as a hypertable, and its
- * children as chunks.
+ * children as chunks.  A transaction that drops the function may have changed hypertables
+ * before.
  *
  * A table of Citus cannot be watched at all.  It is known by its trigger, which calls a
  * function citus_truncate_trigger().
@@ -49,6 +50,9 @@ static bool any_uncounted = true;
 static bool any_hypertable = true;
 static uint64 messages = 1;
 static uint64 read_at = 0;
+
+/* Has this transaction dropped a function create_hypertable()? */
+static bool function_dropped = false;
 
 static void read_catalogs(void);
 static void catalog_changed(Datum arg, int cache, uint32 hash_value);
@@ -108,11 +112,37 @@ read_catalogs(void)
 	at = messages;
 	if (read_at == at)
 		return;
-	any_hypertable = function_exists();
+	any_hypertable = function_dropped || function_exists();
 	any_uncounted = any_hypertable ||
 		any_row(AccessMethodRelationId, is_other_access_method) ||
 		any_row(ForeignServerRelationId, is_foreign_server);
 	read_at = at;
+}
+
+/*
+ * A function will be dropped.
+ *
+ * Errors: out of memory, those of reading catalogs.
+ */
+void
+pinpoint_uncounted_at_drop_function(Oid funcid)
+{
+	char	   *name = get_func_name(funcid);
+
+	if (name != NULL && strcmp(name, HYPERTABLE_FUNCTION) == 0)
+		function_dropped = true;
+}
+
+/*
+ * The transaction is over.
+ */
+void
+pinpoint_uncounted_end_transaction(void)
+{
+	if (!function_dropped)
+		return;
+	function_dropped = false;
+	messages++;					/* read the catalogs again */
 }
 
 static void

@@ -222,9 +222,17 @@ channels_of($owner, 'CREATE TABLE n (id int, v int)', q{SELECT pinpoint.watch('n
 notifies('', 'DELETE FROM n WHERE false');
 channels_of($owner, 'ALTER TABLE chunk NO INHERIT m', 'ALTER TABLE chunk INHERIT n');
 notifies('n', 'DELETE FROM n WHERE false');
-channels_of($owner, 'DROP FUNCTION create_hypertable()');
+notifies('', 'BEGIN', 'DROP FUNCTION create_hypertable()', 'DELETE FROM h WHERE false', 'ROLLBACK');
+notifies('n', 'BEGIN', 'DELETE FROM n WHERE false', 'SAVEPOINT s', 'DROP FUNCTION create_hypertable()', 'COMMIT');
 notifies('', 'DELETE FROM n WHERE false');
 notifies('', 'DELETE FROM m WHERE false');
+
+# ---- a table that the transaction made a counted one, or dropped
+
+channels_of($owner, 'ALTER TABLE h SET ACCESS METHOD uncounted');
+notifies('h', 'BEGIN', 'DELETE FROM h WHERE false', 'ALTER TABLE h SET ACCESS METHOD heap', 'COMMIT');
+notifies('inh', 'BEGIN', 'DELETE FROM inh WHERE false', 'DROP FOREIGN TABLE inh1', 'COMMIT');
+notifies('p', 'BEGIN', 'INSERT INTO p4 VALUES (4)', 'ALTER TABLE p DETACH PARTITION p4', 'COMMIT');
 
 # ---- Citus: its tables cannot be watched
 
