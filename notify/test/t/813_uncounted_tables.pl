@@ -181,6 +181,7 @@ notifies('p', 'UPDATE p SET v = 1 WHERE id = 3');
 notifies('inh', 'DELETE FROM inh1');
 notifies('', 'BEGIN', 'INSERT INTO p VALUES (3, 0)', 'ROLLBACK');
 notifies('', 'SELECT count(*) FROM p');
+notifies('p', "ALTER FOREIGN TABLE p3 $_") foreach q{OPTIONS (ADD fetch_size '10')}, q{ALTER v OPTIONS (column_name 'v')};
 
 # ---- prepared transactions
 
