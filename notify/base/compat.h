@@ -291,6 +291,19 @@ pinpoint_next_proclock(PGPROC *proc, int partition, PROCLOCK *previous)
 	parse, query_string, cursor_options, bound_params
 #endif
 
+/* The same for ExecutorRun_hook. */
+#if PG_VERSION_NUM >= 180000
+#define PINPOINT_EXECUTOR_RUN_PARAMETERS \
+	QueryDesc *query, ScanDirection direction, uint64 count
+#define PINPOINT_EXECUTOR_RUN_ARGUMENTS \
+	query, direction, count
+#else
+#define PINPOINT_EXECUTOR_RUN_PARAMETERS \
+	QueryDesc *query, ScanDirection direction, uint64 count, bool once
+#define PINPOINT_EXECUTOR_RUN_ARGUMENTS \
+	query, direction, count, once
+#endif
+
 /* Loads memory that will be read soon into the cache. */
 #if defined(__GNUC__)
 #define PINPOINT_PREFETCH(address)	__builtin_prefetch(address)
