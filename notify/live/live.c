@@ -148,6 +148,9 @@ pinpoint_live_at_access(ObjectAccessType access, Oid class_id, Oid object_id,
  * has only rows that this transaction has inserted, and these are counted.  If
  * the child has been rewritten, it may have had another access method, which
  * did not count them.
+ *
+ * A chunk of a hypertable may have changed while it was one, which can only be
+ * seen now.
  */
 static void
 child_changed(Oid child, Oid parent)
@@ -164,8 +167,11 @@ child_changed(Oid child, Oid parent)
 		return;
 
 	pinpoint_inheritance_changed(child, parent);
-	if (!is_new && pinpoint_any_watched())
-		pinpoint_changes_report_table(parent);
+	if (is_new || !pinpoint_any_watched())
+		return;
+	pinpoint_changes_report_table(parent);
+	if (pinpoint_any_hypertable())
+		pinpoint_changes_report_table(child);
 }
 
 /*

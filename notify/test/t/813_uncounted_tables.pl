@@ -221,6 +221,10 @@ is($owner->value(q{SELECT pinpoint.change_source('chunk')}), 'locks', '... of it
 deletes_batches('m', $_) foreach 'm', 'chunk';
 notifies('m', 'INSERT INTO chunk VALUES (1, 1)');
 notifies('', 'SELECT count(*) FROM m');
+channels_of($owner, q{SELECT pinpoint.watch('chunk', 'x')});
+notifies('m x', 'BEGIN', 'DELETE FROM chunk WHERE false', 'ALTER TABLE chunk NO INHERIT m', 'COMMIT');
+notifies('x', 'DELETE FROM chunk');
+channels_of($owner, q{SELECT pinpoint.unwatch('chunk')}, 'ALTER TABLE chunk INHERIT m');
 notifies('', 'DELETE FROM h WHERE false');
 channels_of($owner, 'CREATE TABLE n (id int, v int)', q{SELECT pinpoint.watch('n')});
 notifies('', 'DELETE FROM n WHERE false');
