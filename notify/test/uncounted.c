@@ -109,7 +109,8 @@ find_compressed(QueryDesc *query)
 
 	if (query->operation != CMD_DELETE)
 		return InvalidOid;
-	target = rt_fetch(linitial_int(stmt->resultRelations), stmt->rtable)->relid;
+	target = rt_fetch(castNode(ModifyTable, stmt->planTree)->nominalRelation,
+					  stmt->rtable)->relid;
 	return get_relname_relid(psprintf("compressed_of_%s", get_rel_name(target)),
 							 get_rel_namespace(target));
 }
