@@ -100,6 +100,7 @@ static void check_extension(void);
 static void lock_descendants(Oid relid);
 static void check_not_distributed(Oid relid);
 static void warn_if_distributed(Oid relid);
+static void warn_of_shards(Oid relid);
 static Oid	find_distributed(List *relations);
 static int	errhint_shards(const char *name);
 static bool is_child(Oid child, Oid parent);
@@ -276,7 +277,10 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 	ObjectAddressSet(object, RelationRelationId, relid);
 	was_watched = GetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER) != NULL;
 	if (was_watched)
+	{
 		set_label(relid, NULL);
+		warn_of_shards(relid);
+	}
 	else
 	{
 		UnlockRelationOid(relid, ShareUpdateExclusiveLock);
@@ -485,6 +489,23 @@ warn_if_distributed(Oid relid)
 				 errdetail("Citus distributes table \"%s\". Its rows are changed in its shards, and by other nodes.",
 						   get_name(distributed)),
 				 errhint_shards(get_name(distributed))));
+}
+
+/*
+ * The label of a table is removed.  Citus has copied it to the shards if the
+ * table was distributed later, and does not remove it there.
+ */
+static void
+warn_of_shards(Oid relid)
+{
+	Oid			distributed = find_distributed(find_all_inheritors(relid, NoLock, NULL));
+
+	if (OidIsValid(distributed))
+		ereport(WARNING,
+				(errmsg("shards of table \"%s\" can still be watched",
+						get_name(distributed)),
+				 errhint("End this: SELECT run_command_on_shards('%s', $$SELECT pinpoint.unwatch('%%s')$$).",
+						 get_name(distributed))));
 }
 
 static Oid

@@ -262,7 +262,12 @@ foreach my $watch (q{SELECT pinpoint.watch('dist1')}, q{SECURITY LABEL FOR pinpo
 is($owner->value('SELECT count(*) FROM pinpoint.watched WHERE channel = $$x$$'), 0, 'no label is left');
 channels_of($owner, 'DROP TRIGGER truncate_trigger ON dist1', q{SELECT pinpoint.watch('dist', 'x')},
 	'CREATE TRIGGER truncate_trigger AFTER TRUNCATE ON dist1 EXECUTE FUNCTION citus_truncate_trigger()');
-is($owner->value(q{SELECT pinpoint.unwatch('dist')}), 't', 'a table that was distributed later: unwatch()');
+$node->psql('postgres', q{SELECT pinpoint.unwatch('dist')}, stdout => \my $was_watched, stderr => \my $shards);
+is($was_watched, 't', 'a table that was distributed later: unwatch()');
+is($shards =~ s/^psql:\S+ //r, <<'EOS' =~ s/\n$//r, 'it says that the shards keep their labels');
+WARNING:  shards of table "dist1" can still be watched
+HINT:  End this: SELECT run_command_on_shards('dist1', $$SELECT pinpoint.unwatch('%s')$$).
+EOS
 channels_of($owner);
 
 # Nor become partitions or children of a watched table, but they can leave it.
