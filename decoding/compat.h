@@ -56,11 +56,11 @@ typedef Oid RelFileNumber;
  */
 #ifdef PINPOINT_LIVE
 #undef RelidByRelfilenumber
-#define RelidByRelfilenumber		pinpoint_relid_by_relfilenumber
+#define RelidByRelfilenumber		pinpoint_relfilenumbermap_relid
 extern Oid	RelidByRelfilenumber(Oid reltablespace,
 								 RelFileNumber relfilenumber);
-extern int	pinpoint_server_version;
-#define PINPOINT_SERVER_VERSION		pinpoint_server_version
+extern int	pinpoint_decoding_server_version;
+#define PINPOINT_SERVER_VERSION		pinpoint_decoding_server_version
 #else
 #define PINPOINT_SERVER_VERSION		PG_VERSION_NUM
 #endif
@@ -105,7 +105,8 @@ pinpoint_wait_event(void)
 #if PG_VERSION_NUM >= 170000
 #define PINPOINT_MY_SLOT_NUMBER		((int) MyProcNumber)
 #else
-#define PINPOINT_MY_SLOT_NUMBER		(MyBackendId == InvalidBackendId ? -1 : MyBackendId - 1)
+#define PINPOINT_MY_SLOT_NUMBER \
+	(MyBackendId == InvalidBackendId ? -1 : MyBackendId - 1)
 #endif
 
 /* The library's name and version, for pg_get_loaded_modules(). */

@@ -34,12 +34,14 @@ typedef enum PinpointDecodingCounter
  * session writes them, so an increment need not be atomic.  Reads and writes
  * are atomic, so that a reader does not see a half-written number.
  */
-extern pg_atomic_uint64 *pinpoint_counters;
+extern pg_atomic_uint64 *pinpoint_statistics_counters;
 
 #define COUNT(counter) \
-	SET_GAUGE(counter, pg_atomic_read_u64(&pinpoint_counters[counter]) + 1)
+	SET_GAUGE(counter, 1 + \
+			  pg_atomic_read_u64(&pinpoint_statistics_counters[counter]))
 #define SET_GAUGE(counter, value) \
-	pg_atomic_write_u64(&pinpoint_counters[counter], (uint64) (value))
+	pg_atomic_write_u64(&pinpoint_statistics_counters[counter], \
+						(uint64) (value))
 
 extern Size pinpoint_statistics_shmem_size(void);
 extern void pinpoint_statistics_shmem_init(void);
@@ -56,6 +58,6 @@ extern uint64 pinpoint_standby_snapshots(void);
 /* ---- pg_pinpoint_decoding.c ---- */
 
 /* Why the library is not active; NULL if it is */
-extern const char *pinpoint_refused_because;
+extern const char *pinpoint_decoding_refused_because;
 
 #endif							/* PINPOINT_DECODING_H */

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * pg_pinpoint_decoding.c
- *		Initialization: redirects the server's look-up of relations to this library,
- *		when the postmaster loads it.
+ *		Initialization: redirects the server's look-up of relations to this
+ *		library, when the postmaster loads it.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -25,12 +25,13 @@
 PINPOINT_MODULE_MAGIC("pg_pinpoint_decoding");
 
 void		_PG_init(void);
+
 PG_FUNCTION_INFO_V1(pinpoint_decoding_check_schema);
 
 /* Version of the running server, in the format of PG_VERSION_NUM */
-int			pinpoint_server_version;
+int			pinpoint_decoding_server_version;
 
-const char *pinpoint_refused_because = "not preloaded";
+const char *pinpoint_decoding_refused_because = "not preloaded";
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -41,6 +42,17 @@ static const bool processes_are_executed = true;
 #else
 static const bool processes_are_executed = false;
 #endif
+
+/* What is in shared memory */
+static const struct
+{
+	Size		(*size) (void);
+	void		(*init) (void);
+}			shared_structs[] = {
+	{pinpoint_statistics_shmem_size, pinpoint_statistics_shmem_init},
+	{pinpoint_standby_snapshot_shmem_size,
+	pinpoint_standby_snapshot_shmem_init},
+};
 
 static bool probing = false;
 static bool probe_arrived;
@@ -66,21 +78,22 @@ _PG_init(void)
 	/*
 	 * A session loads the library to create the extension, or to show its
 	 * views.  This must work on a server that does not use the library,
-	 * because a database with the extension may be restored or upgraded there.
+	 * because a database with the extension may be restored or upgraded
+	 * there.
 	 */
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 
-	*preloaded = &pinpoint_refused_because;
+	*preloaded = &pinpoint_decoding_refused_because;
 	pinpoint_standby_snapshot_define_setting();
 	MarkGUCPrefixReserved("pinpoint_decoding");
 
-	pinpoint_refused_because = activate();
-	if (pinpoint_refused_because != NULL)
+	pinpoint_decoding_refused_because = activate();
+	if (pinpoint_decoding_refused_because != NULL)
 	{
 		ereport(WARNING,
 				(errmsg("pg_pinpoint_decoding is not active: %s",
-						pinpoint_refused_because),
+						pinpoint_decoding_refused_because),
 				 errdetail("Logical decoding works as it does without the library.")));
 		return;
 	}
@@ -119,6 +132,7 @@ activate(void)
 	};
 	const char *reason;
 
+	Assert(!IsUnderPostmaster);
 	if (processes_are_executed)
 		return "the server starts its processes with EXEC_BACKEND";
 
@@ -126,7 +140,9 @@ activate(void)
 	 * Only the minor release can differ from PG_VERSION_NUM: PostgreSQL does
 	 * not load a library that was built for another major version.
 	 */
-	pinpoint_server_version = atoi(GetConfigOption("server_version_num", false, false));
+	pinpoint_decoding_server_version =
+		atoi(GetConfigOption("server_version_num", false, false));
+	Assert(pinpoint_decoding_server_version / 10000 == PG_VERSION_NUM / 10000);
 
 	switch (pinpoint_redirect(&redirection, &reason))
 	{
@@ -155,19 +171,22 @@ look_up_relation(Oid reltablespace, RelFileNumber relfilenumber)
 	{
 		if (probing)
 		{
+			Assert(pinpoint_decoding_refused_because != NULL);
 			probe_arrived = true;
 			return InvalidOid;
 		}
 		pinpoint_statistics_attach();
 		attached = true;
 	}
+	Assert(!probing && pinpoint_decoding_refused_because == NULL);
 	return RelidByRelfilenumber(reltablespace, relfilenumber);
 }
 
 static bool
 probe(void *function)
 {
-	Oid			(*call) (Oid, RelFileNumber) = (Oid (*) (Oid, RelFileNumber)) function;
+	Oid			(*call) (Oid, RelFileNumber) =
+		(Oid (*) (Oid, RelFileNumber)) function;
 
 	probe_arrived = false;
 	probing = true;
@@ -201,8 +220,8 @@ request_shmem(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 
-	RequestAddinShmemSpace(pinpoint_statistics_shmem_size());
-	RequestAddinShmemSpace(pinpoint_standby_snapshot_shmem_size());
+	for (unsigned i = 0; i < lengthof(shared_structs); i++)
+		RequestAddinShmemSpace(shared_structs[i].size());
 	RequestNamedLWLockTranche("PinpointDecodingStatistics", 1);
 }
 
@@ -213,7 +232,7 @@ startup_shmem(void)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	pinpoint_statistics_shmem_init();
-	pinpoint_standby_snapshot_shmem_init();
+	for (unsigned i = 0; i < lengthof(shared_structs); i++)
+		shared_structs[i].init();
 	LWLockRelease(AddinShmemInitLock);
 }

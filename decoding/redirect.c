@@ -3,18 +3,19 @@
  * redirect.c
  *		Redirects a function of the running program to one of this library.
  *
- * PostgreSQL has no hook for its map from file numbers to relations.  Therefore the
- * first instructions of its function are replaced with a jump to our function.  This
- * is done once, in the postmaster, while it loads its libraries.  Every server process
- * is forked from it later and inherits the change.  No file is changed, and a restart
- * without the library undoes the change.
+ * PostgreSQL has no hook for its map from file numbers to relations.
+ * Therefore the first instructions of its function are replaced with a jump to
+ * our function.  This is done once, in the postmaster, while it loads its
+ * libraries.  Every server process is forked from it later and inherits the
+ * change.  No file is changed, and a restart without the library undoes the
+ * change.
  *
  * How
  *
- * The page on which the function begins (or two, if the jump crosses the end of the
- * first) is copied to new memory, and the jump is written to the copy.  The copy is
- * made executable and tested.  Only then does it replace the original, in one system
- * call.  So
+ * The page on which the function begins (or two, if the jump crosses the end
+ * of the first) is copied to new memory, and the jump is written to the copy.
+ * The copy is made executable and tested.  Only then does it replace the
+ * original, in one system call.  So
  *
  *	- the server's own pages are never writable, and no page is ever writable
  *	  and executable at the same time;
@@ -24,17 +25,17 @@
  * What can go wrong, and how it is handled
  *
  *	other CPU or system			refused at compile time: see the #if below
- *	no such function, or not	refused: find_function() looks up the name with the
- *	the program's own			dynamic loader, and among the symbols that the
- *								program's file exports
+ *	no such function, or not	refused: find_function() looks up the name with
+ *	the program's own			the dynamic loader, and among the symbols that
+ *								the program's file exports
  *	function not in the code	refused: it must be in a segment that is
  *	of the program				readable, executable and not writable
  *	function too short			refused: by the size in the symbol table
  *	its pages were changed		refused: the copy must be equal to the program's
  *	before						file.  A uprobe or a debugger's breakpoint would
- *								become part of the copy, and would not be known or
- *								removed there: the next process that executes it
- *								dies of SIGTRAP.
+ *								become part of the copy, and would not be known
+ *								or removed there: the next process that
+ *								executes it dies of SIGTRAP.
  *	callers that do not call	refused: with link-time optimization, the
  *	it, but a copy of it		function can be part of its callers.  Its
  *								direct calls are counted in the program's
@@ -55,15 +56,16 @@
  *								is not, or if the check after the replacement
  *								fails, the server must not start
  *
- * Signal handlers need no special treatment: for them, the replacement of the page is
- * one step.
+ * Signal handlers need no special treatment: for them, the replacement of the
+ * page is one step.
  *
- * A page that was part of the program's file is then part of no file.  perf, which
- * looks up names by file, does not know its functions, and a uprobe that is set later
- * is set in the file only.  On aarch64, the page is not protected by BTI.
+ * A page that was part of the program's file is then part of no file.  perf,
+ * which looks up names by file, does not know its functions, and a uprobe that
+ * is set later is set in the file only.  On aarch64, the page is not protected
+ * by BTI.
  *
- * This file does not depend on PostgreSQL, so test/redirect_test.c can test it with
- * programs of every kind.
+ * This file needs nothing of PostgreSQL but a macro, so test/redirect_test.c
+ * can test it with programs of every kind.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -73,16 +75,25 @@
 #define _GNU_SOURCE				/* RTLD_DEFAULT, dl_iterate_phdr(), mremap() */
 #endif
 
+#include "pg_config.h"			/* USE_ASSERT_CHECKING */
+
+/* There are assertions if PostgreSQL has some. */
+#ifndef USE_ASSERT_CHECKING
+#define NDEBUG
+#endif
+
 #include "redirect.h"
 
 #if defined(__linux__) && \
 	((defined(__x86_64__) && defined(__LP64__)) || \
 	 (defined(__aarch64__) && defined(__AARCH64EL__) && defined(__LP64__)))
 
+#include <assert.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <link.h>
 #include <locale.h>
 #include <stdarg.h>
@@ -116,22 +127,33 @@ typedef struct Function
 
 static char reason_text[256];
 
-static bool refuse(const char *format,...) __attribute__((format(printf, 1, 2)));
+static bool refuse(const char *format,...)
+			__attribute__((format(printf, 1, 2)));
 static const char *error_text(int error);
 static PinpointRedirectResult redirect(const PinpointRedirection *redirection,
 									   const File *file);
 static bool map_file(File *file);
 static const void *part_of_file(const File *file, size_t offset, size_t size);
-static const ElfW(Sym) *find_symbol(const File *file, const char *name);
-static bool find_function(const File *file, const char *name, Function *function);
+static const Elf64_Sym *find_symbol(const File *file, const char *name);
+static bool find_function(const File *file, const char *name,
+						  Function *function);
 static int	find_code(struct dl_phdr_info *info, size_t size, void *arg);
 static bool is_single_threaded(void);
-static size_t write_jump(unsigned char *at, const unsigned char *original, void *target);
+static size_t write_jump(unsigned char *at, const unsigned char *original,
+						 void *target);
 static int	count_calls(const Function *function);
 static bool is_from_file(const File *file, const Function *function,
 						 const unsigned char *pages,
 						 const unsigned char *copy, size_t length);
 static bool is_mapped(void *pages, size_t length);
+
+#ifdef USE_ASSERT_CHECKING
+static bool has_only_the_jump(const unsigned char *pages,
+							  const unsigned char *copy,
+							  size_t length, size_t offset,
+							  const unsigned char *jump, size_t jump_length);
+static bool is_code(const unsigned char *pages, size_t length);
+#endif
 
 /*
  * Redirect a function.
@@ -144,11 +166,16 @@ pinpoint_redirect(const PinpointRedirection *redirection, const char **reason)
 	PinpointRedirectResult result = PINPOINT_REFUSED;
 	File		file = {0};
 
+	assert(redirection->function != NULL && redirection->callers >= 0);
+	assert(redirection->replacement != NULL && redirection->probe != NULL);
+
+	reason_text[0] = '\0';
 	if (map_file(&file))
 	{
 		result = redirect(redirection, &file);
 		munmap((void *) file.bytes, file.size);
 	}
+	assert((result == PINPOINT_REDIRECTED) == (reason_text[0] == '\0'));
 	*reason = result == PINPOINT_REDIRECTED ? NULL : reason_text;
 	return result;
 }
@@ -170,6 +197,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 		return PINPOINT_REFUSED;
 
 	jump_length = write_jump(jump, function.start, redirection->replacement);
+	assert(jump_length > 0 && jump_length <= sizeof(jump));
 	if (function.size < jump_length)
 	{
 		refuse("the function %s has %zu bytes, and the jump needs %zu",
@@ -192,6 +220,8 @@ redirect(const PinpointRedirection *redirection, const File *file)
 	offset = (uintptr_t) function.start % page_size;
 	pages = function.start - offset;
 	length = (offset + jump_length + page_size - 1) / page_size * page_size;
+	assert((uintptr_t) pages % page_size == 0 && length % page_size == 0);
+	assert(offset + jump_length <= length && length <= 2 * page_size);
 
 	copy = mmap(NULL, length, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -208,6 +238,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 		munmap(copy, length);
 		return PINPOINT_REFUSED;
 	}
+	assert(memcmp(copy, pages, length) == 0);
 	memcpy(copy + offset, jump, jump_length);
 	if (mprotect(copy, length, PROT_READ | PROT_EXEC) != 0)
 	{
@@ -224,7 +255,11 @@ redirect(const PinpointRedirection *redirection, const File *file)
 	}
 
 	/* Replace the original pages. */
-	if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, pages) == MAP_FAILED)
+	assert(has_only_the_jump(pages, copy, length, offset, jump, jump_length));
+	assert(is_code(copy, length) && is_code(pages, length));
+	assert(is_single_threaded());
+	if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED,
+			   pages) == MAP_FAILED)
 	{
 		refuse("could not replace the memory of the function %s: %s",
 			   redirection->function, error_text(errno));
@@ -239,6 +274,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 			   redirection->function);
 		return PINPOINT_BROKEN;
 	}
+	assert(is_code(pages, length));
 	return PINPOINT_REDIRECTED;
 }
 
@@ -288,7 +324,8 @@ map_file(File *file)
 	int			error;
 
 	if (fd >= 0 && fstat(fd, &status) == 0)
-		bytes = mmap(NULL, (size_t) status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+		bytes = mmap(NULL, (size_t) status.st_size, PROT_READ, MAP_SHARED,
+					 fd, 0);
 	error = errno;
 	if (fd >= 0)
 		close(fd);
@@ -317,28 +354,31 @@ part_of_file(const File *file, size_t offset, size_t size)
  * Only the file contains the size of a function on every system: glibc has
  * dladdr1() for it, musl has no such function.
  */
-static const ElfW(Sym) *
+static const Elf64_Sym *
 find_symbol(const File *file, const char *name)
 {
-	const		ElfW(Ehdr) *header = part_of_file(file, 0, sizeof(*header));
-	const		ElfW(Shdr) *sections;
+	const		Elf64_Ehdr *header = part_of_file(file, 0, sizeof(*header));
+	const		Elf64_Shdr *sections;
 
 	if (header == NULL || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0)
 		return NULL;
-	sections = part_of_file(file, header->e_shoff, header->e_shnum * sizeof(*sections));
+	sections = part_of_file(file, header->e_shoff,
+							header->e_shnum * sizeof(*sections));
 	if (sections == NULL)
 		return NULL;
 
 	for (size_t i = 0; i < header->e_shnum; i++)
 	{
-		const		ElfW(Shdr) *strings;
-		const		ElfW(Sym) *symbols;
+		const		Elf64_Shdr *strings;
+		const		Elf64_Sym *symbols;
 		const char *names;
 
-		if (sections[i].sh_type != SHT_DYNSYM || sections[i].sh_link >= header->e_shnum)
+		if (sections[i].sh_type != SHT_DYNSYM ||
+			sections[i].sh_link >= header->e_shnum)
 			continue;
 		strings = &sections[sections[i].sh_link];
-		symbols = part_of_file(file, sections[i].sh_offset, sections[i].sh_size);
+		symbols = part_of_file(file, sections[i].sh_offset,
+							   sections[i].sh_size);
 		names = part_of_file(file, strings->sh_offset, strings->sh_size);
 		if (symbols == NULL || names == NULL ||
 			strings->sh_size == 0 || names[strings->sh_size - 1] != '\0')
@@ -362,7 +402,7 @@ static bool
 find_function(const File *file, const char *name, Function *function)
 {
 	void	   *address = dlsym(RTLD_DEFAULT, name);
-	const		ElfW(Sym) *symbol = find_symbol(file, name);
+	const		Elf64_Sym *symbol = find_symbol(file, name);
 
 	if (address == NULL)
 		return refuse("the program has no function %s", name);
@@ -375,9 +415,13 @@ find_function(const File *file, const char *name, Function *function)
 	function->start = address;
 	function->size = symbol->st_size;
 	function->symbol_value = symbol->st_value;
+
 	dl_iterate_phdr(find_code, function);
 	if (function->code == NULL)
 		return refuse("the function %s is not in the code of the program", name);
+	assert(function->start >= function->code &&
+		   function->start + function->size <=
+		   function->code + function->code_size);
 	return true;
 }
 
@@ -392,15 +436,18 @@ find_code(struct dl_phdr_info *info, size_t size, void *arg)
 	(void) size;
 	for (int i = 0; i < info->dlpi_phnum; i++)
 	{
-		const		ElfW(Phdr) * segment = &info->dlpi_phdr[i];
-		const unsigned char *start = (const unsigned char *) (info->dlpi_addr + segment->p_vaddr);
+		const		Elf64_Phdr *segment = &info->dlpi_phdr[i];
+		const unsigned char *start =
+			(const unsigned char *) (info->dlpi_addr + segment->p_vaddr);
 
 		if (segment->p_type == PT_LOAD &&
 			(segment->p_flags & (PF_R | PF_W | PF_X)) == (PF_R | PF_X) &&
-			info->dlpi_addr + function->symbol_value == (uintptr_t) function->start &&
+			info->dlpi_addr + function->symbol_value ==
+			(uintptr_t) function->start &&
 			function->start >= start &&
 			function->size <= segment->p_memsz &&
-			(size_t) (function->start - start) <= segment->p_memsz - function->size)
+			(size_t) (function->start - start) <=
+			segment->p_memsz - function->size)
 		{
 			function->code = start;
 			function->code_size = segment->p_memsz;
@@ -439,10 +486,13 @@ is_single_threaded(void)
  */
 static bool
 is_from_file(const File *file, const Function *function,
-			 const unsigned char *pages, const unsigned char *copy, size_t length)
+			 const unsigned char *pages, const unsigned char *copy,
+			 size_t length)
 {
-	size_t		offset = function->code_offset + (size_t) (pages - function->code);
+	size_t		offset =
+		function->code_offset + (size_t) (pages - function->code);
 
+	assert(offset % (size_t) sysconf(_SC_PAGESIZE) == 0);
 	if (offset >= file->size)
 		return false;
 	if (length > file->size - offset)
@@ -458,8 +508,46 @@ is_mapped(void *pages, size_t length)
 {
 	unsigned char resident[2];
 
+	assert(length <= sizeof(resident) * (size_t) sysconf(_SC_PAGESIZE));
 	return mincore(pages, length, resident) == 0;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* Is the jump the only difference between the original pages and the copy? */
+static bool
+has_only_the_jump(const unsigned char *pages, const unsigned char *copy,
+				  size_t length, size_t offset,
+				  const unsigned char *jump, size_t jump_length)
+{
+	size_t		end = offset + jump_length;
+
+	return memcmp(copy, pages, offset) == 0 &&
+		memcmp(copy + offset, jump, jump_length) == 0 &&
+		memcmp(copy + end, pages + end, length - end) == 0;
+}
+
+/* Are all these pages executable, and not writable? */
+static bool
+is_code(const unsigned char *pages, size_t length)
+{
+	FILE	   *maps = fopen("/proc/self/maps", "r");
+	char		line[1024];
+	bool		found = false;
+
+	while (maps != NULL && !found && fgets(line, sizeof(line), maps) != NULL)
+	{
+		uintptr_t	start;
+		uintptr_t	end;
+
+		found = sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) == 2 &&
+			strstr(line, " r-xp ") != NULL &&
+			start <= (uintptr_t) pages && (uintptr_t) pages + length <= end;
+	}
+	if (maps != NULL)
+		fclose(maps);
+	return found;
+}
+#endif
 
 #if defined(__x86_64__)
 
@@ -475,7 +563,9 @@ static size_t
 write_jump(unsigned char *at, const unsigned char *original, void *target)
 {
 	static const unsigned char endbr64[] = {0xf3, 0x0f, 0x1e, 0xfa};
-	static const unsigned char jump[] = {0xff, 0x25, 0, 0, 0, 0};	/* jmp *0(%rip) */
+	static const unsigned char jump[] = {
+		0xff, 0x25, 0, 0, 0, 0	/* jmp *0(%rip) */
+	};
 	size_t		length = 0;
 
 	if (memcmp(original, endbr64, sizeof(endbr64)) == 0)
@@ -538,7 +628,8 @@ write_jump(unsigned char *at, const unsigned char *original, void *target)
 	size_t		length = 0;
 
 	memcpy(&first, original, sizeof(first));
-	if (first == bti_c || first == bti_jc || first == paciasp || first == pacibsp)
+	if (first == bti_c || first == bti_jc ||
+		first == paciasp || first == pacibsp)
 	{
 		memcpy(at, &bti_c, sizeof(bti_c));
 		length += sizeof(bti_c);
@@ -557,7 +648,8 @@ static int
 count_calls(const Function *function)
 {
 	const unsigned char *end = function->code + function->code_size;
-	const unsigned char *at = (const unsigned char *) (((uintptr_t) function->code + 3) & ~(uintptr_t) 3);
+	uintptr_t	aligned = ((uintptr_t) function->code + 3) & ~(uintptr_t) 3;
+	const unsigned char *at = (const unsigned char *) aligned;
 	int			calls = 0;
 
 	for (; at + 4 <= end; at += 4)
@@ -567,7 +659,8 @@ count_calls(const Function *function)
 		memcpy(&instruction, at, sizeof(instruction));
 		if ((instruction & 0x7c000000) == 0x14000000)
 		{
-			int64_t		distance = ((int32_t) (instruction << 6) >> 6) * (int64_t) 4;
+			int64_t		distance =
+				((int32_t) (instruction << 6) >> 6) * (int64_t) 4;
 
 			if ((uintptr_t) at + distance == (uintptr_t) function->start)
 				calls++;

@@ -37,7 +37,8 @@ typedef struct PinpointRedirection
 	bool		(*probe) (void *function);
 } PinpointRedirection;
 
-extern PinpointRedirectResult pinpoint_redirect(const PinpointRedirection *redirection,
-												const char **reason);
+extern PinpointRedirectResult
+			pinpoint_redirect(const PinpointRedirection *redirection,
+							  const char **reason);
 
 #endif							/* PINPOINT_REDIRECT_H */

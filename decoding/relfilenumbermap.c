@@ -4,19 +4,20 @@
  *		A map from file numbers to relations that removes the entries of one
  *		relation without a search of the whole map.
  *
- * The WAL contains files, and decoding needs relations.  RelidByRelfilenumber() reads
- * pg_class or the relation mapper, and stores the result for the rest of the session.
- * When a relation changes, its entries must be removed.  PostgreSQL searches its whole
- * map for them at every invalidation message, so the time to decode DDL on N tables is
- * proportional to N squared.  With three structures, the time depends only on the one
+ * The WAL contains files, and decoding needs relations.
+ * RelidByRelfilenumber() reads pg_class or the relation mapper, and stores the
+ * result for the rest of the session.  When a relation changes, its entries
+ * must be removed.  PostgreSQL searches its whole map for them at every
+ * invalidation message, so the time to decode DDL on N tables is proportional
+ * to N squared.  With three structures, the time depends only on the one
  * relation:
  *
  *	relfilenumber_map			(tablespace, file number) -> entry
  *	relfilenumber_map_relations	relation -> list of its entries
  *	relfilenumber_map_negatives	list of the entries that mean "no such relation"
  *
- * An entry is in exactly one list, linked through the entry itself.  Lists are singly
- * linked, because only a whole list is ever removed:
+ * An entry is in exactly one list, linked through the entry itself.  Lists are
+ * singly linked, because only a whole list is ever removed:
  *
  *	- A change of a relation removes all its entries.  It may have had
  *	  several files: VACUUM FULL, TRUNCATE, and subtransactions that
@@ -24,22 +25,24 @@
  *	- It also removes all negative entries: the relation may now have any of
  *	  these numbers.
  *
- * This is PostgreSQL's contract.  The cost of removing the negative entries is bounded
- * by that of the look-ups that made them.
+ * This is PostgreSQL's contract.  The cost of removing the negative entries is
+ * bounded by that of the look-ups that made them.
  *
- * A session often looks up many tables for the first time in the order in which they
- * were created, which is the order of their file numbers.  After a few such look-ups,
- * the next one also reads the following rows in the index of pg_class, and stores
- * their relations.  These entries are like all others: a change of the relation
- * removes them.
+ * A session often looks up many tables for the first time in the order in
+ * which they were created, which is the order of their file numbers.  After a
+ * few such look-ups, the next one also reads the following rows in the index
+ * of pg_class, and stores their relations.  These entries are like all others:
+ * a change of the relation removes them.
  *
- * While tables are created, the snapshots of decoding see only the earlier ones: the
- * following rows exist, but are invisible, and checking them takes most of the time.
- * So no search reads further than READ_AHEAD_RANGE, and after a search that found few
- * tables, the next READ_AHEAD_REST searches do not read ahead.
+ * While tables are created, the snapshots of decoding see only the earlier
+ * ones: the following rows exist, but are invisible, and checking them takes
+ * most of the time.  So no search reads further than READ_AHEAD_RANGE, and
+ * after a search that found few tables, the next READ_AHEAD_REST searches do
+ * not read ahead.
  *
- * The same file is compiled into the library (PINPOINT_LIVE), and into PostgreSQL
- * itself instead of relfilenumbermap.c (15: relfilenodemap.c) by "make check-in-tree".
+ * The same file is compiled into the library (PINPOINT_LIVE), and into
+ * PostgreSQL itself instead of relfilenumbermap.c (15: relfilenodemap.c) by
+ * "make check-in-tree".
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -51,6 +54,7 @@
 #include "access/htup_details.h"
 #include "access/stratnum.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_class.h"
@@ -123,7 +127,8 @@ typedef struct RelfilenumberMapRelation
  */
 static HTAB *relfilenumber_map = NULL;
 static HTAB *relfilenumber_map_relations = NULL;
-static slist_head relfilenumber_map_negatives = SLIST_STATIC_INIT(relfilenumber_map_negatives);
+static slist_head relfilenumber_map_negatives =
+SLIST_STATIC_INIT(relfilenumber_map_negatives);
 
 /*
  * The last file number that was looked up in pg_class or read ahead, and the
@@ -138,6 +143,9 @@ static int	relfilenumber_map_rest = 0;
 /* Invalidations so far: used to detect an invalidation during a search */
 static uint64 relfilenumber_map_invalidations = 0;
 
+/* Entries in all lists: as many as in the map */
+static long relfilenumber_map_listed PG_USED_FOR_ASSERTS_ONLY = 0;
+
 /* Has this session registered its callback? */
 static bool relfilenumber_map_initialized = false;
 
@@ -145,13 +153,20 @@ static void InitializeRelfilenumberMap(void);
 static void CreateRelfilenumberMap(void);
 static void RelfilenumberMapInvalidateCallback(Datum arg, Oid relid);
 static void forget_relation(Oid relid);
-static void forget_list(slist_head *entries);
+static void forget_list(slist_head *entries, Oid relid);
 static void forget_all(void);
 static Oid	look_up(const RelfilenumberMapKey *key);
 static Oid	look_up_pg_class(const RelfilenumberMapKey *key);
 static bool is_in_a_row(const RelfilenumberMapKey *key);
-static void remember_neighbors(const RelfilenumberMapEntry *neighbors, int count);
+static void remember_neighbors(const RelfilenumberMapEntry *neighbors,
+							   int count);
 static void remember(const RelfilenumberMapKey *key, Oid relid);
+
+#ifdef USE_ASSERT_CHECKING
+static bool is_consistent(void);
+static bool has_list(const RelfilenumberMapEntry *entry);
+static bool is_normalized(const RelfilenumberMapKey *key);
+#endif
 
 /*
  * Find the relation to which a file belongs.
@@ -180,7 +195,8 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 		CreateRelfilenumberMap();
 
 	/* pg_class contains 0 for the default tablespace of the database */
-	key.reltablespace = reltablespace == MyDatabaseTableSpace ? InvalidOid : reltablespace;
+	key.reltablespace =
+		reltablespace == MyDatabaseTableSpace ? InvalidOid : reltablespace;
 	key.relfilenumber = relfilenumber;
 
 	COUNT(PINPOINT_LOOKUPS);
@@ -188,6 +204,7 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 	if (entry != NULL)
 	{
 		COUNT(PINPOINT_HITS);
+		Assert(has_list(entry));
 		return entry->relid;
 	}
 
@@ -207,10 +224,12 @@ RelidByRelfilenumber(Oid reltablespace, RelFileNumber relfilenumber)
 static void
 InitializeRelfilenumberMap(void)
 {
+	Assert(!relfilenumber_map_initialized);
 	if (CacheMemoryContext == NULL)
 		CreateCacheMemoryContext();
 	CreateRelfilenumberMap();
-	CacheRegisterRelcacheCallback(RelfilenumberMapInvalidateCallback, (Datum) 0);
+	CacheRegisterRelcacheCallback(RelfilenumberMapInvalidateCallback,
+								  (Datum) 0);
 	relfilenumber_map_initialized = true;
 }
 
@@ -225,7 +244,8 @@ CreateRelfilenumberMap(void)
 		ctl.entrysize = sizeof(RelfilenumberMapRelation);
 		ctl.hcxt = CacheMemoryContext;
 		relfilenumber_map_relations = hash_create("Relfilenumber map by relation", 64, &ctl,
-								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+												  HASH_ELEM | HASH_BLOBS |
+												  HASH_CONTEXT);
 	}
 	if (relfilenumber_map == NULL)
 	{
@@ -233,7 +253,7 @@ CreateRelfilenumberMap(void)
 		ctl.entrysize = sizeof(RelfilenumberMapEntry);
 		ctl.hcxt = CacheMemoryContext;
 		relfilenumber_map = hash_create("Relfilenumber map", 64, &ctl,
-						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+										HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
 }
 
@@ -245,6 +265,7 @@ CreateRelfilenumberMap(void)
 static void
 RelfilenumberMapInvalidateCallback(Datum arg, Oid relid)
 {
+	Assert(is_consistent());
 	relfilenumber_map_invalidations++;
 	COUNT(PINPOINT_INVALIDATIONS);
 	if (!OidIsValid(relid))
@@ -255,12 +276,14 @@ RelfilenumberMapInvalidateCallback(Datum arg, Oid relid)
 	if (OidIsValid(relid))
 	{
 		forget_relation(relid);
-		forget_list(&relfilenumber_map_negatives);
+		forget_list(&relfilenumber_map_negatives, InvalidOid);
 		SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
 		SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(relfilenumber_map));
 	}
 	else
 		forget_all();
+	Assert(is_consistent());
+	Assert(slist_is_empty(&relfilenumber_map_negatives));
 }
 
 static void
@@ -268,25 +291,39 @@ forget_relation(Oid relid)
 {
 	RelfilenumberMapRelation *relation;
 
-	relation = hash_search(relfilenumber_map_relations, &relid, HASH_FIND, NULL);
+	relation = hash_search(relfilenumber_map_relations, &relid, HASH_FIND,
+						   NULL);
 	if (relation == NULL)
 		return;
 
-	forget_list(&relation->entries);
-	if (hash_search(relfilenumber_map_relations, &relid, HASH_REMOVE, NULL) == NULL)
+	forget_list(&relation->entries, relid);
+	if (hash_search(relfilenumber_map_relations, &relid, HASH_REMOVE,
+					NULL) == NULL)
 		elog(ERROR, "relation-file map: a relation is not where it was");
 }
 
+/*
+ * Remove all entries of a list.
+ *
+ * relid: the relation of the list, or InvalidOid for the negative entries.
+ */
 static void
-forget_list(slist_head *entries)
+forget_list(slist_head *entries, Oid relid)
 {
 	while (!slist_is_empty(entries))
 	{
 		slist_node *node = slist_pop_head_node(entries);
-		RelfilenumberMapEntry *entry = slist_container(RelfilenumberMapEntry, link, node);
+		RelfilenumberMapEntry *entry =
+			slist_container(RelfilenumberMapEntry, link, node);
+		RelfilenumberMapEntry *removed;
 
-		if (hash_search(relfilenumber_map, &entry->key, HASH_REMOVE, NULL) == NULL)
+		Assert(entry->relid == relid);
+		removed = hash_search(relfilenumber_map, &entry->key, HASH_REMOVE,
+							  NULL);
+		if (removed == NULL)
 			elog(ERROR, "relation-file map: an entry is in a list only");
+		Assert(removed == entry);
+		relfilenumber_map_listed--;
 	}
 }
 
@@ -303,6 +340,7 @@ forget_all(void)
 	hash_destroy(relfilenumber_map_relations);
 	relfilenumber_map_relations = NULL;
 	slist_init(&relfilenumber_map_negatives);
+	relfilenumber_map_listed = 0;
 	SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
 	SET_GAUGE(PINPOINT_ENTRIES, 0);
 }
@@ -315,6 +353,9 @@ static Oid
 look_up(const RelfilenumberMapKey *key)
 {
 	Oid			relid;
+
+	Assert(IsTransactionState());
+	Assert(is_normalized(key));
 
 	/*
 	 * Only the relation mapper contains the files of shared relations, and
@@ -332,7 +373,8 @@ look_up(const RelfilenumberMapKey *key)
 static Oid
 look_up_pg_class(const RelfilenumberMapKey *key)
 {
-	bool		ignore_temporary = pinpoint_ignores_temporary(PINPOINT_SERVER_VERSION);
+	bool		ignore_temporary =
+		pinpoint_ignores_temporary(PINPOINT_SERVER_VERSION);
 	bool		read_ahead = is_in_a_row(key);
 	RelfilenumberMapEntry neighbors[READ_AHEAD_ROWS];
 	int			num_neighbors = 0;
@@ -348,18 +390,21 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 				BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(key->reltablespace));
 	ScanKeyInit(&conditions[1], Anum_pg_class_relfilenode,
-				read_ahead ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
+				read_ahead ? BTGreaterEqualStrategyNumber :
+				BTEqualStrategyNumber,
 				read_ahead ? F_OIDGE : F_OIDEQ,
 				ObjectIdGetDatum(key->relfilenumber));
 	if (read_ahead)
 		ScanKeyInit(&conditions[2], Anum_pg_class_relfilenode,
 					BTLessEqualStrategyNumber, F_OIDLE,
 					ObjectIdGetDatum(key->relfilenumber +
-									 Min(READ_AHEAD_RANGE, OID_MAX - key->relfilenumber)));
+									 Min(READ_AHEAD_RANGE,
+										 OID_MAX - key->relfilenumber)));
 	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
 							  NULL, read_ahead ? 3 : 2, conditions);
 	invalidations = relfilenumber_map_invalidations;
-	while (rows_ahead < READ_AHEAD_ROWS && (tuple = systable_getnext(scan)) != NULL)
+	while (rows_ahead < READ_AHEAD_ROWS &&
+		   (tuple = systable_getnext(scan)) != NULL)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
@@ -375,6 +420,12 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 			continue;
 		}
 
+		/* remember_neighbors() needs them in order. */
+		Assert(read_ahead);
+		Assert(form->relfilenode >=
+			   (num_neighbors == 0 ? key :
+				&neighbors[num_neighbors - 1].key)->relfilenumber);
+
 		/* Decoding does not look up indexes. */
 		rows_ahead++;
 		if (RELKIND_HAS_TABLE_AM(form->relkind))
@@ -386,6 +437,7 @@ look_up_pg_class(const RelfilenumberMapKey *key)
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
+	Assert(num_neighbors <= rows_ahead && rows_ahead <= READ_AHEAD_ROWS);
 
 	relfilenumber_map_last = *key;
 	if (read_ahead && num_neighbors <= READ_AHEAD_FEW)
@@ -456,6 +508,10 @@ remember(const RelfilenumberMapKey *key, Oid relid)
 	slist_head *list = &relfilenumber_map_negatives;
 	bool		found;
 
+	/* Without the callback, nothing would remove the entry. */
+	Assert(relfilenumber_map_initialized);
+	Assert(is_normalized(key));
+
 	/* The look-up may have processed a reset. */
 	if (relfilenumber_map == NULL)
 		CreateRelfilenumberMap();
@@ -464,7 +520,8 @@ remember(const RelfilenumberMapKey *key, Oid relid)
 	{
 		RelfilenumberMapRelation *relation;
 
-		relation = hash_search(relfilenumber_map_relations, &relid, HASH_ENTER, &found);
+		relation = hash_search(relfilenumber_map_relations, &relid, HASH_ENTER,
+							   &found);
 		if (!found)
 			slist_init(&relation->entries);
 		list = &relation->entries;
@@ -475,8 +532,48 @@ remember(const RelfilenumberMapKey *key, Oid relid)
 		elog(ERROR, "relation-file map: an entry was made twice");
 	entry->relid = relid;
 	slist_push_head(list, &entry->link);
+	relfilenumber_map_listed++;
 
 	if (!OidIsValid(relid))
 		COUNT(PINPOINT_NEGATIVE_ENTRIES);
 	SET_GAUGE(PINPOINT_ENTRIES, hash_get_num_entries(relfilenumber_map));
+	Assert(is_consistent());
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Is every entry in the map and in a list?  This compares the numbers only,
+ * because going through all entries takes too long.
+ */
+static bool
+is_consistent(void)
+{
+	if (relfilenumber_map == NULL)
+		return relfilenumber_map_listed == 0 &&
+			slist_is_empty(&relfilenumber_map_negatives);
+	return relfilenumber_map_relations != NULL &&
+		relfilenumber_map_listed == hash_get_num_entries(relfilenumber_map);
+}
+
+/* Is there a list that an invalidation of the relation finds? */
+static bool
+has_list(const RelfilenumberMapEntry *entry)
+{
+	RelfilenumberMapRelation *relation;
+
+	if (!OidIsValid(entry->relid))
+		return !slist_is_empty(&relfilenumber_map_negatives);
+	relation =
+		hash_search(relfilenumber_map_relations, &entry->relid, HASH_FIND,
+					NULL);
+	return relation != NULL && !slist_is_empty(&relation->entries);
+}
+
+/* Is the default tablespace of the database 0 in this key, as in pg_class? */
+static bool
+is_normalized(const RelfilenumberMapKey *key)
+{
+	return !OidIsValid(key->reltablespace) ||
+		key->reltablespace != MyDatabaseTableSpace;
+}
+#endif

@@ -4,20 +4,21 @@
  *		Writes snapshots of the running transactions to the WAL when many
  *		transactions have changed catalogs.
  *
- * Logical decoding keeps the IDs of the transactions that have changed a catalog, and
- * sorts all of them again for each further one.  It removes them at a snapshot of the
- * running transactions (xl_running_xacts), which the background writer writes every 15
- * seconds and each checkpoint once.  A schema change with a transaction for each of N
- * tables can end within these 15 seconds, so the time to decode it is again
- * proportional to N squared.
+ * Logical decoding keeps the IDs of the transactions that have changed a
+ * catalog, and sorts all of them again for each further one.  It removes them
+ * at a snapshot of the running transactions (xl_running_xacts), which the
+ * background writer writes every 15 seconds and each checkpoint once.  A
+ * schema change with a transaction for each of N tables can end within these
+ * 15 seconds, so the time to decode it is again proportional to N squared.
  *
- * This file counts the transactions that change a catalog, when they commit.  When
- * their number reaches the setting, a background worker writes such a snapshot, with
- * the function that the background writer uses.
+ * This file counts the transactions that change a catalog, when they commit.
+ * When their number reaches the setting, a background worker writes such a
+ * snapshot, with the function that the background writer uses.
  *
- * This adds a small record to the WAL from time to time, so it is off by default, and
- * there is no worker then.  The count need not be exact: it determines when a record
- * is written, and does not affect the result of decoding.
+ * This adds a small record to the WAL from time to time, so it is off by
+ * default, and there is no worker then.  The count need not be exact: it
+ * determines when a record is written, and does not affect the result of
+ * decoding.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -72,6 +73,8 @@ static void count_changes(XactEvent event, void *arg);
 static bool changes_catalog(void);
 static void wake_worker(void);
 static void forget_worker(int code, Datum arg);
+static void set_worker_latch(Latch *expected, Latch *latch);
+static void write_snapshot(void);
 static bool is_wanted(void);
 
 PGDLLEXPORT void pinpoint_standby_snapshot_main(Datum arg);
@@ -99,6 +102,7 @@ pinpoint_standby_snapshot_init(void)
 	BackgroundWorker worker = {0};
 	const char *library;
 
+	Assert(process_shared_preload_libraries_in_progress);
 	if (standby_snapshot_interval == 0)
 		return;
 	library = library_name(sizeof(worker.bgw_library_name));
@@ -111,7 +115,8 @@ pinpoint_standby_snapshot_init(void)
 
 	RegisterXactCallback(count_changes, NULL);
 
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_flags =
+		BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = RESTART_INTERVAL;
 	strlcpy(worker.bgw_name, "pg_pinpoint_decoding standby snapshots", BGW_MAXLEN);
@@ -154,8 +159,10 @@ pinpoint_standby_snapshot_shmem_init(void)
 {
 	bool		found;
 
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
 	standby_snapshot = ShmemInitStruct("pg_pinpoint_decoding standby snapshots",
-									   pinpoint_standby_snapshot_shmem_size(), &found);
+									   pinpoint_standby_snapshot_shmem_size(),
+									   &found);
 	if (found)
 		return;
 
@@ -194,6 +201,7 @@ count_changes(XactEvent event, void *arg)
 		return;
 
 	/* Decoding also keeps the IDs of subtransactions. */
+	Assert(standby_snapshot != NULL && standby_snapshot_interval > 0);
 	now = 1 + (uint64) xactGetCommittedChildren(&children);
 	before = pg_atomic_fetch_add_u64(&standby_snapshot->changes, now);
 	now += before;
@@ -216,7 +224,8 @@ changes_catalog(void)
 
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return false;
-	if (xactGetCommittedInvalidationMessages(&messages, &init_file_changes) == 0)
+	if (xactGetCommittedInvalidationMessages(&messages,
+											 &init_file_changes) == 0)
 		return false;
 	pfree(messages);
 	return true;
@@ -245,6 +254,9 @@ pinpoint_standby_snapshot_main(Datum arg)
 {
 	uint64		last = pg_atomic_read_u64(&standby_snapshot->changes);
 
+	Assert(MyBackendType == B_BG_WORKER);
+	Assert(standby_snapshot_interval > 0);
+
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
@@ -255,9 +267,7 @@ pinpoint_standby_snapshot_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	before_shmem_exit(forget_worker, (Datum) 0);
-	SpinLockAcquire(&standby_snapshot->mutex);
-	standby_snapshot->worker_latch = MyLatch;
-	SpinLockRelease(&standby_snapshot->mutex);
+	set_worker_latch(NULL, MyLatch);
 
 	for (;;)
 	{
@@ -266,15 +276,12 @@ pinpoint_standby_snapshot_main(Datum arg)
 		CHECK_FOR_INTERRUPTS();
 
 		now = pg_atomic_read_u64(&standby_snapshot->changes);
+		Assert(now >= last);
 		if (now / standby_snapshot_interval != last / standby_snapshot_interval)
 		{
 			last = now;
 			if (is_wanted())
-			{
-				LogStandbySnapshot();
-				pg_atomic_write_u64(&standby_snapshot->snapshots,
-									pinpoint_standby_snapshots() + 1);
-			}
+				write_snapshot();
 		}
 
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
@@ -286,9 +293,36 @@ pinpoint_standby_snapshot_main(Datum arg)
 static void
 forget_worker(int code, Datum arg)
 {
+	set_worker_latch(MyLatch, NULL);
+}
+
+/*
+ * Store the latch of the worker.  There is one worker at a time, and it
+ * forgets its latch before it ends.
+ *
+ * expected: the latch that is stored until now.
+ */
+static void
+set_worker_latch(Latch *expected, Latch *latch)
+{
+	Latch	   *before PG_USED_FOR_ASSERTS_ONLY;
+
 	SpinLockAcquire(&standby_snapshot->mutex);
-	standby_snapshot->worker_latch = NULL;
+	before = standby_snapshot->worker_latch;
+	standby_snapshot->worker_latch = latch;
 	SpinLockRelease(&standby_snapshot->mutex);
+	Assert(before == expected);
+}
+
+static void
+write_snapshot(void)
+{
+	Assert(standby_snapshot->worker_latch == MyLatch);	/* only we set it */
+	Assert(!IsTransactionState());
+
+	LogStandbySnapshot();
+	pg_atomic_write_u64(&standby_snapshot->snapshots,
+						pinpoint_standby_snapshots() + 1);
 }
 
 /*
@@ -303,6 +337,7 @@ is_wanted(void)
 	if (!XLogLogicalInfoActive() || RecoveryInProgress())
 		return false;
 
+	Assert(!LWLockHeldByMe(ReplicationSlotControlLock));
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
 	for (int i = 0; i < max_replication_slots && !wanted; i++)
 		wanted = ReplicationSlotCtl->replication_slots[i].in_use;

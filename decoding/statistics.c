@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * statistics.c
- *		Statistics of the relation-file map, for each session and since the server
- *		started.
+ *		Statistics of the relation-file map, for each session and since the
+ *		server started.
  *
- * Every session counts in a separate slot, so counting needs no lock and no atomic
- * operation.  When a session ends, its numbers are added to the sum of earlier
- * sessions.
+ * Every session counts in a separate slot, so counting needs no lock and no
+ * atomic operation.  When a session ends, its numbers are added to the sum of
+ * earlier sessions.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -40,6 +40,9 @@ typedef struct pg_attribute_aligned(PG_CACHE_LINE_SIZE) Slot
 	pg_atomic_uint64 counters[PINPOINT_COUNTERS];	/* only the owner writes */
 } Slot;
 
+StaticAssertDecl(sizeof(Slot) % PG_CACHE_LINE_SIZE == 0,
+				 "two slots are on the same cache line");
+
 /*
  * The lock protects the pids and the totals.  Counting needs no lock.
  */
@@ -56,7 +59,7 @@ static SharedStatistics *shared = NULL;
 
 /* Counters of a session without a slot.  No function reads them. */
 static pg_atomic_uint64 no_counters[PINPOINT_COUNTERS];
-pg_atomic_uint64 *pinpoint_counters = no_counters;
+pg_atomic_uint64 *pinpoint_statistics_counters = no_counters;
 
 static Slot *my_slot = NULL;
 
@@ -74,14 +77,18 @@ pinpoint_statistics_shmem_init(void)
 {
 	bool		found;
 
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
 	shared = ShmemInitStruct("pg_pinpoint_decoding statistics",
 							 pinpoint_statistics_shmem_size(), &found);
+	Assert((uintptr_t) shared % PG_CACHE_LINE_SIZE == 0);
 	if (found)
 		return;
 
 	memset(shared, 0, pinpoint_statistics_shmem_size());
 	shared->lock = &(GetNamedLWLockTranche("PinpointDecodingStatistics"))->lock;
 	shared->num_slots = MaxBackends;
+	Assert((char *) &shared->slots[shared->num_slots] <=
+		   (char *) shared + pinpoint_statistics_shmem_size());
 	for (int i = 0; i < shared->num_slots; i++)
 	{
 		for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
@@ -98,6 +105,7 @@ pinpoint_statistics_attach(void)
 {
 	int			number = PINPOINT_MY_SLOT_NUMBER;
 
+	Assert(my_slot == NULL && pinpoint_statistics_counters == no_counters);
 	if (shared == NULL || number < 0 || number >= shared->num_slots)
 		return;
 
@@ -105,9 +113,10 @@ pinpoint_statistics_attach(void)
 
 	my_slot = &shared->slots[number];
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	Assert(my_slot->pid == 0);
 	my_slot->pid = MyProcPid;
 	LWLockRelease(shared->lock);
-	pinpoint_counters = my_slot->counters;
+	pinpoint_statistics_counters = my_slot->counters;
 }
 
 /*
@@ -121,12 +130,14 @@ detach(int code, Datum arg)
 
 	SET_GAUGE(PINPOINT_ENTRIES, 0);
 	SET_GAUGE(PINPOINT_NEGATIVE_ENTRIES, 0);
-	pinpoint_counters = no_counters;
+	pinpoint_statistics_counters = no_counters;
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	Assert(my_slot->pid == MyProcPid);
 	for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
 	{
-		shared->totals[counter] += pg_atomic_read_u64(&my_slot->counters[counter]);
+		shared->totals[counter] +=
+			pg_atomic_read_u64(&my_slot->counters[counter]);
 		pg_atomic_write_u64(&my_slot->counters[counter], 0);
 	}
 	my_slot->pid = 0;
@@ -151,11 +162,11 @@ pinpoint_decoding_stat_get_server(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 
 	memset(nulls, true, sizeof(nulls));
-	values[0] = BoolGetDatum(pinpoint_refused_because == NULL);
+	values[0] = BoolGetDatum(pinpoint_decoding_refused_because == NULL);
 	nulls[0] = false;
-	if (pinpoint_refused_because != NULL)
+	if (pinpoint_decoding_refused_because != NULL)
 	{
-		values[1] = CStringGetTextDatum(pinpoint_refused_because);
+		values[1] = CStringGetTextDatum(pinpoint_decoding_refused_because);
 		nulls[1] = false;
 	}
 
@@ -166,7 +177,8 @@ pinpoint_decoding_stat_get_server(PG_FUNCTION_ARGS)
 		for (int i = 0; i < shared->num_slots; i++)
 		{
 			for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
-				sums[counter] += pg_atomic_read_u64(&shared->slots[i].counters[counter]);
+				sums[counter] +=
+					pg_atomic_read_u64(&shared->slots[i].counters[counter]);
 		}
 		LWLockRelease(shared->lock);
 
@@ -206,12 +218,16 @@ pinpoint_decoding_stat_get_sessions(PG_FUNCTION_ARGS)
 		pid = slot->pid;
 		values[0] = Int32GetDatum(pid);
 		for (int counter = 0; counter < PINPOINT_COUNTERS; counter++)
-			values[1 + counter] =
-				Int64GetDatum((int64) pg_atomic_read_u64(&slot->counters[counter]));
+		{
+			uint64		count = pg_atomic_read_u64(&slot->counters[counter]);
+
+			values[1 + counter] = Int64GetDatum((int64) count);
+		}
 		LWLockRelease(shared->lock);
 
 		if (pid != 0)
-			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+								 nulls);
 	}
 	return (Datum) 0;
 }

@@ -19,6 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define LENGTH(array) \
+	(sizeof(array) / sizeof((array)[0]))
 #define LOAD(field) \
 	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define DENY \
@@ -52,9 +54,9 @@ main(int argc, char **argv)
 		return 2;
 	}
 	if (strcmp(argv[1], "exec") == 0)
-		program = (struct sock_fprog) {sizeof(no_exec) / sizeof(no_exec[0]), no_exec};
+		program = (struct sock_fprog) {LENGTH(no_exec), no_exec};
 	else
-		program = (struct sock_fprog) {sizeof(no_move) / sizeof(no_move[0]), no_move};
+		program = (struct sock_fprog) {LENGTH(no_move), no_move};
 
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
 		prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)

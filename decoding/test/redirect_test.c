@@ -1,8 +1,9 @@
 /*
  * Redirects a function in programs of every kind.
  *
- * This program is linked with ../redirect.c.  t/002_redirect.pl compiles it several
- * times, with the options and macros that a case needs, and checks its output:
+ * This program is linked with ../redirect.c.  t/002_redirect.pl compiles it
+ * several times, with the options and macros that a case needs, and checks its
+ * output:
  *
  *	result		redirected, refused or broken
  *	reason		why not
@@ -11,7 +12,8 @@
  *	neighbours	whether other functions on the function's pages still work
  *	memory		"writable code" if any memory is writable and executable, or
  *				"unchanged" or "changed": the map of the program's own memory
- *	pages		number of pages of code that no longer belong to the program's file
+ *	pages		number of pages of code that no longer belong to the program's
+ *				file
  *	pad			whether the first instruction is unchanged
  *	uprobe		"set", or the reason why the kernel refuses it
  *	translation	"Operation not permitted", as the C library translates it
@@ -258,7 +260,8 @@ find_emulator_threads(void)
 
 	while (dir != NULL && (entry = __real_readdir(dir)) != NULL)
 	{
-		if (atoi(entry->d_name) != getpid() && entry->d_name[0] != '.' && found < 16)
+		if (atoi(entry->d_name) != getpid() && entry->d_name[0] != '.' &&
+			found < 16)
 			snprintf(emulator_threads[found++], 32, "%.31s", entry->d_name);
 	}
 	closedir(dir);
@@ -276,7 +279,8 @@ __wrap_readdir(DIR *dir)
 		entry = __real_readdir(dir);
 		emulator = false;
 		for (int i = 0; i < 16 && entry != NULL; i++)
-			emulator = emulator || strcmp(entry->d_name, emulator_threads[i]) == 0;
+			emulator = emulator ||
+				strcmp(entry->d_name, emulator_threads[i]) == 0;
 	} while (emulator);
 	return entry;
 }
@@ -336,7 +340,9 @@ require(bool condition, const char *what)
 static unsigned char *
 page_of(void *address)
 {
-	return (unsigned char *) ((uintptr_t) address & ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1));
+	uintptr_t	size = (uintptr_t) sysconf(_SC_PAGESIZE);
+
+	return (unsigned char *) ((uintptr_t) address & ~(size - 1));
 }
 #endif
 
@@ -352,7 +358,8 @@ set_breakpoint(void *function)
 #endif
 	int			memory = open("/proc/self/mem", O_RDWR);
 
-	require(pwrite(memory, &breakpoint, sizeof(breakpoint), (off_t) (uintptr_t) function) ==
+	require(pwrite(memory, &breakpoint, sizeof(breakpoint),
+				   (off_t) (uintptr_t) function) ==
 			sizeof(breakpoint), "/proc/self/mem");
 	close(memory);
 }
@@ -397,7 +404,8 @@ set_uprobe(void *function)
 	dl_iterate_phdr(find_offset, &offset);
 	event.config1 = (uintptr_t) program;
 	event.config2 = offset;
-	if (syscall(SYS_perf_event_open, &event, -1, 0, -1, PERF_FLAG_FD_CLOEXEC) < 0)
+	if (syscall(SYS_perf_event_open, &event, -1, 0, -1,
+				PERF_FLAG_FD_CLOEXEC) < 0)
 	{
 		printf("uprobe %s\n", strerror(errno));
 		exit(0);

@@ -1,12 +1,12 @@
 /*
  * Tests the relation-file map from inside.
  *
- * This server module includes ../relfilenumbermap.c, and has SQL functions that use and
- * check it.  t/003_map.pl compiles and uses it.
+ * This server module includes ../relfilenumbermap.c, and has SQL functions
+ * that use and check it.  t/003_map.pl compiles and uses it.
  *
- * Some situations cannot be produced from outside: memory that runs out at a given
- * place, and an invalidation or a reset during a look-up.  Therefore this module
- * intercepts some calls of the file.
+ * Some situations cannot be produced from outside: memory that runs out at a
+ * given place, and an invalidation or a reset during a look-up.  Therefore
+ * this module intercepts some calls of the file.
  */
 #include "postgres.h"
 
@@ -47,9 +47,11 @@ static void maybe_fail(void);
 static void disturb_lookup(bool *when);
 
 static inline void *
-checked_hash_search(HTAB *table, const void *key, HASHACTION action, bool *found)
+checked_hash_search(HTAB *table, const void *key, HASHACTION action,
+					bool *found)
 {
-	if (action == HASH_ENTER && hash_search(table, key, HASH_FIND, NULL) == NULL)
+	if (action == HASH_ENTER &&
+		hash_search(table, key, HASH_FIND, NULL) == NULL)
 		maybe_fail();
 	return hash_search(table, key, action, found);
 }
@@ -89,8 +91,8 @@ disturbed_systable_getnext(SysScanDesc scan)
 
 /* What the library has elsewhere */
 static pg_atomic_uint64 counters[PINPOINT_COUNTERS];
-pg_atomic_uint64 *pinpoint_counters = counters;
-int			pinpoint_server_version = PG_VERSION_NUM;
+pg_atomic_uint64 *pinpoint_statistics_counters = counters;
+int			pinpoint_decoding_server_version = PG_VERSION_NUM;
 
 PG_FUNCTION_INFO_V1(map_lookup);
 PG_FUNCTION_INFO_V1(map_invalidate);
@@ -166,7 +168,7 @@ map_disturb_scan(PG_FUNCTION_ARGS)
 Datum
 map_server_version(PG_FUNCTION_ARGS)
 {
-	pinpoint_server_version = PG_GETARG_INT32(0);
+	pinpoint_decoding_server_version = PG_GETARG_INT32(0);
 	PG_RETURN_VOID();
 }
 
@@ -185,7 +187,8 @@ check_entry(const RelfilenumberMapEntry *entry, Oid relid)
 {
 	if (entry->relid != relid)
 		elog(ERROR, "entry %u/%u of relation %u is in the list of relation %u",
-			 entry->key.reltablespace, entry->key.relfilenumber, entry->relid, relid);
+			 entry->key.reltablespace, entry->key.relfilenumber, entry->relid,
+			 relid);
 	if (hash_search(relfilenumber_map, &entry->key, HASH_FIND, NULL) != entry)
 		elog(ERROR, "entry %u/%u is in a list, but not in the map",
 			 entry->key.reltablespace, entry->key.relfilenumber);
@@ -200,6 +203,8 @@ static Contents
 check_map(void)
 {
 	Contents	contents = {0};
+	uint64		entries;
+	uint64		negative;
 	HASH_SEQ_STATUS status;
 	RelfilenumberMapRelation *relation;
 	slist_iter	iter;
@@ -207,14 +212,16 @@ check_map(void)
 	if (relfilenumber_map == NULL || relfilenumber_map_relations == NULL)
 	{
 		if (!slist_is_empty(&relfilenumber_map_negatives) ||
-			(relfilenumber_map_relations != NULL && hash_get_num_entries(relfilenumber_map_relations) != 0))
+			(relfilenumber_map_relations != NULL &&
+			 hash_get_num_entries(relfilenumber_map_relations) != 0))
 			elog(ERROR, "there is no map, but something is left of it");
 		return contents;
 	}
 
 	slist_foreach(iter, &relfilenumber_map_negatives)
 	{
-		check_entry(slist_container(RelfilenumberMapEntry, link, iter.cur), InvalidOid);
+		check_entry(slist_container(RelfilenumberMapEntry, link, iter.cur),
+					InvalidOid);
 		contents.negative++;
 		contents.entries++;
 	}
@@ -227,15 +234,18 @@ check_map(void)
 			contents.relations++;
 		slist_foreach(iter, &relation->entries)
 		{
-			check_entry(slist_container(RelfilenumberMapEntry, link, iter.cur), relation->relid);
+			check_entry(slist_container(RelfilenumberMapEntry, link, iter.cur),
+						relation->relid);
 			contents.entries++;
 		}
 	}
 	if (contents.entries != hash_get_num_entries(relfilenumber_map))
 		elog(ERROR, "the lists have " INT64_FORMAT " entries, and the map has %ld",
 			 contents.entries, (long) hash_get_num_entries(relfilenumber_map));
-	if ((int64) pg_atomic_read_u64(&counters[PINPOINT_ENTRIES]) != contents.entries ||
-		(int64) pg_atomic_read_u64(&counters[PINPOINT_NEGATIVE_ENTRIES]) != contents.negative)
+	entries = pg_atomic_read_u64(&counters[PINPOINT_ENTRIES]);
+	negative = pg_atomic_read_u64(&counters[PINPOINT_NEGATIVE_ENTRIES]);
+	if ((int64) entries != contents.entries ||
+		(int64) negative != contents.negative)
 		elog(ERROR, "the counters do not agree with the map");
 	return contents;
 }
@@ -256,7 +266,8 @@ map_check(PG_FUNCTION_ARGS)
 	values[1] = Int64GetDatum(contents.negative);
 	values[2] = Int64GetDatum(contents.relations);
 	values[3] = Int64GetDatum(contents.empty);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc), values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
+													  values, nulls)));
 }
 
 /*
@@ -301,7 +312,8 @@ plain_invalidate(HTAB *plain, Oid relid)
 	hash_seq_init(&status, plain);
 	while ((entry = hash_seq_search(&status)) != NULL)
 	{
-		if (!OidIsValid(relid) || !OidIsValid(entry->relid) || entry->relid == relid)
+		if (!OidIsValid(relid) || !OidIsValid(entry->relid) ||
+			entry->relid == relid)
 			hash_search(plain, &entry->key, HASH_REMOVE, NULL);
 	}
 }
@@ -417,7 +429,8 @@ map_compare(PG_FUNCTION_ARGS)
 				numbers[1]++;
 			else
 			{
-				((PlainEntry *) hash_search(plain, &key, HASH_ENTER, &found))->relid = relid;
+				((PlainEntry *) hash_search(plain, &key, HASH_ENTER,
+											&found))->relid = relid;
 				numbers[0]++;
 			}
 		}
@@ -428,5 +441,6 @@ map_compare(PG_FUNCTION_ARGS)
 	hash_destroy(plain);
 	for (int i = 0; i < 5; i++)
 		values[i] = Int64GetDatum(numbers[i]);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc), values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
+													  values, nulls)));
 }

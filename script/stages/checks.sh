@@ -6,7 +6,7 @@ stage_shell() {
 	mapfile -t scripts < <(grep -rlIE --exclude-dir=.git --exclude-dir=target \
 		'^(#!/bin/(ba)?sh|# shellcheck shell=bash)$' "$ROOT")
 	check shellcheck -x "${scripts[@]}"
-	for script in layers metadata docs; do
+	for script in layers metadata docs c_format; do
 		check "$ROOT/script/checks/$script"
 	done
 	check python3 -B -m doctest "$ROOT/bench/measurement.py"
