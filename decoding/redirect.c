@@ -247,6 +247,8 @@ redirect(const PinpointRedirection *redirection, const File *file)
 		return PINPOINT_REFUSED;
 	}
 	__builtin___clear_cache((char *) copy, (char *) copy + length);
+	assert(has_only_the_jump(pages, copy, length, offset, jump, jump_length));
+	assert(is_code(copy, length));
 	if (!redirection->probe(copy + offset))
 	{
 		refuse("the jump to the replacement does not work");
@@ -255,8 +257,7 @@ redirect(const PinpointRedirection *redirection, const File *file)
 	}
 
 	/* Replace the original pages. */
-	assert(has_only_the_jump(pages, copy, length, offset, jump, jump_length));
-	assert(is_code(copy, length) && is_code(pages, length));
+	assert(is_code(pages, length));
 	assert(is_single_threaded());
 	if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED,
 			   pages) == MAP_FAILED)

@@ -176,6 +176,7 @@ pinpoint_standby_snapshot_shmem_init(void)
 uint64
 pinpoint_standby_snapshots(void)
 {
+	Assert(standby_snapshot != NULL);
 	return pg_atomic_read_u64(&standby_snapshot->snapshots);
 }
 
@@ -252,10 +253,11 @@ wake_worker(void)
 void
 pinpoint_standby_snapshot_main(Datum arg)
 {
-	uint64		last = pg_atomic_read_u64(&standby_snapshot->changes);
+	uint64		last;
 
 	Assert(MyBackendType == B_BG_WORKER);
-	Assert(standby_snapshot_interval > 0);
+	Assert(standby_snapshot != NULL && standby_snapshot_interval > 0);
+	last = pg_atomic_read_u64(&standby_snapshot->changes);
 
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();

@@ -42,40 +42,51 @@ source_apt() {
 		-o APT::Sandbox::User=root -o Acquire::Retries=3
 }
 
-# Set PG_CONFIG to a server of the same major version that is built with assertions, from
-# PostgreSQL's source without the patches of the distribution. It is kept in the cache, for this
-# release of the package and this list of options. The caller has sourced servers.sh. Fails if
-# there is no source.
-use_server_with_assertions() {
-	local name release folder log=$WORK/assertions.log compile
+# Set PG_CONFIG to a server of the same major version that is built from PostgreSQL's source, without
+# the patches of the distribution. It is kept in the cache, for this release of the package and this
+# list of options. The argument is its kind: with "assertions"; or for "sanitizers", with assertions
+# and separate_chunks. The caller has sourced servers.sh. Fails if there is no source.
+use_built_server() {
+	local name release folder log=$WORK/$1.log compile
 	local options=(--enable-cassert --enable-tap-tests --without-icu --without-readline
 		--with-openssl --with-lz4 --with-zstd "CFLAGS=-O1")
 
 	name=postgresql-$(major_version "$PG_CONFIG")
 	release=$(dpkg-query -W -f '${source:Version}' "$name") || return
-	folder=$CACHE/$name-assertions/$release
+	folder=$CACHE/$name-$1/$release
 	if [ "$(cat "$folder/options" 2>/dev/null)" != "${options[*]}" ]; then
-		heading "build $name $release with assertions"
+		heading "build $name $release with $1"
 		get_postgres_source apt --skip-patches || return
 		cd "$WORK/source" || return
+		[ "$1" != sanitizers ] || separate_chunks
 		export CCACHE_DIR=$CACHE/ccache
 		as_root install -d -o "$(id -u)" "$CCACHE_DIR"
 		compile=(make -s CC="ccache cc")
 		# The targets of world-bin and of its installation depend on each other in an incomplete way.
 		if ! run_quietly "$log" ./configure "--prefix=$folder" "${options[@]}" ||
 			! run_quietly "$log" "${compile[@]}" "-j$(nproc)" world-bin ||
-			! run_quietly "$log" "${compile[@]}" install-world-bin "DESTDIR=$WORK/assertions"; then
+			! run_quietly "$log" "${compile[@]}" install-world-bin "DESTDIR=$WORK/installed"; then
 			tail -n 40 "$log"
-			die "$name does not compile with assertions"
+			die "$name does not compile with $1"
 		fi
 		unset CCACHE_DIR
-		echo "${options[*]}" >"$WORK/assertions$folder/options"
+		echo "${options[*]}" >"$WORK/installed$folder/options"
 		as_root mkdir -p "${folder%/*}"
 		as_root rm -rf "$folder" "$folder.new"
-		as_root cp -R "$WORK/assertions$folder" "$folder.new"
+		as_root cp -R "$WORK/installed$folder" "$folder.new"
 		as_root mv "$folder.new" "$folder"
 		cd /
-		rm -rf "$WORK/source" "$WORK/apt" "$WORK/assertions"
+		rm -rf "$WORK/source" "$WORK/apt" "$WORK/installed"
 	fi
 	PG_CONFIG=$folder/bin/pg_config
+}
+
+# Change the source in the current folder: memory contexts allocate each chunk with malloc(). Then
+# AddressSanitizer knows where each chunk ends, and which are freed.
+separate_chunks() {
+	local file=src/backend/utils/mmgr/aset.c
+	sed -i -e 's/^\tset->allocChunkLimit = ALLOC_CHUNK_LIMIT;$/\tset->allocChunkLimit = 0;/' \
+		-e 's/^\tif (size > set->allocChunkLimit)$/\tsize = Max(size, 1);\n&/' "$file"
+	[ "$(grep -cE '^	(set->allocChunkLimit = 0|size = Max\(size, 1\));$' "$file")" -eq 2 ] ||
+		die "$file has changed: see separate_chunks"
 }

@@ -5,6 +5,7 @@
 # the machine's own server only, as clang takes longer than gcc.
 stage_build() {
 	build_extension COPT="-Wall -Wextra -Werror -Wno-unused-parameter" ${PINPOINT_IN_FOLDER:+with_llvm=no}
+	check "$ROOT/script/checks/symbols" "$WORK/build/decoding"
 }
 
 # Copy the tests to where the servers' user may read and write, and the sources
@@ -19,7 +20,7 @@ prepare_tests() {
 # Run "make installcheck" in the copy of a part. Arguments: the part, the file for its
 # output, variables of make.
 installcheck() {
-	run_logged "$2" as_server_user make -s -C "$WORK/test/$1" installcheck "PG_CONFIG=$PG_CONFIG" "${@:3}"
+	run_logged "$2" as_server_user "${SANITIZED[@]}" make -s -C "$WORK/test/$1" installcheck "PG_CONFIG=$PG_CONFIG" "${@:3}"
 }
 
 # Run the SQL tests (REGRESS) or the isolation specs (ISOLATION) with pg_regress, which
@@ -61,6 +62,7 @@ pg_regress() {
 			print_log "$out/regression.diffs"
 			print_log "$out/log/postmaster.log" 50
 		fi
+		count_findings "$kind with the engine $engine" "$out"
 	done
 }
 
@@ -125,28 +127,38 @@ stage_quick-tap() {
 
 # All TAP tests, or those that were chosen, or with the argument "quick" those that take little time.
 stage_tap() {
-	local part rc tests
+	local part tests
 	[ -e "$TESTTOOLS/perl/PostgreSQL/Test/Cluster.pm" ] || {
 		not_run tap "there is no PostgreSQL::Test: the server was built without --enable-tap-tests"
 		return
 	}
+	prepare_tap
+	for part in "${PARTS[@]}"; do
+		tests=
+		if [ "${1-}" = quick ]; then
+			tests=$(quick_tests "$part" | xargs)
+		elif [ -n "${CHOSEN[tap]-}" ]; then
+			tests=$(tr ' ' '\n' <<<"${CHOSEN[tap]}" | sed -n "s,^$part/,,p" | xargs)
+			[ -n "$tests" ] || continue
+		fi
+		tap_tests "$part" "$tests"
+	done
+}
+
+prepare_tap() {
 	prepare_tests
 	export PG_TEST_PORT_DIR=$WORK/test/ports PINPOINT_RESULTS=$WORK/test/results
 	make_initdb_template
-	for part in "${PARTS[@]}"; do
-		rc=0
-		tests=()
-		if [ "${1-}" = quick ]; then
-			tests=("PROVE_TESTS=$(quick_tests "$part" | xargs)")
-		elif [ -n "${CHOSEN[tap]-}" ]; then
-			tests=("PROVE_TESTS=$(tr ' ' '\n' <<<"${CHOSEN[tap]}" | sed -n "s,^$part/,,p" | xargs)")
-			[ "${tests[0]}" != PROVE_TESTS= ] || continue
-		fi
-		as_server_user touch "$PINPOINT_RESULTS"
-		installcheck "$part" "$WORK/tap.log" REGRESS= ISOLATION= REGRESS_PREP= "${tests[@]}" \
-			enable_tap_tests=yes "PROVE=$WORK/test/prove" "PG_PROVE_FLAGS=-I $TESTTOOLS/perl" || rc=$?
-		grep -q '^failed' "$PINPOINT_RESULTS" || count 0 0 "$rc" "TAP tests of $part" "$WORK/tap.log" '^script/lib/prove'
-		cat "$PINPOINT_RESULTS" >>"$RESULTS"
-		rm "$PINPOINT_RESULTS"
-	done
+}
+
+# Run TAP tests. Arguments: the part, and its files; without them, all.
+tap_tests() {
+	local rc=0
+	as_server_user touch "$PINPOINT_RESULTS"
+	installcheck "$1" "$WORK/tap.log" REGRESS= ISOLATION= REGRESS_PREP= ${2:+"PROVE_TESTS=$2"} \
+		enable_tap_tests=yes "PROVE=$WORK/test/prove" "PG_PROVE_FLAGS=-I $TESTTOOLS/perl" || rc=$?
+	grep -q '^failed' "$PINPOINT_RESULTS" || count 0 0 "$rc" "TAP tests of $1" "$WORK/tap.log" '^script/lib/prove'
+	cat "$PINPOINT_RESULTS" >>"$RESULTS"
+	rm "$PINPOINT_RESULTS"
+	count_findings "TAP tests of $1" "$WORK/test/$1"
 }

@@ -25,8 +25,8 @@ EXPECTED_DIFFERENCE=isolation/stats.out
 stage_upstream() {
 	UPSTREAM=$WORK/upstream
 	mkdir "$UPSTREAM"
-	# The server with assertions is built without the patches of the distribution.
-	get_postgres_source "${PGSRC:-apt}" ${ASSERTIONS:+--skip-patches} || {
+	# A server that is built from source is built without the patches of the distribution.
+	get_postgres_source "${PGSRC:-apt}" ${BUILT:+--skip-patches} || {
 		not_run upstream "the source of $("$PG_CONFIG" --version) is not available"
 		return
 	}

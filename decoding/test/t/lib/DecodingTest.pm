@@ -194,7 +194,7 @@ sub log_since
 }
 
 # Compile C source to a program or module of this name and return its path.
-# Options are the compiler's.
+# Options are the compiler's, and so are those in PINPOINT_TEST_CFLAGS.
 sub compile
 {
 	my ($name, @options) = @_;
@@ -207,6 +207,7 @@ sub compile
 		$ENV{CC} // 'cc', '-O2', '-Wall', '-Wextra', '-Werror',
 		'-Wno-unused-parameter',
 		"-I$source", "-I$include",
+		split(' ', $ENV{PINPOINT_TEST_CFLAGS} // ''),
 		@options, '-o', $path);
 	IPC::Run::run(\@command, '>&', \$output)
 	  or die "could not compile: @command\n$output\n";
