@@ -50,6 +50,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>				/* for OID_MAX */
+
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/stratnum.h"
