@@ -152,7 +152,13 @@ pinpoint_slot_register(void)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	Assert(slot->pid == 0);
 	check_slot(slot);
-	memset(slot, 0, offsetof(PinpointSlot, nchannels));
+
+	/*
+	 * A reader that holds the lock in shared mode, too, can have seen the pid
+	 * of the former owner.  So dboid and proc are never cleared.
+	 */
+	memset(&slot->roleid, 0,
+		   offsetof(PinpointSlot, nchannels) - offsetof(PinpointSlot, roleid));
 	slot->dboid = MyDatabaseId;
 	slot->proc = MyProc;
 	slot->roleid = GetSessionUserId();

@@ -178,13 +178,7 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
 		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
 
 		if (pinpoint_slot_listener_pid(slot) != 0 && slot->heartbeats)
-		{
-			/* The owner may be replacing it: it writes under the shared lock. */
-			Oid			dboid = *(volatile Oid *) &slot->dboid;
-
-			if (OidIsValid(dboid))
-				dboids[n++] = dboid;
-		}
+			dboids[n++] = slot->dboid;
 	}
 	LWLockRelease(PinpointOrderLock);
 
