@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "commands/extension.h"
 #include "fmgr.h"
@@ -110,9 +111,24 @@ static const PinpointPart parts[] = {
 	pinpoint_applied_prepared_shmem_init},
 };
 
+/*
+ * With assertions, some bytes follow the memory of each part.  They must keep
+ * their value: a part writes only to the memory that it has asked for.
+ */
+#ifdef USE_ASSERT_CHECKING
+#define GUARD_SIZE	PG_CACHE_LINE_SIZE
+#define GUARD_BYTE	0x5A
+static char *guards[lengthof(parts)];
+#else
+#define GUARD_SIZE	0
+#endif
+
 static void request_shmem(void);
 static void startup_shmem(void);
-static void init_part(const PinpointPart *part);
+static void init_part(int number);
+#ifdef USE_ASSERT_CHECKING
+static void check_guards(XactEvent event, void *arg);
+#endif
 static void check_minor_release(void);
 
 /*
@@ -161,6 +177,9 @@ _PG_init(void)
 	pinpoint_replay_init();
 
 	pinpoint_transaction_events_register();
+#ifdef USE_ASSERT_CHECKING
+	RegisterXactCallback(check_guards, NULL);
+#endif
 }
 
 /*
@@ -190,7 +209,8 @@ request_shmem(void)
 
 	for (int i = 0; i < (int) lengthof(parts); i++)
 		if (parts[i].size)
-			RequestAddinShmemSpace(CACHELINEALIGN(parts[i].size()));
+			RequestAddinShmemSpace(CACHELINEALIGN(add_size(parts[i].size(),
+														   GUARD_SIZE)));
 	pinpoint_locks_request();
 }
 
@@ -205,7 +225,7 @@ startup_shmem(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pinpoint_locks_init();
 	for (int i = 0; i < (int) lengthof(parts); i++)
-		init_part(&parts[i]);
+		init_part(i);
 	LWLockRelease(AddinShmemInitLock);
 
 	ereport(LOG,
@@ -216,8 +236,9 @@ startup_shmem(void)
 }
 
 static void
-init_part(const PinpointPart *part)
+init_part(int number)
 {
+	const PinpointPart *part = &parts[number];
 	void	   *memory = NULL;
 
 	if (part->size)
@@ -225,11 +246,29 @@ init_part(const PinpointPart *part)
 		bool		found;
 
 		memory = ShmemInitStruct(psprintf("pg_pinpoint %s", part->name),
-								 part->size(), &found);
+								 add_size(part->size(), GUARD_SIZE), &found);
 		Assert(!found);
+		Assert((void *) CACHELINEALIGN(memory) == memory);
+#ifdef USE_ASSERT_CHECKING
+		guards[number] = (char *) memory + part->size();
+		memset(guards[number], GUARD_BYTE, GUARD_SIZE);
+#endif
 	}
 	part->init(memory);
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Called at the end of each transaction.
+ */
+static void
+check_guards(XactEvent event, void *arg)
+{
+	for (int i = 0; i < (int) lengthof(parts); i++)
+		for (int byte = 0; guards[i] != NULL && byte < GUARD_SIZE; byte++)
+			Assert(guards[i][byte] == GUARD_BYTE);
+}
+#endif
 
 /*
  * Warn about a minor release that should be updated.  The release of the

@@ -132,9 +132,9 @@ static void check_epochs(void);
 static Size
 log_size(void)
 {
-	return MAXALIGN(add_size(offsetof(MessageLog, epochs),
-							 mul_size(pinpoint_blocks_max_epochs(),
-									  sizeof(Epoch))));
+	return CACHELINEALIGN(add_size(offsetof(MessageLog, epochs),
+								   mul_size(pinpoint_blocks_max_epochs(),
+											sizeof(Epoch))));
 }
 
 Size

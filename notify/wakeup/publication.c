@@ -207,6 +207,8 @@ share_out(PinpointPublication *publication)
 			notifyInterruptPending = true;
 		else
 		{
+			Assert(PinpointSharedSlots->slots[signals[i].slotno].state ==
+				   PINPOINT_SIGNALLED);
 			pinpoint_waker_list_add(signals[i].slotno);
 			pinpoint_count(PinpointSharedSlots->slots[signals[i].slotno].dboid,
 						   PINPOINT_COUNT_WAKER_SIGNALS, 1);
