@@ -214,6 +214,7 @@ share_out(PinpointPublication *publication)
 						   PINPOINT_COUNT_WAKER_SIGNALS, 1);
 		}
 	}
+	pinpoint_waker_list_check();
 	publication->nsignals = 0;
 	publication->waker_to_tell = waker;
 	pinpoint_waker_want();

@@ -24,6 +24,8 @@ extern int	pinpoint_waker_list_take(int *slots, int max);
 extern int	pinpoint_waker_list_in_hand(int *slots);
 #ifdef USE_ASSERT_CHECKING
 extern void pinpoint_waker_list_check(void);
+#else
+#define pinpoint_waker_list_check()	((void) 0)
 #endif
 
 #endif							/* PINPOINT_WAKER_LIST_H */
