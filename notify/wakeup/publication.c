@@ -227,11 +227,16 @@ share_out(PinpointPublication *publication)
 static int
 take_all(PinpointWakeup *wakeups, int max)
 {
-	int			slotno;
+	int			slots[PINPOINT_SIGNALS_PER_ROUND];
 	int			n = 0;
 
-	while (n < max && pinpoint_waker_list_take(&slotno, 1) > 0)
-		n += add_wakeup(&wakeups[n], slotno);
+	while (n < max && pinpoint_waker_list_any())
+	{
+		int			nslots;
+
+		nslots = pinpoint_waker_list_take(slots, Min(max - n, (int) lengthof(slots)));
+		n += find_wakeups(&wakeups[n], slots, nslots);
+	}
 	return n;
 }
 
