@@ -10,8 +10,8 @@
  * These numbers have 32 bits, and can advance without a limit by the number of things
  * that exist at the same time:
  *
- *	commit_mark of a slot		2 for each commit of the sessions that use the slot, so
- *								it can wrap after half a day.  Only odd or even and
+ *	commit mark of a process	2 for each commit of the sessions that use it, so it can
+ *								wrap after half a day.  Only odd or even and
  *								equality count.  If the waker finds the same odd number
  *								after exactly 2^32, it waits for one more commit.
  *	reminders of a slot			1 for each reminder, and 0 at the next signal.  They come

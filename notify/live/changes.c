@@ -14,7 +14,7 @@
  * if the transaction has locked it for writing; see written_tables.c.  A transaction that
  * changes it can have no XID, for instance if its rows are on another server.
  * postgres_fdw commits there in XACT_EVENT_PRE_COMMIT, before this transaction commits and
- * its notification is sent.  So whoever receives it sees the changed rows.
+ * its notification is sent.  So a session that receives it sees the changed rows.
  *
  * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the rows
  * from the parent, and calls no hook.  It marks a row of pg_inherits.  No other statement
