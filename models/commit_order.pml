@@ -377,7 +377,7 @@ active proctype stopper()
 #endif
 
 #ifndef NO_RESERVE
-/* pinpoint_reserve_at_pre_commit() in commit/reserve.c */
+/* pinpoint_waker_reserve_at_pre_commit() in commit/waker_reserve.c */
 active proctype reserve()
 {
 	byte i, oldest, first, me = RESERVE;

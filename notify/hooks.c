@@ -32,7 +32,7 @@
 #include "sql/load_order.h"
 #include "sql/planner_rewrite.h"
 #include "sql/replacement.h"
-#include "sql/statement.h"
+#include "sql/listen_notify.h"
 #include "sql/utility_rewrite.h"
 #include "wakeup/sharing.h"
 

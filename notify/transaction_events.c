@@ -34,7 +34,7 @@
 #include "commit/commit_order.h"
 #include "commit/early_commit_work.h"
 #include "commit/own_queue.h"
-#include "commit/reserve.h"
+#include "commit/waker_reserve.h"
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/listening.h"
@@ -91,7 +91,7 @@ at_transaction_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			pinpoint_reserve_at_pre_commit();
+			pinpoint_waker_reserve_at_pre_commit();
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
 			if (pinpoint_extension_created())
@@ -244,7 +244,7 @@ register_callbacks(void)
 
 	if (registered)
 		return;
-	pinpoint_reserve_register_timeout();
+	pinpoint_waker_reserve_register_timeout();
 	RegisterResourceReleaseCallback(at_resource_release, NULL);
 	before_shmem_exit(at_exit, BoolGetDatum(false));
 	registered = true;
@@ -276,7 +276,7 @@ pre_commit(void)
 		if (pinpoint_message_log_kept() > 0)
 		{
 			if (pinpoint_wakeup_remind())
-				pinpoint_reserve_reassign();
+				pinpoint_waker_reserve_reassign();
 			pinpoint_slow_listener_check();
 		}
 		else
@@ -382,7 +382,7 @@ end_transaction(void)
 	trace_notify_was_on = false;
 	if (pinpoint_slot_registered())
 		pinpoint_disconnect_reason_register();
-	pinpoint_reserve_watch();
+	pinpoint_waker_reserve_watch();
 }
 
 /*
@@ -402,7 +402,7 @@ at_exit(int code, Datum is_last)
 	pinpoint_commit_order_at_exit();
 	pinpoint_listening_stop();
 	pinpoint_wakeup_give_back();
-	pinpoint_reserve_at_exit();
+	pinpoint_waker_reserve_at_exit();
 	if (!DatumGetBool(is_last))
 		cancel_before_shmem_exit(at_exit, BoolGetDatum(true));
 }

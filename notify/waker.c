@@ -9,7 +9,7 @@
  * soon as sessions can connect, also during recovery.  If it ends, it is restarted
  * after a second.  Delivery does not depend on it: without a waker, senders signal all
  * listeners, and publish all batches.  If it exists and does not run, others do its
- * work after a tenth of a second; see commit/reserve.c.
+ * work after a tenth of a second; see commit/waker_reserve.c.
  *
  * It connects without a database, because pg_stat_activity does not show a background
  * worker that is not connected.

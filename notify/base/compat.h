@@ -304,6 +304,20 @@ pinpoint_next_proclock(PGPROC *proc, int partition, PROCLOCK *previous)
 	query, direction, count, once
 #endif
 
+/* Of a ModifyTable; NULL before PostgreSQL 17. */
+#if PG_VERSION_NUM >= 170000
+#define PINPOINT_MERGE_JOIN_CONDITIONS(modify)	((Node *) (modify)->mergeJoinConditions)
+#else
+#define PINPOINT_MERGE_JOIN_CONDITIONS(modify)	NULL
+#endif
+
+/* The file that requests a promotion, until PostgreSQL 15; may be NULL. */
+#if PG_VERSION_NUM >= 160000
+#define PINPOINT_PROMOTE_TRIGGER_FILE	NULL
+#else
+#define PINPOINT_PROMOTE_TRIGGER_FILE	PromoteTriggerFile
+#endif
+
 /* Loads memory that will be read soon into the cache. */
 #if defined(__GNUC__)
 #define PINPOINT_PREFETCH(address)	__builtin_prefetch(address)

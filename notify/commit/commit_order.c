@@ -53,7 +53,7 @@
  * and all of them can be published when it ends.  A session publishes only as many as
  * the limit of work of one hold of the lock allows (see publication.c), and leaves the
  * rest to the waker.  If the waker makes no progress, the next sessions publish as much
- * as under one hold each, before they commit; see reserve.c.  Why the rest is published:
+ * as under one hold each, before they commit; see waker_reserve.c.  Why the rest is published:
  *
  *	5. A batch can be published from the moment at which it is in the heap and no
  *	   commit in flight can come before it.  Only three steps cause this: a batch is

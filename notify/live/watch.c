@@ -83,7 +83,7 @@
 #include "live/watch.h"
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
-#include "sql/statement.h"
+#include "sql/listen_notify.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_watch);
 PG_FUNCTION_INFO_V1(pinpoint_unwatch);

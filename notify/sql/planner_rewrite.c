@@ -180,9 +180,7 @@ replace_calls_in_plan(Plan *plan)
 				pinpoint_replace_calls((Node *) modify->onConflictSet);
 				pinpoint_replace_calls(modify->onConflictWhere);
 				pinpoint_replace_calls((Node *) modify->mergeActionLists);
-#if PG_VERSION_NUM >= 170000
-				pinpoint_replace_calls((Node *) modify->mergeJoinConditions);
-#endif
+				pinpoint_replace_calls(PINPOINT_MERGE_JOIN_CONDITIONS(modify));
 				pinpoint_replace_calls((Node *) modify->withCheckOptionLists);
 			}
 			break;

@@ -263,14 +263,11 @@ time_is_up(void)
 static bool
 promotion_requested(void)
 {
-#if PG_VERSION_NUM < 160000
+	const char *trigger = PINPOINT_PROMOTE_TRIGGER_FILE;
 	struct stat file;
 
-	if (PromoteTriggerFile != NULL && PromoteTriggerFile[0] != '\0' &&
-		stat(PromoteTriggerFile, &file) == 0)
-		return true;
-#endif
-	return PromoteIsTriggered() || CheckPromoteSignal();
+	return (trigger != NULL && trigger[0] != '\0' && stat(trigger, &file) == 0) ||
+		PromoteIsTriggered() || CheckPromoteSignal();
 }
 
 /*

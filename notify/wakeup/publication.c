@@ -6,9 +6,7 @@
  * A process that publishes batches, or reassigns notifications, does this between
  * pinpoint_publication_begin(), which acquires PinpointOrderLock exclusively, and
  * pinpoint_publication_end(), which releases it.  Meanwhile, the sessions to signal are
- * collected.  The signals are sent after the release.  They are PostgreSQL's own
- * PROCSIG_NOTIFY_INTERRUPT: PostgreSQL then runs a small transaction as soon as the
- * session is idle, and delivery.c delivers in this transaction.
+ * collected.  The signals are sent after the release; see signals.c.
  *
  * The waker.  A sender that signals very many sessions takes a long time, and the
  * sessions that it has woken compete with it for the processor.  If there are more
@@ -17,7 +15,7 @@
  * any more.  Batches that are published while it processes the list need no further
  * signal for these slots.  If there is no waker, senders send all signals, including
  * those of the list.  If the waker makes no progress (see waker_progress.c), senders
- * send all of their own signals; commit/reserve.c sends those of the list, and those
+ * send all of their own signals; commit/waker_reserve.c sends those of the list, and those
  * that were taken from it last.  A second signal does no harm.
  *
  * The limit of work.  While a process holds the lock, all other sessions that notify,
@@ -35,7 +33,6 @@
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "storage/procsignal.h"
 #include "utils/memutils.h"
 
 #include "base/check.h"
@@ -43,6 +40,7 @@
 #include "base/counters.h"
 #include "base/settings.h"
 #include "wakeup/publication.h"
+#include "wakeup/signals.h"
 #include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
 #include "wakeup/waker_list.h"
@@ -167,7 +165,7 @@ pinpoint_publication_worked_enough(const PinpointPublication *publication)
  * Set the latch of the waker at the end of the publication, because batches
  * are left to it.  Returns false if there is no waker.  If it makes no
  * progress, the next processes that look find the batches; see
- * commit/reserve.c.
+ * commit/waker_reserve.c.
  */
 bool
 pinpoint_publication_leave_to_waker(PinpointPublication *publication)
@@ -299,29 +297,4 @@ add_wakeup(PinpointWakeup *wakeup, int slotno)
 	wakeup->slotno = slotno;
 	wakeup->pid = slot->pid;
 	return true;
-}
-
-/*
- * Signal sessions.  The caller does not hold PinpointOrderLock.
- */
-void
-pinpoint_signal(const PinpointWakeup *wakeups, int n)
-{
-	AssertLocksBelow(PINPOINT_RANK_ORDER);
-	Assert(n <= MaxBackends);
-
-	for (int i = 0; i < n; i++)
-	{
-		if (wakeups[i].pid == MyProcPid)
-			notifyInterruptPending = true;
-		else if (SendProcSignal(wakeups[i].pid, PROCSIG_NOTIFY_INTERRUPT,
-								PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno)) < 0)
-		{
-			/*
-			 * The session has ended, and its slot is free or has a new owner.
-			 */
-			elog(DEBUG3, "could not signal backend with PID %d: %m",
-				 wakeups[i].pid);
-		}
-	}
 }

@@ -38,13 +38,6 @@ pinpoint_publication_add_work(PinpointPublication *publication, uint32 work)
 	publication->work += work;
 }
 
-/* A session to signal. */
-typedef struct PinpointWakeup
-{
-	int			slotno;
-	int			pid;
-} PinpointWakeup;
-
 extern void pinpoint_publication_init(void *memory);
 extern void pinpoint_publication_begin(PinpointPublication *publication);
 extern void pinpoint_publication_end(PinpointPublication *publication);
@@ -53,6 +46,5 @@ extern void pinpoint_publication_add_signal(PinpointPublication *publication,
 extern bool pinpoint_publication_worked_enough(const PinpointPublication *publication);
 extern bool pinpoint_publication_leave_to_waker(PinpointPublication *publication);
 extern int	pinpoint_waker_signal_listed(bool in_hand);
-extern void pinpoint_signal(const PinpointWakeup *wakeups, int n);
 
 #endif							/* PINPOINT_PUBLICATION_H */

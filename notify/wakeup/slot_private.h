@@ -15,7 +15,7 @@
 #include "storage/proc.h"
 
 #include "queue/message_log.h"
-#include "wakeup/slot_state.h"
+#include "wakeup/wake_state.h"
 
 /*
  * A slot of a session.  The index is PINPOINT_MY_SLOT_NUMBER.  It begins on a

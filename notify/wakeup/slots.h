@@ -12,7 +12,7 @@
 
 #include "datatype/timestamp.h"
 #include "queue/message_log.h"
-#include "wakeup/slot_state.h"
+#include "wakeup/wake_state.h"
 
 /* The batches that a session reads; see delivery.c. */
 typedef struct PinpointReading

@@ -11,7 +11,7 @@
 #define PINPOINT_SLOTS_READ_H
 
 #include "datatype/timestamp.h"
-#include "wakeup/slot_state.h"
+#include "wakeup/wake_state.h"
 
 /* A session as in the view pinpoint.stat_listeners. */
 typedef struct PinpointListenerStats

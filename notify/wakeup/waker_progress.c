@@ -5,7 +5,7 @@
  *
  * A waker can exist and not run: a debugger has stopped it, its container is
  * throttled, it waits for a disk or for the pipe of the log.  Then other processes do
- * its work; see commit/reserve.c.  They find this in shared memory:
+ * its work; see commit/waker_reserve.c.  They find this in shared memory:
  *
  *	wanted		a process that leaves work to the waker increments it, after the work
  *				is in shared memory.

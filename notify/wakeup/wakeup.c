@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.c
- *		Finds the listeners of a batch, and wakes them.
+ *		Finds the listeners of a batch, and marks them.
  *
  * When a batch is published, the slots of all sessions that listen on any of its
  * channels are found.  Those that are IDLE or RESTING become SIGNALLED; see slots.c.
@@ -75,7 +75,6 @@
 
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "storage/procsignal.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -86,6 +85,7 @@
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/sharing.h"
+#include "wakeup/signals.h"
 #include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
 #include "wakeup/slots_read.h"
@@ -551,14 +551,7 @@ pinpoint_wakeup_remind(void)
 	}
 	LWLockRelease(PinpointOrderLock);
 
-	/* As in pinpoint_signal(), a session may have ended. */
-	for (int i = 0; i < nreminders; i++)
-	{
-		(void) SendProcSignal(reminders[i].pid, PROCSIG_CATCHUP_INTERRUPT,
-							  PINPOINT_PROCSIGNAL_ID(reminders[i].slotno));
-		(void) SendProcSignal(reminders[i].pid, PROCSIG_NOTIFY_INTERRUPT,
-							  PINPOINT_PROCSIGNAL_ID(reminders[i].slotno));
-	}
+	pinpoint_signal_again(reminders, nreminders);
 	pfree(reminders);
 	return true;
 }

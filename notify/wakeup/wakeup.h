@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.h
- *		Finds the listeners of a batch, and wakes them.
+ *		Finds the listeners of a batch, and marks them.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

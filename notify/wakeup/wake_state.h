@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * slot_state.h
+ * wake_state.h
  *		The state of a slot, and why its session was told to end.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_SLOT_STATE_H
-#define PINPOINT_SLOT_STATE_H
+#ifndef PINPOINT_WAKE_STATE_H
+#define PINPOINT_WAKE_STATE_H
 
 /*
  * The state of a slot, which determines whether a batch needs a signal; see
@@ -56,4 +56,4 @@ typedef enum PinpointEviction
 /* Of a session; see slot_private.h. */
 typedef struct PinpointSlot PinpointSlot;
 
-#endif							/* PINPOINT_SLOT_STATE_H */
+#endif							/* PINPOINT_WAKE_STATE_H */

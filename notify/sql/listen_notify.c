@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * statement.c
+ * listen_notify.c
  *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
  * ProcessUtility_hook (hooks.c) receives these statements, whether a client sends them,
@@ -41,7 +41,7 @@
 #include "listener/listening.h"
 #include "sql/pending.h"
 #include "sql/replacement.h"
-#include "sql/statement.h"
+#include "sql/listen_notify.h"
 #include "wakeup/sharing.h"
 
 static bool get_action(Node *stmt, PinpointActionKind *kind,

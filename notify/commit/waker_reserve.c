@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * reserve.c
+ * waker_reserve.c
  *		Does the work of a waker that makes no progress.
  *
  * Processes leave work to the waker: batches to publish, sessions to signal, and
@@ -47,7 +47,7 @@
 #include "base/check.h"
 #include "base/compat.h"
 #include "commit/commit_order.h"
-#include "commit/reserve.h"
+#include "commit/waker_reserve.h"
 #include "positions/waiters.h"
 #include "wakeup/publication.h"
 #include "wakeup/reassignment.h"
@@ -86,7 +86,7 @@ static void wait_for_waker(void);
  * Errors: too many libraries have registered timeouts.
  */
 void
-pinpoint_reserve_register_timeout(void)
+pinpoint_waker_reserve_register_timeout(void)
 {
 	if (MyBackendType == B_BACKEND)
 		look_timeout = RegisterTimeout(USER_TIMEOUT, look);
@@ -108,7 +108,7 @@ look(void)
  * progress.
  */
 void
-pinpoint_reserve_at_pre_commit(void)
+pinpoint_waker_reserve_at_pre_commit(void)
 {
 	AssertNoLockHeld();
 	if (unlikely(pinpoint_waker_has_work()))
@@ -122,7 +122,7 @@ pinpoint_reserve_at_pre_commit(void)
  * An error cancels all timeouts, before the abort comes here.
  */
 void
-pinpoint_reserve_watch(void)
+pinpoint_waker_reserve_watch(void)
 {
 	if (likely(!more_to_do && !pinpoint_waker_has_my_work()))
 		return;
@@ -158,7 +158,7 @@ do_part(void)
  * none, do this here, for one portion.  Does not fail.
  */
 void
-pinpoint_reserve_reassign(void)
+pinpoint_waker_reserve_reassign(void)
 {
 	struct Latch *waker = pinpoint_waker_latch();
 
@@ -173,7 +173,7 @@ pinpoint_reserve_reassign(void)
  * complete a round, do all of it.  Does not fail.
  */
 void
-pinpoint_reserve_at_exit(void)
+pinpoint_waker_reserve_at_exit(void)
 {
 	AssertNoLockHeld();
 	if (!pinpoint_waker_has_my_work())

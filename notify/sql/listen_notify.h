@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * statement.h
+ * listen_notify.h
  *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_STATEMENT_H
-#define PINPOINT_STATEMENT_H
+#ifndef PINPOINT_LISTEN_NOTIFY_H
+#define PINPOINT_LISTEN_NOTIFY_H
 
 #include "nodes/parsenodes.h"
 
@@ -28,4 +28,4 @@ extern void pinpoint_check_channel_length(size_t length);
 extern void pinpoint_report_reserved_channel(const char *channel);
 extern void pinpoint_statement_notify(const char *channel, const char *payload);
 
-#endif							/* PINPOINT_STATEMENT_H */
+#endif							/* PINPOINT_LISTEN_NOTIFY_H */
