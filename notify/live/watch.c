@@ -82,8 +82,8 @@
 #include "live/uncounted.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
-#include "sql/replacement.h"
 #include "sql/listen_notify.h"
+#include "sql/replacement.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_watch);
 PG_FUNCTION_INFO_V1(pinpoint_unwatch);
@@ -101,6 +101,7 @@ static void lock_descendants(Oid relid);
 static void check_not_distributed(Oid relid);
 static void warn_if_distributed(Oid relid);
 static void warn_of_shards(Oid relid);
+static Oid	find_distributed_below(Oid relid);
 static Oid	find_distributed(List *relations);
 static int	errhint_shards(const char *name);
 static bool is_child(Oid child, Oid parent);
@@ -461,7 +462,7 @@ lock_descendants(Oid relid)
 static void
 check_not_distributed(Oid relid)
 {
-	Oid			distributed = find_distributed(find_all_inheritors(relid, NoLock, NULL));
+	Oid			distributed = find_distributed_below(relid);
 
 	if (OidIsValid(distributed))
 		ereport(ERROR,
@@ -479,7 +480,7 @@ check_not_distributed(Oid relid)
 static void
 warn_if_distributed(Oid relid)
 {
-	Oid			distributed = find_distributed(find_all_inheritors(relid, NoLock, NULL));
+	Oid			distributed = find_distributed_below(relid);
 
 	if (OidIsValid(distributed))
 		ereport(WARNING,
@@ -498,7 +499,7 @@ warn_if_distributed(Oid relid)
 static void
 warn_of_shards(Oid relid)
 {
-	Oid			distributed = find_distributed(find_all_inheritors(relid, NoLock, NULL));
+	Oid			distributed = find_distributed_below(relid);
 
 	if (OidIsValid(distributed))
 		ereport(WARNING,
@@ -506,6 +507,16 @@ warn_of_shards(Oid relid)
 						get_name(distributed)),
 				 errhint("End this: SELECT run_command_on_shards('%s', $$SELECT pinpoint.unwatch('%%s')$$).",
 						 get_name(distributed))));
+}
+
+/*
+ * A table, or one of its partitions and children, that Citus distributes;
+ * InvalidOid if there is none.  The caller has locked the table.
+ */
+static Oid
+find_distributed_below(Oid relid)
+{
+	return find_distributed(find_all_inheritors(relid, NoLock, NULL));
 }
 
 static Oid

@@ -39,9 +39,9 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "listener/listening.h"
+#include "sql/listen_notify.h"
 #include "sql/pending.h"
 #include "sql/replacement.h"
-#include "sql/listen_notify.h"
 #include "wakeup/sharing.h"
 
 static bool get_action(Node *stmt, PinpointActionKind *kind,
