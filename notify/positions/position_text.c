@@ -10,7 +10,7 @@
  *					created
  *	counter			see positions.c
  *	database		its OID
- *	signature		a keyed hash value of the text before it
+ *	signature		a keyed hash value of counter and database
  *
  * A position is valid only in its database, on the server that returned it, until the
  * shared memory of this server is created again.  Any other text of the same form is
@@ -45,9 +45,11 @@
  *
  * On a standby, no notification arrives through PostgreSQL's own queue.
  *
- * The hash is HMAC-SHA-256, of which the text contains 64 bits.  PostgreSQL provides
- * it, also with the library OpenSSL.  It can fail, so it is never computed under a
- * lock.
+ * The hash is SipHash-2-4 of the counter and the database, which determine the
+ * rest of the text while the key exists.  It was made for this: a code for a
+ * short message that nobody can compute without the key, whatever other
+ * messages and codes are known.  A role that guesses is right once in 2^64
+ * times, and each guess is a statement.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -56,12 +58,9 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "common/hmac.h"
-#include "common/sha2.h"
 #include "miscadmin.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 
+#include "base/siphash.h"
 #include "positions/position_text.h"
 
 /* Length of the text before the signature, without the hyphen. */
@@ -74,13 +73,12 @@
 typedef struct PositionKey
 {
 	uint64		incarnation;
-	uint8		key[32];
+	uint64		key[2];
 } PositionKey;
 
 static PositionKey *position_key = NULL;
 
-static uint64 signature(uint64 counter, Oid dboid, const char *text);
-static pg_hmac_ctx *hash_context(void);
+static uint64 signature(uint64 counter, Oid dboid);
 static bool read_hex(const char **cursor, int ndigits, uint64 *number);
 
 Size
@@ -98,6 +96,12 @@ pinpoint_position_text_shmem_size(void)
 void
 pinpoint_position_text_shmem_init(void *memory)
 {
+	/* From OpenSSL: "openssl mac -macopt size:8 SipHash". */
+	Assert(pinpoint_siphash((uint64[2]) {UINT64CONST(0x0706050403020100),
+										 UINT64CONST(0x0f0e0d0c0b0a0908)},
+							UINT64CONST(0x0706050403020100), 0x0b0a0908) ==
+		   UINT64CONST(0x751e8fbc860ee5fb));
+
 	position_key = memory;
 	if (!pg_strong_random(&position_key->incarnation,
 						  sizeof(position_key->incarnation)) ||
@@ -111,8 +115,6 @@ pinpoint_position_text_shmem_init(void *memory)
  * Write the text of a position of this server.
  *
  * text: an array of PINPOINT_POSITION_LENGTH + 1 bytes.
- *
- * Errors: out of memory, those of OpenSSL.
  */
 void
 pinpoint_position_format(uint64 counter, Oid dboid, char *text)
@@ -123,7 +125,7 @@ pinpoint_position_format(uint64 counter, Oid dboid, char *text)
 			 (unsigned long long) position_key->incarnation,
 			 (unsigned long long) counter, dboid);
 	snprintf(text + SIGNED_LENGTH, PINPOINT_POSITION_LENGTH - SIGNED_LENGTH + 1,
-			 "-%016llx", (unsigned long long) signature(counter, dboid, text));
+			 "-%016llx", (unsigned long long) signature(counter, dboid));
 }
 
 /*
@@ -131,8 +133,6 @@ pinpoint_position_format(uint64 counter, Oid dboid, char *text)
  *
  * *counter: set to its counter.  *known: set to true if this server has given
  * it in this database since its shared memory was created, otherwise to false.
- *
- * Errors: out of memory, those of OpenSSL.
  */
 bool
 pinpoint_position_parse(const char *text, uint64 *counter, bool *known)
@@ -159,78 +159,17 @@ pinpoint_position_parse(const char *text, uint64 *counter, bool *known)
 	*known = system == GetSystemIdentifier() &&
 		incarnation == position_key->incarnation &&
 		dboid == MyDatabaseId &&
-		signed_with == signature(*counter, MyDatabaseId, text);
+		signed_with == signature(*counter, MyDatabaseId);
 	return true;
 }
 
 /*
- * The signature of a position of this server: a hash value of its text, without
- * the last number.
- *
- * Clients send the position of the last answer, and mostly get it again.  To
- * compute it for both took a sixth of the time of the statement in a
- * measurement, so the last one is kept.  Counter and database determine the
- * whole text.
+ * The signature of a position of this server.
  */
 static uint64
-signature(uint64 counter, Oid dboid, const char *text)
+signature(uint64 counter, Oid dboid)
 {
-	static uint64 last_counter = 0;
-	static Oid	last_dboid = InvalidOid;
-	static uint64 last_result;
-	pg_hmac_ctx *context;
-	uint8		hash[PG_SHA256_DIGEST_LENGTH];
-	uint64		result = 0;
-
-	if (counter == last_counter && dboid == last_dboid)
-		return last_result;
-
-	context = hash_context();
-	if (pg_hmac_init(context, position_key->key,
-					 sizeof(position_key->key)) < 0 ||
-		pg_hmac_update(context, (const uint8 *) text, SIGNED_LENGTH) < 0 ||
-		pg_hmac_final(context, hash, sizeof(hash)) < 0)
-		elog(ERROR, "could not compute the hash of a position: %s",
-			 pg_hmac_error(context));
-	for (int i = 0; i < 8; i++)
-		result = result << 8 | hash[i];
-
-	last_counter = counter;
-	last_dboid = dboid;
-	last_result = result;
-	return result;
-}
-
-/*
- * The context of this process.  It is created once.  A resource owner keeps a
- * list of such contexts, so it needs one that is never released.
- *
- * If this fails, the end of the transaction restores CurrentResourceOwner and
- * CurrentMemoryContext, or the waker ends.
- */
-static pg_hmac_ctx *
-hash_context(void)
-{
-	static pg_hmac_ctx *context = NULL;
-	static ResourceOwner owner = NULL;
-	ResourceOwner oldowner = CurrentResourceOwner;
-	MemoryContext oldcontext;
-
-	if (context != NULL)
-		return context;
-
-	if (owner == NULL)
-		owner = ResourceOwnerCreate(NULL, "pg_pinpoint positions");
-	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	CurrentResourceOwner = owner;
-	context = pg_hmac_create(PG_SHA256);
-	CurrentResourceOwner = oldowner;
-	MemoryContextSwitchTo(oldcontext);
-	if (context == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory")));
-	return context;
+	return pinpoint_siphash(position_key->key, counter, dboid);
 }
 
 /*
