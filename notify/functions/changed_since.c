@@ -67,8 +67,8 @@ pinpoint_position(PG_FUNCTION_ARGS)
 }
 
 /*
- * pinpoint.changed_since(position text, VARIADIC channels text[], OUT changed
- * text[], OUT position text): returns the channels that were notified in this
+ * pinpoint.changed_since(position text, VARIADIC channels text[]): returns the
+ * channels that were notified in this
  * database since a position, in the given order, and the position for the next
  * call.  If the position is NULL or not known here, it returns all channels.
  *
@@ -230,15 +230,18 @@ begins_to_listen(const char *channel)
 }
 
 /*
- * The row type of changed_since().  Clients may call it very often, so the
- * type is looked up once in each session.
+ * The row type of changed_since(): pinpoint.changes, or an anonymous one at
+ * version 1.0 of the extension.  Clients may call it very often, so it is
+ * looked up once in each session, and again if the extension was created anew
+ * or updated.
  */
 static TupleDesc
 row_type(FunctionCallInfo fcinfo)
 {
 	static TupleDesc row_type = NULL;
+	static Oid	function = InvalidOid;
 
-	if (row_type == NULL)
+	if (row_type == NULL || function != fcinfo->flinfo->fn_oid)
 	{
 		TupleDesc	tupdesc;
 		MemoryContext oldcontext;
@@ -248,6 +251,7 @@ row_type(FunctionCallInfo fcinfo)
 		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 		row_type = BlessTupleDesc(CreateTupleDescCopy(tupdesc));
 		MemoryContextSwitchTo(oldcontext);
+		function = fcinfo->flinfo->fn_oid;
 	}
 	return row_type;
 }
