@@ -302,11 +302,11 @@ active proctype waker() provided (!stopped)
 
 start:
 	atomic { lives < LIVES -> lives++; waker_sleeps = false; latch = false; printf("waker starts\n") }
-	atomic { waker_set = true; printf("waker is set\n") }	/* pinpoint_waker_set() */
+	atomic { waker_set = true; printf("waker is set\n") }	/* pinpoint_waker_list_set_latch() */
 	do
 	:: break								/* ShutdownRequestPending */
 #ifndef NO_RESERVE
-	:: atomic { move(); waker_current = true }	/* pinpoint_waker_begin_round() */
+	:: atomic { move(); waker_current = true }	/* pinpoint_waker_progress_begin_round() */
 		if
 #endif
 		:: ready != 0 ->					/* pinpoint_commit_order_continue() */
@@ -325,7 +325,7 @@ sleep:
 #ifdef WANTED_READ_LAST
 		waker_current = true;
 #endif
-		atomic { undone = !waker_current; waker_current = false }	/* pinpoint_waker_end_round() */
+		atomic { undone = !waker_current; waker_current = false }	/* pinpoint_waker_progress_end_round() */
 		move();
 #endif
 #ifdef LATCH_RESET_BEFORE_SLEEP
@@ -384,12 +384,12 @@ active proctype reserve()
 	bool more, in_order, sees_rows, none_invented;
 
 	do
-	:: atomic { undone && moved -> moved = false }	/* pinpoint_waker_is_stalled() */
+	:: atomic { undone && moved -> moved = false }	/* pinpoint_waker_progress_is_stalled() */
 	:: atomic { undone && !moved -> reserve_current = true }	/* do_part() */
 		atomic { publish_some() }			/* pinpoint_commit_order_take_over() */
 		atomic {
 			if
-			:: !more -> undone = !reserve_current	/* pinpoint_waker_finish() */
+			:: !more -> undone = !reserve_current	/* pinpoint_waker_progress_finish() */
 			:: more
 			fi;
 			reserve_current = false; more = 0

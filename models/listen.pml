@@ -128,7 +128,7 @@ inline find_early()
 	early_joined = joined
 #else
 #ifdef LISTENERS_MARKED_FIRST
-	any = registered;						/* pinpoint_slots_mark_listeners() */
+	any = registered;						/* pinpoint_slots_read_listeners() */
 #endif
 	early_joined = joined;					/* step 5 */
 #ifndef LISTENERS_MARKED_FIRST

@@ -29,10 +29,10 @@
 #include "live/changes.h"
 #include "live/commit_prepared.h"
 #include "live/live.h"
-#include "sql/listen_notify.h"
 #include "sql/load_order.h"
 #include "sql/planner_rewrite.h"
 #include "sql/replacement.h"
+#include "sql/statements.h"
 #include "sql/utility_rewrite.h"
 #include "wakeup/sharing.h"
 
@@ -72,7 +72,7 @@ void
 pinpoint_hooks_install(void)
 {
 	if (ProcessUtility_hook != NULL)
-		pinpoint_check_load_order();
+		pinpoint_load_order_check();
 
 	next_process_utility = ProcessUtility_hook ? ProcessUtility_hook :
 		standard_ProcessUtility;
@@ -106,23 +106,24 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	pinpoint_delivery_at_statement();
 	if (is_end_and_chain(stmt))
 		pinpoint_sharing_set_chains(true);
-	if (IsA(stmt, NotifyStmt) && pinpoint_execute_notify((NotifyStmt *) stmt))
+	if (IsA(stmt, NotifyStmt) &&
+		pinpoint_statement_execute_notify((NotifyStmt *) stmt))
 		return;
 
-	pstmt = pinpoint_replace_calls_in_utility(pstmt, query_string);
+	pstmt = pinpoint_utility_rewrite(pstmt, query_string);
 
 	/*
 	 * Read the statement now: a statement that ends its transaction, such as
 	 * CALL, may be freed when it returns.
 	 */
 	stmt = pstmt->utilityStmt;
-	is_action = pinpoint_begin_action(stmt, &kind, &channel);
-	if (!is_action || !pinpoint_listen_in_recovery(kind, channel))
+	is_action = pinpoint_statement_begin_action(stmt, &kind, &channel);
+	if (!is_action || !pinpoint_statement_listen_in_recovery(kind, channel))
 		execute_utility(pstmt, query_string, read_only_tree, context, params,
 						query_env, dest, qc);
 
 	if (is_action)
-		pinpoint_record_action(kind, channel);
+		pinpoint_statement_record_action(kind, channel);
 	if (live_after)
 		pinpoint_live_after_utility();
 }
@@ -139,7 +140,7 @@ execute_utility(PlannedStmt *pstmt, const char *query_string,
 	Node	   *stmt = pstmt->utilityStmt;
 
 	if (!is_commit_prepared(stmt) ||
-		!pinpoint_before_commit_prepared(((TransactionStmt *) stmt)->gid))
+		!pinpoint_commit_prepared_before(((TransactionStmt *) stmt)->gid))
 	{
 		next_process_utility(pstmt, query_string, read_only_tree, context,
 							 params, query_env, dest, qc);
@@ -157,7 +158,7 @@ execute_utility(PlannedStmt *pstmt, const char *query_string,
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	pinpoint_after_commit_prepared();
+	pinpoint_commit_prepared_after();
 }
 
 /*
@@ -194,7 +195,8 @@ executor_start(QueryDesc *query_desc, int eflags)
 static PlannedStmt *
 plan_query(PINPOINT_PLANNER_PARAMETERS)
 {
-	return pinpoint_plan_query(next_planner, PINPOINT_PLANNER_ARGUMENTS);
+	return pinpoint_planner_rewrite_plan(next_planner,
+										 PINPOINT_PLANNER_ARGUMENTS);
 }
 
 /*
@@ -204,7 +206,7 @@ plan_query(PINPOINT_PLANNER_PARAMETERS)
 static bool
 needs_fmgr(Oid funcid)
 {
-	return pinpoint_prevents_inlining(funcid) ||
+	return pinpoint_planner_rewrite_prevents_inlining(funcid) ||
 		(next_needs_fmgr && next_needs_fmgr(funcid));
 }
 

@@ -19,17 +19,17 @@
 #include "storage/shmem.h"
 #include "utils/guc.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
+#include "base/hash.h"
 #include "base/locks.h"
 #include "base/minor_release.h"
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "commit/commit_order.h"
 #include "hooks.h"
-#include "listener/eviction.h"
+#include "listener/evict.h"
 #include "listener/slow_listener.h"
 #include "live/applied_prepared.h"
 #include "live/watch.h"
@@ -74,7 +74,7 @@ typedef struct PinpointPart
 } PinpointPart;
 
 static const PinpointPart parts[] = {
-	{"channel hash", NULL, pinpoint_channel_hash_init},
+	{"channel hash", NULL, pinpoint_hash_init},
 	{"channel map", pinpoint_channel_map_shmem_size,
 	pinpoint_channel_map_shmem_init},
 	{"position key", pinpoint_position_text_shmem_size,
@@ -99,7 +99,7 @@ static const PinpointPart parts[] = {
 	pinpoint_turn_shmem_init},
 	{"publication", NULL, pinpoint_publication_init},
 	{"wakeup", NULL, pinpoint_wakeup_init},
-	{"eviction", NULL, pinpoint_eviction_init},
+	{"eviction", NULL, pinpoint_evict_init},
 	{"unfinished", NULL, pinpoint_unfinished_allocate},
 	{"replay", pinpoint_replay_blockers_shmem_size,
 	pinpoint_replay_blockers_shmem_init},
@@ -160,7 +160,7 @@ _PG_init(void)
 					 errhint("Add pg_pinpoint to \"shared_preload_libraries\" in postgresql.conf and restart the server.")));
 
 		/* A dump can be restored whose tables are watched. */
-		pinpoint_register_label_provider();
+		pinpoint_watch_register_provider();
 		return;
 	}
 

@@ -94,9 +94,9 @@ at_transaction_event(XactEvent event, void *arg)
 			pinpoint_waker_reserve_at_pre_commit();
 			pinpoint_transaction_enter(PINPOINT_SEALED);
 			pinpoint_listening_at_pre_commit();
-			if (pinpoint_extension_created())
+			if (pinpoint_replacement_extension_created())
 			{
-				pinpoint_labels_take_effect();
+				pinpoint_watch_labels_take_effect();
 				pinpoint_wal_messages_write_floor();
 			}
 			notify_changes();
@@ -148,9 +148,9 @@ at_transaction_event(XactEvent event, void *arg)
 				Async_Notify("pg_pinpoint", "");
 				break;
 			}
-			if (pinpoint_extension_created())
-				pinpoint_labels_take_effect();
-			pinpoint_replicate_prepared();
+			if (pinpoint_replacement_extension_created())
+				pinpoint_watch_labels_take_effect();
+			pinpoint_commit_prepared_at_prepare();
 			pinpoint_delivery_look_afterwards();
 			break;
 
@@ -373,7 +373,7 @@ end_transaction(void)
 	Assert(PinpointMyTransaction.batch == NULL);
 
 	pinpoint_pending_reset();
-	pinpoint_extension_end_transaction();
+	pinpoint_replacement_end_transaction();
 	pinpoint_changes_end_transaction();
 	pinpoint_sharing_set_chains(false);
 	pinpoint_transaction_enter(PINPOINT_RUNNING);

@@ -16,8 +16,8 @@
  *
  * While nobody sends, it also signals listeners again that have not reacted to a
  * signal, as senders do.  It reassigns notifications of sessions that share channels
- * and stay in a transaction (wakeup/reassignment.c).  It returns disk space that the log
- * does not need any more, and sends the heartbeats; see heartbeat.c.
+ * and stay in a transaction (wakeup/reassign.c).  It returns disk space that
+ * the log does not need any more, and sends the heartbeats; see heartbeat.c.
  *
  * During recovery nobody sends.  Then it also checks for listeners that are far behind
  * (slow_listener.c), and for sessions that block replay (replay_blockers.c).  On a
@@ -55,7 +55,7 @@
 #include "standby/replication_status.h"
 #include "waker.h"
 #include "wakeup/publication.h"
-#include "wakeup/reassignment.h"
+#include "wakeup/reassign.h"
 #include "wakeup/waker_list.h"
 #include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
@@ -151,12 +151,12 @@ pinpoint_waker_main(Datum arg)
 
 	before_shmem_exit(at_exit, (Datum) 0);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	pinpoint_waker_set(MyLatch);
+	pinpoint_waker_list_set_latch(MyLatch);
 	LWLockRelease(PinpointOrderLock);
 
 	while (!ShutdownRequestPending)
 	{
-		uint64		wanted = pinpoint_waker_begin_round();
+		uint64		wanted = pinpoint_waker_progress_begin_round();
 		long		sleep = SLEEP_WHILE_EMPTY;
 		long		next_heartbeat;
 		long		next_status;
@@ -181,7 +181,7 @@ pinpoint_waker_main(Datum arg)
 		next_heartbeat = pinpoint_heartbeat_send();
 		next_status = pinpoint_replication_status_write();
 		busy = pinpoint_commit_order_continue();
-		busy |= pinpoint_waker_signal_listed(false) >= 0 ||
+		busy |= pinpoint_publication_signal_listed(false) >= 0 ||
 			PINPOINT_FAULT(BUSY_WAKER);
 		busy |= pinpoint_waiters_wake_queued();
 
@@ -211,7 +211,7 @@ pinpoint_waker_main(Datum arg)
 			continue;
 
 		/* All that was left to it before this round is done. */
-		pinpoint_waker_end_round(wanted);
+		pinpoint_waker_progress_end_round(wanted);
 		if (next_heartbeat >= 0)
 			sleep = Min(sleep, next_heartbeat);
 		if (next_status >= 0)
@@ -251,7 +251,7 @@ at_exit(int code, Datum arg)
 	AssertNoLockHeld();
 	pinpoint_commit_order_remove_waker();
 	pinpoint_commit_order_at_exit();
-	while (pinpoint_waker_signal_listed(false) >= 0)
+	while (pinpoint_publication_signal_listed(false) >= 0)
 		 /* loop */ ;
 	while (pinpoint_waiters_wake_queued())
 		 /* loop */ ;

@@ -29,9 +29,9 @@
 
 /* The caller holds no lock of pg_pinpoint; none of this rank or a higher one. */
 #define AssertNoLockHeld() \
-	Assert(pinpoint_highest_lock() == PINPOINT_RANK_NONE)
+	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_NONE)
 #define AssertLocksBelow(rank) \
-	Assert(pinpoint_highest_lock() < (rank))
+	Assert(pinpoint_lock_highest_rank() < (rank))
 
 /* The caller cannot be interrupted: neither by an error nor by a cancel request. */
 #define AssertInterruptsHeld() \

@@ -68,7 +68,7 @@ pinpoint_counters_shmem_init(void *memory)
  * Add n to a counter of a database.  Does not fail.
  */
 void
-pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
+pinpoint_counter_add(Oid dboid, PinpointCounter counter, uint64 n)
 {
 	Assert(counter < PINPOINT_NCOUNTERS && counter != PINPOINT_MAX_HELD_BACK);
 	if (n > 0)
@@ -80,7 +80,7 @@ pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n)
  * unless it is higher.  Does not fail.
  */
 void
-pinpoint_count_max_held_back(Oid dboid, uint64 time)
+pinpoint_counter_raise_max_held_back(Oid dboid, uint64 time)
 {
 	pg_atomic_uint64 *count =
 		&element_of(dboid)->counts[PINPOINT_MAX_HELD_BACK];

@@ -57,8 +57,8 @@ typedef struct PinpointCounts
 
 extern Size pinpoint_counters_shmem_size(void);
 extern void pinpoint_counters_shmem_init(void *memory);
-extern void pinpoint_count(Oid dboid, PinpointCounter counter, uint64 n);
-extern void pinpoint_count_max_held_back(Oid dboid, uint64 time);
+extern void pinpoint_counter_add(Oid dboid, PinpointCounter counter, uint64 n);
+extern void pinpoint_counter_raise_max_held_back(Oid dboid, uint64 time);
 extern int	pinpoint_counters_copy(PinpointCounts *copy);
 extern void pinpoint_counters_reset(void);
 

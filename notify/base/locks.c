@@ -61,13 +61,13 @@ pinpoint_locks_init(void)
 }
 
 /*
- * Does a process wait for PinpointOrderLock?  This reads a field of the lock
+ * Does a process wait for this lock?  This reads a field of the lock
  * without the lock of its wait list, so the result may be outdated.
  */
 bool
-pinpoint_order_lock_has_waiters(void)
+pinpoint_lock_has_waiters(LWLock *lock)
 {
-	return !proclist_is_empty(&PinpointOrderLock->waiters);
+	return !proclist_is_empty(&lock->waiters);
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -103,7 +103,7 @@ holds_partition(void)
  * Result: PINPOINT_RANK_NONE, too, if the library was not preloaded.
  */
 PinpointLockRank
-pinpoint_highest_lock(void)
+pinpoint_lock_highest_rank(void)
 {
 	if (PinpointOrderLock == NULL)
 		return PINPOINT_RANK_NONE;
@@ -124,7 +124,7 @@ bool
 pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
 {
 	Assert(rank_of(lock) != PINPOINT_RANK_NONE);
-	Assert(rank_of(lock) > pinpoint_highest_lock());
+	Assert(rank_of(lock) > pinpoint_lock_highest_rank());
 	return LWLockAcquire(lock, mode);
 }
 #endif
@@ -171,7 +171,7 @@ write_holds(int code, Datum arg)
  * step: "announce", which comes first in a session, or "publish".
  */
 void
-pinpoint_order_lock_acquire(const char *step)
+pinpoint_lock_acquire_order(const char *step)
 {
 	static bool registered = false;
 
@@ -185,7 +185,7 @@ pinpoint_order_lock_acquire(const char *step)
 }
 
 void
-pinpoint_order_lock_release(void)
+pinpoint_lock_release_order(void)
 {
 	const char *step = current_step;
 	instr_time	held;

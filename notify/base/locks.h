@@ -43,7 +43,7 @@ extern LWLock *PinpointWaitersLock;
 
 extern void pinpoint_locks_request(void);
 extern void pinpoint_locks_init(void);
-extern bool pinpoint_order_lock_has_waiters(void);
+extern bool pinpoint_lock_has_waiters(LWLock *lock);
 
 /*
  * The rank of a lock in the order above.  A partition lock of the channel map has the
@@ -61,14 +61,14 @@ typedef enum PinpointLockRank
 
 /*
  * Acquire one of the locks above.  In a build with assertions, the order in which the
- * locks are taken is checked, and pinpoint_highest_lock() returns the rank of the lock
- * that this process took last of those that it holds.
+ * locks are taken is checked, and pinpoint_lock_highest_rank() returns the rank
+ * of the lock that this process took last of those that it holds.
  *
  * Result: that of LWLockAcquire(): true if the lock was free.
  */
 #ifdef USE_ASSERT_CHECKING
 extern bool pinpoint_lock_acquire(LWLock *lock, LWLockMode mode);
-extern PinpointLockRank pinpoint_highest_lock(void);
+extern PinpointLockRank pinpoint_lock_highest_rank(void);
 #else
 static inline bool
 pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
@@ -84,17 +84,17 @@ pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
  * locks.c.
  */
 #ifdef PINPOINT_TIME_ORDER_LOCK
-extern void pinpoint_order_lock_acquire(const char *step);
-extern void pinpoint_order_lock_release(void);
+extern void pinpoint_lock_acquire_order(const char *step);
+extern void pinpoint_lock_release_order(void);
 #else
 static inline void
-pinpoint_order_lock_acquire(const char *step)
+pinpoint_lock_acquire_order(const char *step)
 {
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 }
 
 static inline void
-pinpoint_order_lock_release(void)
+pinpoint_lock_release_order(void)
 {
 	LWLockRelease(PinpointOrderLock);
 }

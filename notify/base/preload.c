@@ -16,7 +16,7 @@
  * Shared memory is there only if the library was preloaded.
  */
 bool
-pinpoint_is_preloaded(void)
+pinpoint_preload_is_done(void)
 {
 	return PinpointOrderLock != NULL;
 }
@@ -25,9 +25,9 @@ pinpoint_is_preloaded(void)
  * Errors: ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, if it was not.
  */
 void
-pinpoint_check_preloaded(void)
+pinpoint_preload_check(void)
 {
-	if (!pinpoint_is_preloaded())
+	if (!pinpoint_preload_is_done())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("pg_pinpoint must be loaded via \"shared_preload_libraries\""),

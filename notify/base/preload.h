@@ -10,7 +10,7 @@
 #ifndef PINPOINT_PRELOAD_H
 #define PINPOINT_PRELOAD_H
 
-extern bool pinpoint_is_preloaded(void);
-extern void pinpoint_check_preloaded(void);
+extern bool pinpoint_preload_is_done(void);
+extern void pinpoint_preload_check(void);
 
 #endif							/* PINPOINT_PRELOAD_H */

@@ -26,13 +26,13 @@ typedef struct PinpointAction
 	int			share_limit;	/* of LISTEN: 0 if the channel is not shared */
 	bool		notifies;		/* of LISTEN: pinpoint.notify_on_listen
 								 * contains the channel */
-	uint32		channel_hash;	/* pinpoint_channel_hash() of the channel */
+	uint32		channel_hash;	/* pinpoint_hash_channel() of the channel */
 	char		channel[FLEXIBLE_ARRAY_MEMBER]; /* "" for UNLISTEN_ALL */
 } PinpointAction;
 
 typedef struct PinpointNotification
 {
-	uint32		channel_hash;	/* pinpoint_channel_hash() of the channel */
+	uint32		channel_hash;	/* pinpoint_hash_channel() of the channel */
 	uint32		hash;			/* of channel and payload */
 	uint32		payload_len;	/* bytes, without the terminating zero */
 	uint16		channel_len;	/* likewise */

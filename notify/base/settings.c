@@ -344,7 +344,7 @@ check_channels(char **newval, void **extra, GucSource source)
  * Errors: out of memory.
  */
 bool
-pinpoint_shares_channel(const char *channel)
+pinpoint_settings_share_channel(const char *channel)
 {
 	return is_in_list(shared_channels, channel);
 }
@@ -356,7 +356,7 @@ pinpoint_shares_channel(const char *channel)
  * Errors: out of memory.
  */
 bool
-pinpoint_notifies_on_listen(const char *channel)
+pinpoint_settings_notify_on_listen(const char *channel)
 {
 	return is_in_list(notify_on_listen, channel);
 }

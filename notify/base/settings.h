@@ -62,7 +62,7 @@ extern int	pinpoint_fault;		/* a PinpointFault */
 
 extern void pinpoint_settings_define(void);
 extern void pinpoint_settings_check(void);
-extern bool pinpoint_shares_channel(const char *channel);
-extern bool pinpoint_notifies_on_listen(const char *channel);
+extern bool pinpoint_settings_share_channel(const char *channel);
+extern bool pinpoint_settings_notify_on_listen(const char *channel);
 
 #endif							/* PINPOINT_SETTINGS_H */

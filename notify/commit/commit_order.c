@@ -261,9 +261,9 @@ pinpoint_commit_order_reserve(List *notifications)
 
 	batch = pinpoint_message_log_reserve(layout->size, &error);
 	if (batch == NULL && error == 0)
-		pinpoint_report_queue_full(layout->size, oldest_sender());
+		pinpoint_slow_listener_report_queue_full(layout->size, oldest_sender());
 	else if (batch == NULL)
-		pinpoint_report_no_disk_space(error);
+		pinpoint_slow_listener_report_no_disk_space(error);
 
 	PinpointMyTransaction.batch = batch;
 	pinpoint_transaction_enter(PINPOINT_RESERVED);
@@ -284,10 +284,10 @@ pinpoint_commit_order_announce(void)
 	AssertNoLockHeld();
 	Assert(PinpointMyTransaction.phase == PINPOINT_RESERVED && batch != NULL);
 
-	pinpoint_order_lock_acquire("announce");
+	pinpoint_lock_acquire_order("announce");
 	enter_in_flight(batch);		/* step 1 */
 	pinpoint_commit_order_check();
-	pinpoint_order_lock_release();
+	pinpoint_lock_release_order();
 	pinpoint_transaction_enter(PINPOINT_ANNOUNCED);
 }
 
@@ -378,7 +378,7 @@ pinpoint_commit_order_publish_replayed(PinpointBatch *batch)
 	pinpoint_positions_compute(batch);
 	pinpoint_publication_begin(&publication);
 	pinpoint_positions_count();
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
+	pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_REPLAYED, 1);
 	publish(&publication, batch);
 	pinpoint_publication_end(&publication);
 	pinpoint_positions_wake();
@@ -588,12 +588,12 @@ publish(PinpointPublication *publication, PinpointBatch *batch)
 
 	sequence = pinpoint_message_log_next_sequence();
 	nfound = pinpoint_wakeup_find(publication, batch, sequence);
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_TRANSACTIONS, 1);
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_NOTIFICATIONS,
-				   batch->nnotifications);
+	pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_TRANSACTIONS, 1);
+	pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_NOTIFICATIONS,
+						 batch->nnotifications);
 
 	if (nfound == 0)
-		pinpoint_count(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
+		pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_UNHEARD, 1);
 	if (PINPOINT_FAULT(COUNT_LATE))
 	{
 		pinpoint_positions_compute(batch);
@@ -644,7 +644,7 @@ publish_ready_and_end(PinpointPublication *publication)
 	rest = publish_some(publication);
 	if (rest)
 	{
-		pinpoint_waker_want();	/* step 13 */
+		pinpoint_waker_progress_want(); /* step 13 */
 
 		/*
 		 * The waker is told even if there is a publisher: otherwise it would
@@ -683,7 +683,7 @@ publish_some(PinpointPublication *publication)
 		batch = remove_first_ready();
 		held_back_since = pinpoint_batch_ready(batch)->held_back_since;
 		if (batch->sender_pid != MyProcPid)
-			pinpoint_count(batch->dboid, PINPOINT_COUNT_BY_OTHERS, 1);
+			pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_BY_OTHERS, 1);
 		if (held_back_since != 0)
 			count_held_back(batch, held_back_since);
 		publish(publication, batch);
@@ -706,7 +706,7 @@ publish_rest(void)
 	AssertNoLockHeld();
 	do
 	{
-		(void) pinpoint_waker_begin_round();
+		(void) pinpoint_waker_progress_begin_round();
 		pinpoint_publication_begin(&publication);
 		more = publish_some(&publication);
 		if (!more)
@@ -767,7 +767,7 @@ publish_part(bool *others_wait)
 	PINPOINT_BEGIN_CANNOT_FAIL();
 	pinpoint_publication_begin(&publication);
 	more = publish_some(&publication);
-	*others_wait = pinpoint_order_lock_has_waiters();
+	*others_wait = pinpoint_lock_has_waiters(PinpointOrderLock);
 	pinpoint_commit_order_check();
 	pinpoint_publication_end(&publication);
 	PINPOINT_END_CANNOT_FAIL();
@@ -790,7 +790,7 @@ pinpoint_commit_order_remove_waker(void)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	if (commit_order->publisher == 0)
 		commit_order->publisher = MyProcPid;
-	pinpoint_waker_set(NULL);
+	pinpoint_waker_list_set_latch(NULL);
 	pinpoint_commit_order_check();
 	LWLockRelease(PinpointOrderLock);
 }
@@ -823,9 +823,10 @@ count_held_back(PinpointBatch *batch, TimestampTz since)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
+	pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_HELD_BACK, 1);
 	if (now > since)
-		pinpoint_count_max_held_back(batch->dboid, (uint64) (now - since));
+		pinpoint_counter_raise_max_held_back(batch->dboid,
+											 (uint64) (now - since));
 }
 
 /*
@@ -903,6 +904,6 @@ pinpoint_commit_order_check(void)
 
 	/* step 6 */
 	Assert(!can_publish() || commit_order->publisher != 0 ||
-		   pinpoint_waker_get() != NULL);
+		   pinpoint_waker_list_get_latch() != NULL);
 }
 #endif

@@ -28,7 +28,7 @@
  * Notifications in PostgreSQL's own queue are counted, but are not in this log.  A session
  * sends a heartbeat only after it has read that queue; see listener/held_heartbeat.c.
  *
- * No session can notify that channel through pg_pinpoint: see listen_notify.c, and
+ * No session can notify that channel through pg_pinpoint: see statements.c, and
  * wal_message_parser.c for those of an older primary.  Sessions cannot share the channel.
  * For notifications through PostgreSQL's own queue, see position_text.c.
  *
@@ -44,8 +44,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/request.h"
 #include "base/settings.h"
 #include "commit/commit_order.h"
@@ -116,7 +116,7 @@ send_to_all(void)
 									ALLOCSET_SMALL_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
 	dboids = palloc_array(Oid, MaxBackends);
-	n = pinpoint_slots_heartbeat_databases(dboids);
+	n = pinpoint_slots_read_heartbeat_databases(dboids);
 	for (int i = 0; i < n; i++)
 		send_to_database(dboids[i]);
 	MemoryContextSwitchTo(oldcontext);
@@ -139,7 +139,7 @@ make_layout(const char *payload)
 	n->payload_len = payload_len;
 	memcpy(n->data, PINPOINT_HEARTBEAT_CHANNEL, channel_len);
 	memcpy(n->data + channel_len + 1, payload, payload_len);
-	n->channel_hash = pinpoint_channel_hash(n->data);
+	n->channel_hash = pinpoint_hash_channel(n->data);
 	return pinpoint_batch_layout(list_make1(n));
 }
 
@@ -159,7 +159,7 @@ send_to_database(Oid dboid)
 	published = pinpoint_commit_order_published();
 	LWLockRelease(PinpointOrderLock);
 
-	pinpoint_position_format(published, dboid, payload);
+	pinpoint_position_text_format(published, dboid, payload);
 	strcpy(payload + PINPOINT_POSITION_LENGTH,
 		   RecoveryInProgress() ? " standby" : " primary");
 	layout = make_layout(payload);

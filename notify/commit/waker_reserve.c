@@ -50,7 +50,7 @@
 #include "commit/waker_reserve.h"
 #include "positions/waiters.h"
 #include "wakeup/publication.h"
-#include "wakeup/reassignment.h"
+#include "wakeup/reassign.h"
 #include "wakeup/waker_progress.h"
 
 /* Milliseconds between two parts that an idle session does. */
@@ -99,7 +99,7 @@ pinpoint_waker_reserve_register_timeout(void)
 static void
 look(void)
 {
-	if (pinpoint_waker_has_work())
+	if (pinpoint_waker_progress_has_work())
 		HandleCatchupInterrupt();
 }
 
@@ -111,8 +111,8 @@ void
 pinpoint_waker_reserve_at_pre_commit(void)
 {
 	AssertNoLockHeld();
-	if (unlikely(pinpoint_waker_has_work()))
-		more_to_do = pinpoint_waker_is_stalled() && do_part();
+	if (unlikely(pinpoint_waker_progress_has_work()))
+		more_to_do = pinpoint_waker_progress_is_stalled() && do_part();
 }
 
 /*
@@ -124,9 +124,9 @@ pinpoint_waker_reserve_at_pre_commit(void)
 void
 pinpoint_waker_reserve_watch(void)
 {
-	if (likely(!more_to_do && !pinpoint_waker_has_my_work()))
+	if (likely(!more_to_do && !pinpoint_waker_progress_has_my_work()))
 		return;
-	if (look_timeout == MAX_TIMEOUTS || !pinpoint_waker_has_work())
+	if (look_timeout == MAX_TIMEOUTS || !pinpoint_waker_progress_has_work())
 		return;
 	if (more_to_do)
 		enable_timeout_after(look_timeout, CONTINUE_INTERVAL);
@@ -141,14 +141,14 @@ pinpoint_waker_reserve_watch(void)
 static bool
 do_part(void)
 {
-	uint64		wanted = pinpoint_waker_wanted();
+	uint64		wanted = pinpoint_waker_progress_wanted();
 	bool		more;
 
 	more = pinpoint_commit_order_take_over();
-	more |= pinpoint_waker_signal_listed(true) >= 0;
+	more |= pinpoint_publication_signal_listed(true) >= 0;
 	more |= pinpoint_waiters_wake_queued();
 	if (!more)
-		pinpoint_waker_finish(wanted);
+		pinpoint_waker_progress_finish(wanted);
 	return more;
 }
 
@@ -160,7 +160,7 @@ do_part(void)
 void
 pinpoint_waker_reserve_reassign(void)
 {
-	struct Latch *waker = pinpoint_waker_latch();
+	struct Latch *waker = pinpoint_waker_progress_latch();
 
 	if (waker != NULL)
 		SetLatch(waker);
@@ -176,10 +176,11 @@ void
 pinpoint_waker_reserve_at_exit(void)
 {
 	AssertNoLockHeld();
-	if (!pinpoint_waker_has_my_work())
+	if (!pinpoint_waker_progress_has_my_work())
 		return;
 	wait_for_waker();
-	while (pinpoint_waker_has_my_work() && pinpoint_waker_is_stalled() &&
+	while (pinpoint_waker_progress_has_my_work() &&
+		   pinpoint_waker_progress_is_stalled() &&
 		   do_part())
 		 /* loop */ ;
 }
@@ -191,13 +192,13 @@ pinpoint_waker_reserve_at_exit(void)
 static void
 wait_for_waker(void)
 {
-	uint64		rounds = pinpoint_waker_rounds();
+	uint64		rounds = pinpoint_waker_progress_rounds();
 
 	for (int i = 0; i < MAX_EXIT_LOOKS; i++)
 	{
-		if (!pinpoint_waker_has_my_work() ||
-			pinpoint_waker_rounds() - rounds >= MOVES_OF_A_ROUND ||
-			pinpoint_waker_is_stalled())
+		if (!pinpoint_waker_progress_has_my_work() ||
+			pinpoint_waker_progress_rounds() - rounds >= MOVES_OF_A_ROUND ||
+			pinpoint_waker_progress_is_stalled())
 			break;
 		pg_usleep(EXIT_INTERVAL * 1000L);
 	}

@@ -21,8 +21,8 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "base/channel_hash.h"
 #include "base/first_number.h"
+#include "base/hash.h"
 #include "base/preload.h"
 #include "functions/changed_since.h"
 #include "functions/listen.h"
@@ -51,8 +51,8 @@ pinpoint_position(PG_FUNCTION_ARGS)
 {
 	uint64		counter;
 
-	pinpoint_check_preloaded();
-	pinpoint_query_check_isolation("pinpoint.position()");
+	pinpoint_preload_check();
+	pinpoint_changed_since_check_isolation("pinpoint.position()");
 	counter = pinpoint_positions_counter();
 
 	/*
@@ -82,11 +82,12 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
 {
 	PinpointQuery query;
 
-	pinpoint_check_preloaded();
-	pinpoint_query_check_isolation("pinpoint.changed_since()");
-	pinpoint_query_get_arguments(&fcinfo->args[0], &fcinfo->args[1], &query);
-	pinpoint_query_execute(&query);
-	PG_RETURN_DATUM(pinpoint_query_result(&query, row_type(fcinfo)));
+	pinpoint_preload_check();
+	pinpoint_changed_since_check_isolation("pinpoint.changed_since()");
+	pinpoint_changed_since_get_arguments(&fcinfo->args[0], &fcinfo->args[1],
+										 &query);
+	pinpoint_changed_since_execute(&query);
+	PG_RETURN_DATUM(pinpoint_changed_since_result(&query, row_type(fcinfo)));
 }
 
 /*
@@ -95,12 +96,13 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
  * Errors: see pinpoint_changed_since().
  */
 void
-pinpoint_query_get_arguments(NullableDatum *position, NullableDatum *channels,
-							 PinpointQuery *query)
+pinpoint_changed_since_get_arguments(NullableDatum *position,
+									 NullableDatum *channels,
+									 PinpointQuery *query)
 {
 	query->counter = 0;
 	query->known = get_position(position, &query->counter);
-	query->channels = pinpoint_get_channels(channels, &query->nchannels);
+	query->channels = pinpoint_listen_get_channels(channels, &query->nchannels);
 }
 
 /*
@@ -110,7 +112,7 @@ pinpoint_query_get_arguments(NullableDatum *position, NullableDatum *channels,
  * Errors: the statement is cancelled.
  */
 void
-pinpoint_query_execute(PinpointQuery *query)
+pinpoint_changed_since_execute(PinpointQuery *query)
 {
 	PinpointLook look;
 
@@ -138,7 +140,7 @@ pinpoint_query_execute(PinpointQuery *query)
  * The row that changed_since() and wait() return.
  */
 Datum
-pinpoint_query_result(PinpointQuery *query, TupleDesc row_type)
+pinpoint_changed_since_result(PinpointQuery *query, TupleDesc row_type)
 {
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
@@ -157,7 +159,7 @@ pinpoint_query_result(PinpointQuery *query, TupleDesc row_type)
  * Errors: ERRCODE_FEATURE_NOT_SUPPORTED.
  */
 void
-pinpoint_query_check_isolation(const char *function)
+pinpoint_changed_since_check_isolation(const char *function)
 {
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
@@ -186,7 +188,7 @@ get_position(NullableDatum *arg, uint64 *counter)
 		return false;
 
 	position = TextDatumGetCString(arg->value);
-	if (!pinpoint_position_parse(position, counter, &known))
+	if (!pinpoint_position_text_parse(position, counter, &known))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
 				 errmsg("invalid input syntax for position: \"%s\"", position),
@@ -220,13 +222,13 @@ channel_changed(Datum channel, uint64 counter)
 static bool
 begins_to_listen(const char *channel)
 {
-	uint32		hash = pinpoint_channel_hash(channel);
+	uint32		hash = pinpoint_hash_channel(channel);
 	uint64		since;
 	bool		shared;
 
 	return pinpoint_pending_listens(channel, hash) &&
 		(pinpoint_listening_in_doubt() ||
-		 !pinpoint_is_listening(channel, hash, &since, &shared));
+		 !pinpoint_listening_on(channel, hash, &since, &shared));
 }
 
 /*
@@ -261,6 +263,6 @@ position_text(uint64 counter)
 {
 	char		position[PINPOINT_POSITION_LENGTH + 1];
 
-	pinpoint_position_format(counter, MyDatabaseId, position);
+	pinpoint_position_text_format(counter, MyDatabaseId, position);
 	return cstring_to_text_with_len(position, PINPOINT_POSITION_LENGTH);
 }

@@ -23,11 +23,12 @@ typedef struct PinpointQuery
 	uint64		next;			/* the counter of the next position */
 } PinpointQuery;
 
-extern void pinpoint_query_check_isolation(const char *function);
-extern void pinpoint_query_get_arguments(NullableDatum *position,
-										 NullableDatum *channels,
-										 PinpointQuery *query);
-extern void pinpoint_query_execute(PinpointQuery *query);
-extern Datum pinpoint_query_result(PinpointQuery *query, TupleDesc row_type);
+extern void pinpoint_changed_since_check_isolation(const char *function);
+extern void pinpoint_changed_since_get_arguments(NullableDatum *position,
+												 NullableDatum *channels,
+												 PinpointQuery *query);
+extern void pinpoint_changed_since_execute(PinpointQuery *query);
+extern Datum pinpoint_changed_since_result(PinpointQuery *query,
+										   TupleDesc row_type);
 
 #endif							/* PINPOINT_CHANGED_SINCE_H */

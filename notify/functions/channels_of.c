@@ -59,7 +59,7 @@ pinpoint_channels_of(PG_FUNCTION_ARGS)
 	(void) collect((Node *) query, &tables);
 
 	InitMaterializedSRF(fcinfo, 0);
-	any_watched = pinpoint_any_watched();
+	any_watched = pinpoint_watched_tables_exist();
 	foreach(lc, tables)
 	{
 		Oid			relid = table_to_watch(lfirst_oid(lc));
@@ -72,7 +72,7 @@ pinpoint_channels_of(PG_FUNCTION_ARGS)
 			continue;
 		reported = lappend_oid(reported, relid);
 
-		channel = any_watched ? pinpoint_watched_channel(relid) : NULL;
+		channel = any_watched ? pinpoint_watched_table_channel(relid) : NULL;
 		nulls[1] = channel == NULL;
 		if (channel != NULL)
 			namestrcpy(&name, channel);
@@ -190,14 +190,14 @@ check_function(Oid funcid, void *context)
 static Oid
 table_to_watch(Oid relid)
 {
-	List	   *relations = pinpoint_with_ancestors(relid);
+	List	   *relations = pinpoint_watched_table_with_ancestors(relid);
 	ListCell   *lc;
 
-	if (pinpoint_any_watched())
+	if (pinpoint_watched_tables_exist())
 	{
 		foreach(lc, relations)
 		{
-			if (pinpoint_watched_channel(lfirst_oid(lc)) != NULL)
+			if (pinpoint_watched_table_channel(lfirst_oid(lc)) != NULL)
 				return lfirst_oid(lc);
 		}
 	}

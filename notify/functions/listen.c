@@ -17,7 +17,7 @@
 #include "utils/builtins.h"
 
 #include "functions/listen.h"
-#include "sql/listen_notify.h"
+#include "sql/statements.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_listen);
 PG_FUNCTION_INFO_V1(pinpoint_unlisten);
@@ -27,8 +27,8 @@ static void execute_all(FunctionCallInfo fcinfo, PinpointActionKind kind);
 /*
  * pinpoint.listen(VARIADIC channels text[]): executes LISTEN for each channel.
  *
- * Errors: those of LISTEN; those of pinpoint_get_channels().  Then it has no
- * effect for any channel.
+ * Errors: those of LISTEN; those of pinpoint_listen_get_channels().  Then it
+ * has no effect for any channel.
  */
 Datum
 pinpoint_listen(PG_FUNCTION_ARGS)
@@ -41,7 +41,7 @@ pinpoint_listen(PG_FUNCTION_ARGS)
  * pinpoint.unlisten(VARIADIC channels text[]): executes UNLISTEN for each
  * channel.
  *
- * Errors: those of UNLISTEN; those of pinpoint_get_channels().
+ * Errors: those of UNLISTEN; those of pinpoint_listen_get_channels().
  */
 Datum
 pinpoint_unlisten(PG_FUNCTION_ARGS)
@@ -56,8 +56,8 @@ execute_all(FunctionCallInfo fcinfo, PinpointActionKind kind)
 	Datum	   *channels;
 	int			n;
 
-	pinpoint_check_action(kind);
-	channels = pinpoint_get_channels(&fcinfo->args[0], &n);
+	pinpoint_statement_check_action(kind);
+	channels = pinpoint_listen_get_channels(&fcinfo->args[0], &n);
 	for (int i = 0; i < n; i++)
 	{
 		char		channel[NAMEDATALEN];
@@ -65,7 +65,7 @@ execute_all(FunctionCallInfo fcinfo, PinpointActionKind kind)
 		CHECK_FOR_INTERRUPTS();
 		text_to_cstring_buffer(DatumGetTextPP(channels[i]), channel,
 							   sizeof(channel));
-		pinpoint_execute_action(kind, channel);
+		pinpoint_statement_execute_action(kind, channel);
 	}
 }
 
@@ -79,7 +79,7 @@ execute_all(FunctionCallInfo fcinfo, PinpointActionKind kind)
  * ERRCODE_INVALID_PARAMETER_VALUE for a name that no channel can have.
  */
 Datum *
-pinpoint_get_channels(NullableDatum *arg, int *nchannels)
+pinpoint_listen_get_channels(NullableDatum *arg, int *nchannels)
 {
 	Datum	   *channels;
 	bool	   *nulls;
@@ -93,11 +93,14 @@ pinpoint_get_channels(NullableDatum *arg, int *nchannels)
 					  TYPALIGN_INT, &channels, &nulls, nchannels);
 	for (int i = 0; i < *nchannels; i++)
 	{
+		text	   *channel;
+
 		if (nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("null array element not allowed in this context")));
-		pinpoint_check_channel_length(VARSIZE_ANY_EXHDR(DatumGetTextPP(channels[i])));
+		channel = DatumGetTextPP(channels[i]);
+		pinpoint_statement_check_channel_length(VARSIZE_ANY_EXHDR(channel));
 	}
 	return channels;
 }

@@ -10,6 +10,6 @@
 #ifndef PINPOINT_LISTEN_H
 #define PINPOINT_LISTEN_H
 
-extern Datum *pinpoint_get_channels(NullableDatum *arg, int *nchannels);
+extern Datum *pinpoint_listen_get_channels(NullableDatum *arg, int *nchannels);
 
 #endif							/* PINPOINT_LISTEN_H */

@@ -78,10 +78,11 @@ pinpoint_wait(PG_FUNCTION_ARGS)
 	TupleDesc	row_type;
 	int			limit;
 
-	pinpoint_check_preloaded();
-	pinpoint_query_check_isolation("pinpoint.wait()");
+	pinpoint_preload_check();
+	pinpoint_changed_since_check_isolation("pinpoint.wait()");
 	PreventInTransactionBlock(is_top_level, "pinpoint.wait()");
-	pinpoint_query_get_arguments(&fcinfo->args[1], &fcinfo->args[0], &query);
+	pinpoint_changed_since_get_arguments(&fcinfo->args[1], &fcinfo->args[0],
+										 &query);
 	until = end_of_wait(&fcinfo->args[2]);
 
 	/* All catalogs are read first: the extension may be dropped meanwhile. */
@@ -92,14 +93,14 @@ pinpoint_wait(PG_FUNCTION_ARGS)
 
 	release_snapshots();
 	check_may_wait();
-	pinpoint_query_execute(&query);
+	pinpoint_changed_since_execute(&query);
 	if (query.nchanged == 0 && query.known && until > GetCurrentTimestamp())
 	{
 		wait_for_change(&query, until, limit);
 		MemoryContextSwitchTo(context);
 	}
 	EnsurePortalSnapshotExists();
-	PG_RETURN_DATUM(pinpoint_query_result(&query, row_type));
+	PG_RETURN_DATUM(pinpoint_changed_since_result(&query, row_type));
 }
 
 /*
@@ -198,7 +199,7 @@ wait_for_change(PinpointQuery *query, TimestampTz until, int limit)
 			 * This comes after the entry, with a full barrier in between; see
 			 * waiters.c.
 			 */
-			pinpoint_query_execute(query);
+			pinpoint_changed_since_execute(query);
 			looked_at = GetCurrentTimestamp();
 			if (query->nchanged > 0 || looked_at >= until)
 				break;

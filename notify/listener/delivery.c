@@ -635,7 +635,7 @@ is_for_me(PinpointBatch *batch, uint32 number, const char *channel,
 	bool		shared;
 
 	Assert(number < batch->nchannels);
-	if (!pinpoint_is_listening(channel, pinpoint_batch_channel_hash(channel),
+	if (!pinpoint_listening_on(channel, pinpoint_batch_channel_hash(channel),
 							   &begins_after, &shared))
 		return false;
 

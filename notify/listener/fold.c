@@ -23,9 +23,9 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/counters.h"
+#include "base/hash.h"
 #include "listener/fold.h"
 
 /* Send the collected notifications when they take about this many bytes. */
@@ -79,8 +79,8 @@ static uint64 nfolded = 0;
 static uint32
 notification_hash(const FoldedNotification *n)
 {
-	return hash_combine(pinpoint_channel_hash(n->channel),
-						pinpoint_payload_hash(n->payload));
+	return hash_combine(pinpoint_hash_channel(n->channel),
+						pinpoint_hash_payload(n->payload));
 }
 
 static bool
@@ -172,7 +172,7 @@ pinpoint_fold_send(PinpointSend send)
 	if (folded == NULL)
 		return;
 
-	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_FOLDED, nfolded);
+	pinpoint_counter_add(MyDatabaseId, PINPOINT_COUNT_FOLDED, nfolded);
 	nfolded = 0;
 	latest = NULL;
 

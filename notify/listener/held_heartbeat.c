@@ -36,7 +36,7 @@
  */
 #include "postgres.h"
 
-#include "base/channel_hash.h"
+#include "base/hash.h"
 #include "base/request.h"
 #include "listener/held_heartbeat.h"
 #include "listener/listening.h"
@@ -93,7 +93,7 @@ pinpoint_held_heartbeat_send(PinpointSend send)
 	Assert(pinpoint_held_heartbeat_any());
 	strlcpy(payload, held_payload, sizeof(payload));
 	held_payload[0] = '\0';
-	if (pinpoint_is_listening(channel, pinpoint_channel_hash(channel),
+	if (pinpoint_listening_on(channel, pinpoint_hash_channel(channel),
 							  &begins_after, &shared) && held_sequence > begins_after)
 		send(channel, payload, held_sender_pid);
 }

@@ -71,14 +71,14 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/compat.h"
+#include "base/hash.h"
 #include "base/request.h"
 #include "base/transaction.h"
 #include "listener/listening.h"
 #include "wakeup/channel_map.h"
-#include "wakeup/reassignment.h"
+#include "wakeup/reassign.h"
 #include "wakeup/slots.h"
 
 /* How publications on a channel find this session. */
@@ -95,7 +95,7 @@ typedef enum Findable
 typedef struct LocalChannel
 {
 	char		channel[NAMEDATALEN];	/* hash key, must be first */
-	uint32		hash;			/* pinpoint_channel_hash() of it */
+	uint32		hash;			/* pinpoint_hash_channel() of it */
 	bool		listening;		/* as of the last commit */
 	bool		wanted;			/* as the current transaction will commit it;
 								 * equal to listening between transactions */
@@ -424,7 +424,7 @@ pinpoint_listening_reconcile(void)
 		local->wanted = false;
 	foreach(lc, channels)
 	{
-		local = local_channel(lfirst(lc), pinpoint_channel_hash(lfirst(lc)),
+		local = local_channel(lfirst(lc), pinpoint_hash_channel(lfirst(lc)),
 							  HASH_FIND, NULL);
 		if (local != NULL)
 			local->wanted = true;
@@ -491,7 +491,7 @@ take_over(List *channels)
 
 		if (pinpoint_is_heartbeat_channel(channel))
 			continue;
-		local = enter_local_channel(channel, pinpoint_channel_hash(channel));
+		local = enter_local_channel(channel, pinpoint_hash_channel(channel));
 		if (local->listening)
 			continue;
 		pinpoint_slot_register();
@@ -752,10 +752,10 @@ pinpoint_listening_next_to_notify(void)
  * with a higher number are for this session; and *shared: does it share the
  * channel?
  *
- * hash: pinpoint_channel_hash() of the channel.
+ * hash: pinpoint_hash_channel() of the channel.
  */
 bool
-pinpoint_is_listening(const char *channel, uint32 hash, uint64 *begins_after,
+pinpoint_listening_on(const char *channel, uint32 hash, uint64 *begins_after,
 					  bool *shared)
 {
 	LocalChannel *local;
@@ -846,7 +846,7 @@ after_leaving(void)
 static bool
 still_shares(const char *channel)
 {
-	LocalChannel *local = local_channel(channel, pinpoint_channel_hash(channel),
+	LocalChannel *local = local_channel(channel, pinpoint_hash_channel(channel),
 										HASH_FIND, NULL);
 
 	return local != NULL && local->shared;

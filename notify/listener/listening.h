@@ -24,7 +24,7 @@ extern bool pinpoint_listening_used(void);
 extern bool pinpoint_listening_in_doubt(void);
 extern bool pinpoint_listening_any_to_notify(void);
 extern const char *pinpoint_listening_next_to_notify(void);
-extern bool pinpoint_is_listening(const char *channel, uint32 hash,
+extern bool pinpoint_listening_on(const char *channel, uint32 hash,
 								  uint64 *begins_after, bool *shared);
 
 #endif							/* PINPOINT_LISTENING_H */

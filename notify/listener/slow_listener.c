@@ -15,7 +15,7 @@
  *	  (pinpoint.on_lag = disconnect), so that its client connects again and reads
  *	  the current state, and senders do not fail.
  *
- * See eviction.c for how a session ends.
+ * See evict.c for how a session ends.
  *
  * On a standby no session sends.  There the waker checks at least twice a second, and the
  * warning is only in the server log.
@@ -41,10 +41,11 @@
 #include "base/compat.h"
 #include "base/counters.h"
 #include "base/settings.h"
-#include "listener/eviction.h"
+#include "listener/evict.h"
 #include "listener/slow_listener.h"
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
+#include "wakeup/slots_read.h"
 
 /* Milliseconds between two warnings, as in PostgreSQL. */
 #define WARNING_INTERVAL		5000
@@ -65,6 +66,7 @@ typedef struct SlowListenerControl
 static SlowListenerControl *slow_listener_control = NULL;
 
 static bool is_time(TimestampTz *last, TimestampTz now, int interval);
+static int	furthest_behind(Oid *dboid, uint64 *lag);
 static void warn(Size limit);
 static void describe(int pid, StringInfo description);
 
@@ -142,6 +144,35 @@ is_time(TimestampTz *last, TimestampTz now, int interval)
 }
 
 /*
+ * Find the listener that is furthest behind.
+ *
+ * Returns its PID, or 0 if no listener keeps a batch.  Sets *lag to the number
+ * of bytes by which it is behind, and *dboid to its database if there is one;
+ * both can be NULL.  The caller holds PinpointOrderLock, in shared mode at
+ * least.
+ */
+static int
+furthest_behind(Oid *dboid, uint64 *lag)
+{
+	PinpointSlotOwner furthest = {0};
+
+	AssertHeld(PinpointOrderLock);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		PinpointSlotOwner owner;
+
+		if (pinpoint_slots_read_owner(i, &owner) && owner.first_sequence != 0 &&
+			(furthest.pid == 0 || owner.lag > furthest.lag))
+			furthest = owner;
+	}
+	if (lag != NULL)
+		*lag = furthest.lag;
+	if (dboid != NULL && furthest.pid != 0)
+		*dboid = furthest.dboid;
+	return furthest.pid;
+}
+
+/*
  * Warn about the listener that is furthest behind.  The server log contains
  * more details than the message to the client, which may not have the
  * privilege to see those of another session.
@@ -162,7 +193,7 @@ warn(Size limit)
 	Assert(limit <= size / 2);
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	pid = pinpoint_furthest_behind(&dboid, &lag);
+	pid = furthest_behind(&dboid, &lag);
 	kept = pinpoint_message_log_kept();
 	LWLockRelease(PinpointOrderLock);
 
@@ -172,8 +203,8 @@ warn(Size limit)
 		return;
 
 	/* The waker is not connected to a database. */
-	pinpoint_count(OidIsValid(MyDatabaseId) ? MyDatabaseId : dboid,
-				   PINPOINT_COUNT_WARNED, 1);
+	pinpoint_counter_add(OidIsValid(MyDatabaseId) ? MyDatabaseId : dboid,
+						 PINPOINT_COUNT_WARNED, 1);
 	initStringInfo(&description);
 	describe(pid, &description);
 	ereport(WARNING,
@@ -242,15 +273,15 @@ describe(int pid, StringInfo description)
  * full.
  */
 void
-pinpoint_report_queue_full(Size size, int sender)
+pinpoint_slow_listener_report_queue_full(Size size, int sender)
 {
 	int			listener;
 	char	   *hint;
 
 	AssertNoLockHeld();
-	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
+	pinpoint_counter_add(MyDatabaseId, PINPOINT_COUNT_QUEUE_FULL, 1);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_furthest_behind(NULL, NULL);
+	listener = furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 
 	if (size > pinpoint_message_log_capacity())
@@ -279,7 +310,7 @@ pinpoint_report_queue_full(Size size, int sender)
  * error: as in errno.
  */
 const char *
-pinpoint_no_disk_space_hint(int error)
+pinpoint_slow_listener_no_disk_space_hint(int error)
 {
 	Assert(error != 0);
 
@@ -297,16 +328,16 @@ pinpoint_no_disk_space_hint(int error)
  * Errors: always, with the code of the file system's error.
  */
 void
-pinpoint_report_no_disk_space(int error)
+pinpoint_slow_listener_report_no_disk_space(int error)
 {
 	int			listener;
 
 	AssertNoLockHeld();
 	Assert(error != 0);
 
-	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
+	pinpoint_counter_add(MyDatabaseId, PINPOINT_COUNT_DISK_FULL, 1);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	listener = pinpoint_furthest_behind(NULL, NULL);
+	listener = furthest_behind(NULL, NULL);
 	LWLockRelease(PinpointOrderLock);
 
 	errno = error;
@@ -316,6 +347,7 @@ pinpoint_report_no_disk_space(int error)
 					PINPOINT_LOG_FILE_NAME),
 			 listener != 0 ?
 			 errhint("%s The listener that is furthest behind is the server process with PID %d. The NOTIFY queue cannot be emptied until that process ends its current transaction and its client has read all data sent to it.",
-					 pinpoint_no_disk_space_hint(error), listener) :
-			 errhint("%s", pinpoint_no_disk_space_hint(error))));
+					 pinpoint_slow_listener_no_disk_space_hint(error),
+					 listener) :
+			 errhint("%s", pinpoint_slow_listener_no_disk_space_hint(error))));
 }

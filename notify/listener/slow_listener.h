@@ -15,8 +15,9 @@
 extern Size pinpoint_slow_listener_shmem_size(void);
 extern void pinpoint_slow_listener_shmem_init(void *memory);
 extern void pinpoint_slow_listener_check(void);
-pg_noreturn extern void pinpoint_report_queue_full(Size size, int sender);
-pg_noreturn extern void pinpoint_report_no_disk_space(int error);
-extern const char *pinpoint_no_disk_space_hint(int error);
+pg_noreturn extern void pinpoint_slow_listener_report_queue_full(Size size,
+																 int sender);
+pg_noreturn extern void pinpoint_slow_listener_report_no_disk_space(int error);
+extern const char *pinpoint_slow_listener_no_disk_space_hint(int error);
 
 #endif							/* PINPOINT_SLOW_LISTENER_H */

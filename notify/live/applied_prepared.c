@@ -153,7 +153,7 @@ pinpoint_applied_prepared_at_prepare(void)
 
 	if (!is_apply_worker() || !TransactionIdIsValid(xid))
 		return;
-	number = pinpoint_prepared_number(xid);
+	number = pinpoint_prepared_transaction_number(xid);
 	Assert(number >= 0);
 	if (number >= 0)
 		store(number, xid);
@@ -170,7 +170,8 @@ store(int number, TransactionId xid)
 	PinpointPreparedLock locks[MAX_TABLES];
 	TransactionId before;
 
-	transaction.ntables = pinpoint_copy_prepared_locks(number, locks, MAX_TABLES);
+	transaction.ntables =
+		pinpoint_prepared_transaction_copy_locks(number, locks, MAX_TABLES);
 	for (int i = 0; i < Min(transaction.ntables, MAX_TABLES); i++)
 		transaction.tables[i] = locks[i].oid;
 
@@ -267,6 +268,7 @@ find_prepared_before(void)
 {
 	AppliedTransaction *stored = palloc_array(AppliedTransaction,
 											  max_prepared_xacts);
+	char	   *prefix;
 	List	   *xids;
 	ListCell   *lc;
 
@@ -275,8 +277,8 @@ find_prepared_before(void)
 		if (!read_own_entry(i, &stored[i]))
 			stored[i].xid = InvalidTransactionId;
 	}
-	xids = pinpoint_find_prepared(psprintf("pg_gid_%u_", MyLogicalRepWorker->subid),
-								  true);
+	prefix = psprintf("pg_gid_%u_", MyLogicalRepWorker->subid);
+	xids = pinpoint_prepared_transactions_find(prefix, true);
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
 		if (!TransactionIdIsValid(stored[i].xid) ||
@@ -287,7 +289,8 @@ find_prepared_before(void)
 	}
 	foreach(lc, xids)
 	{
-		int			number = pinpoint_prepared_number(lfirst_oid(lc));
+		int			number =
+			pinpoint_prepared_transaction_number(lfirst_oid(lc));
 
 		if (number >= 0)
 			store(number, lfirst_oid(lc));
@@ -305,10 +308,10 @@ notify_lost(void)
 	if (nlost == handled_lost)
 		return;
 	AcceptInvalidationMessages();
-	if (pinpoint_any_watched())
+	if (pinpoint_watched_tables_exist())
 	{
 		pinpoint_unnotified_begin();
-		pinpoint_unnotified_notify(pinpoint_all_watched_channels());
+		pinpoint_unnotified_notify(pinpoint_watched_tables_channels());
 		pinpoint_unnotified_set_committed();
 	}
 	handled_lost = nlost;
@@ -350,13 +353,17 @@ static void
 notify(const AppliedTransaction *transaction)
 {
 	AcceptInvalidationMessages();
-	if (!pinpoint_any_watched())
+	if (!pinpoint_watched_tables_exist())
 		return;
 
 	pinpoint_unnotified_begin();
 	if (transaction->ntables > MAX_TABLES)
-		pinpoint_unnotified_notify(pinpoint_all_watched_channels());
+		pinpoint_unnotified_notify(pinpoint_watched_tables_channels());
 	for (int i = 0; i < Min(transaction->ntables, MAX_TABLES); i++)
-		pinpoint_unnotified_notify(pinpoint_channels_of_changed(transaction->tables[i]));
+	{
+		Oid			relid = transaction->tables[i];
+
+		pinpoint_unnotified_notify(pinpoint_watched_tables_to_notify(relid));
+	}
 	pinpoint_unnotified_set_committed();
 }

@@ -175,7 +175,7 @@ report(Oid relid, const char *channel)
 	Assert(IsTransactionState());
 
 	/* Otherwise the list would not be emptied at the end of the transaction. */
-	Assert(pinpoint_is_preloaded());
+	Assert(pinpoint_preload_is_done());
 
 	/*
 	 * Subtransactions get ascending numbers.  So an abort that removes an
@@ -253,14 +253,14 @@ pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		/* The last watched table may have been dropped. */
-		bool		any_watched = pinpoint_any_watched();
+		bool		any_watched = pinpoint_watched_tables_exist();
 
 		for_each_reported(any_watched, action);
 		if (!any_watched)
 			return;
 		for_each_counted(action);
 	}
-	else if (!may_have_written || pinpoint_nothing_watched())
+	else if (!may_have_written || pinpoint_watched_tables_known_none())
 		return;					/* it has changed nothing that is counted */
 	for_each_uncounted(action);
 }
@@ -280,7 +280,7 @@ for_each_reported(bool any_watched, void (*action) (const char *channel))
 		if (!OidIsValid(change->relid))
 			action(NameStr(change->channel));
 		else if (any_watched)
-			for_each(pinpoint_channels_of_changed(change->relid), action);
+			for_each(pinpoint_watched_tables_to_notify(change->relid), action);
 	}
 }
 
@@ -295,7 +295,7 @@ for_each_counted(void (*action) (const char *channel))
 
 	if (is_uncounted())
 	{
-		for_each(pinpoint_all_watched_channels(), action);
+		for_each(pinpoint_watched_tables_channels(), action);
 		return;
 	}
 
@@ -305,7 +305,8 @@ for_each_counted(void (*action) (const char *channel))
 		if ((counts->tuples_inserted > 0 || counts->tuples_updated > 0 ||
 			 counts->tuples_deleted > 0 || counts->truncdropped) &&
 			!cannot_be_watched(counts->parent))
-			for_each(pinpoint_channels_of_changed(PINPOINT_COUNTED_TABLE(counts->parent)),
+			for_each(pinpoint_watched_tables_to_notify(
+								PINPOINT_COUNTED_TABLE(counts->parent)),
 					 action);
 		if (PINPOINT_COUNTED_TABLE(counts->parent) == InheritsRelationId)
 			detaches = counts->tuples_updated > 0;
@@ -313,7 +314,7 @@ for_each_counted(void (*action) (const char *channel))
 	if (!detaches)
 		return;
 	foreach(lc, parents_of_detached())
-		for_each(pinpoint_channels_of_changed(lfirst_oid(lc)), action);
+		for_each(pinpoint_watched_tables_to_notify(lfirst_oid(lc)), action);
 }
 
 /*
@@ -326,14 +327,14 @@ for_each_uncounted(void (*action) (const char *channel))
 	const Oid  *relids;
 	int			n;
 
-	if (pinpoint_all_counted())
+	if (pinpoint_uncounted_known_none())
 		return;
 	n = pinpoint_written_tables(&relids);
 	if (n == 0 || RecoveryInProgress() ||
-		!pinpoint_any_watched() || !pinpoint_any_uncounted())
+		!pinpoint_watched_tables_exist() || !pinpoint_uncounted_exist())
 		return;
 	for (int i = 0; i < n; i++)
-		for_each(pinpoint_channels_of_uncounted(relids[i]), action);
+		for_each(pinpoint_watched_tables_if_uncounted(relids[i]), action);
 }
 
 static void

@@ -81,7 +81,7 @@ static bool is_prepared(void);
  * Errors: out of memory, those of reading catalogs and of writing WAL.
  */
 void
-pinpoint_replicate_prepared(void)
+pinpoint_commit_prepared_at_prepare(void)
 {
 	MemoryContext oldcontext;
 	List	   *notifications;
@@ -127,7 +127,7 @@ notify_standbys(const char *channel)
  * arrived.
  */
 bool
-pinpoint_before_commit_prepared(const char *gid)
+pinpoint_commit_prepared_before(const char *gid)
 {
 	/* COMMIT PREPARED reports these errors. */
 	if (!IsTransactionState() || IsTransactionBlock())
@@ -140,7 +140,7 @@ pinpoint_before_commit_prepared(const char *gid)
 	lock_catalogs();
 	AcceptInvalidationMessages();
 	current.gid = gid;
-	current.any_watched = pinpoint_any_watched();
+	current.any_watched = pinpoint_watched_tables_exist();
 	current.xid = InvalidTransactionId;
 	current.tables = NIL;
 	pinpoint_unnotified_set_unknown(true);
@@ -171,7 +171,7 @@ lock_catalogs(void)
 static void
 find_changes(void)
 {
-	List	   *xids = pinpoint_find_prepared(current.gid, false);
+	List	   *xids = pinpoint_prepared_transactions_find(current.gid, false);
 	PinpointPreparedLock *locks;
 	int			n;
 
@@ -179,7 +179,7 @@ find_changes(void)
 		return;
 	current.xid = linitial_oid(xids);
 	pinpoint_unnotified_set_unknown(false);
-	locks = pinpoint_prepared_locks(current.xid, &n);
+	locks = pinpoint_prepared_transaction_locks(current.xid, &n);
 	for (int i = 0; i < n; i++)
 		found_lock(&locks[i]);
 }
@@ -189,12 +189,12 @@ found_lock(const PinpointPreparedLock *lock)
 {
 	if (lock->type == LOCKTAG_OBJECT)
 	{
-		if (pinpoint_is_extension(lock->oid))
-			pinpoint_unnotified_notify(pinpoint_all_watched_channels());
+		if (pinpoint_replacement_is_extension(lock->oid))
+			pinpoint_unnotified_notify(pinpoint_watched_tables_channels());
 		return;
 	}
 	current.tables = lappend_oid(current.tables, lock->oid);
-	pinpoint_unnotified_notify(pinpoint_channels_of_changed(lock->oid));
+	pinpoint_unnotified_notify(pinpoint_watched_tables_to_notify(lock->oid));
 
 	/* watch() and SECURITY LABEL take this lock: there may be a new label. */
 	if (lock->modes & LOCKBIT_ON(ShareRowExclusiveLock))
@@ -211,7 +211,7 @@ found_lock(const PinpointPreparedLock *lock)
  * Errors: out of memory, those of reading catalogs.
  */
 void
-pinpoint_after_commit_prepared(void)
+pinpoint_commit_prepared_after(void)
 {
 	ListCell   *lc;
 
@@ -220,12 +220,17 @@ pinpoint_after_commit_prepared(void)
 	AssertInterruptsHeld();
 
 	AcceptInvalidationMessages();
-	if (pinpoint_any_watched())
+	if (pinpoint_watched_tables_exist())
 	{
 		if (!TransactionIdIsValid(current.xid))
-			pinpoint_unnotified_notify(pinpoint_all_watched_channels());
+			pinpoint_unnotified_notify(pinpoint_watched_tables_channels());
 		foreach(lc, current.tables)
-			pinpoint_unnotified_notify(pinpoint_channels_of_changed(lfirst_oid(lc)));
+		{
+			List	   *channels;
+
+			channels = pinpoint_watched_tables_to_notify(lfirst_oid(lc));
+			pinpoint_unnotified_notify(channels);
+		}
 	}
 	pinpoint_unnotified_set_unknown(false);
 }
@@ -261,5 +266,5 @@ is_prepared(void)
 {
 	if (TransactionIdIsValid(current.xid))
 		return TransactionIdIsInProgress(current.xid);
-	return pinpoint_find_prepared(current.gid, false) != NIL;
+	return pinpoint_prepared_transactions_find(current.gid, false) != NIL;
 }

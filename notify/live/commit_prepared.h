@@ -10,9 +10,9 @@
 #ifndef PINPOINT_COMMIT_PREPARED_H
 #define PINPOINT_COMMIT_PREPARED_H
 
-extern void pinpoint_replicate_prepared(void);
-extern bool pinpoint_before_commit_prepared(const char *gid);
-extern void pinpoint_after_commit_prepared(void);
+extern void pinpoint_commit_prepared_at_prepare(void);
+extern bool pinpoint_commit_prepared_before(const char *gid);
+extern void pinpoint_commit_prepared_after(void);
 extern void pinpoint_commit_prepared_failed(void);
 
 #endif							/* PINPOINT_COMMIT_PREPARED_H */

@@ -62,14 +62,14 @@ static void relation_dropped(Oid relid);
  * Before a utility statement.  Returns whether to call
  * pinpoint_live_after_utility().
  *
- * Errors: those of pinpoint_before_security_label().
+ * Errors: those of pinpoint_watch_before_security_label().
  */
 bool
 pinpoint_live_before_utility(Node *stmt)
 {
 	pinpoint_changes_at_statement(!IsA(stmt, TransactionStmt));
 	if (IsA(stmt, SecLabelStmt))
-		pinpoint_before_security_label(((SecLabelStmt *) stmt)->provider);
+		pinpoint_watch_before_security_label(((SecLabelStmt *) stmt)->provider);
 	return IsA(stmt, AlterTableStmt) && is_row_security((AlterTableStmt *) stmt);
 }
 
@@ -112,9 +112,9 @@ pinpoint_live_after_utility(void)
 	ListCell   *lc;
 
 	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
-		!pinpoint_any_watched())
+		!pinpoint_watched_tables_exist())
 		return;
-	foreach(lc, pinpoint_locked_watched_channels(AccessExclusiveLock))
+	foreach(lc, pinpoint_watched_tables_locked_channels(AccessExclusiveLock))
 		pinpoint_changes_report_channel(lfirst(lc));
 }
 
@@ -138,8 +138,8 @@ pinpoint_live_at_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	else if (access == OAT_DROP && class_id == ProcedureRelationId)
 		pinpoint_uncounted_at_drop_function(object_id);
 	else if (access == OAT_DROP && class_id == ExtensionRelationId &&
-			 pinpoint_is_extension(object_id))
-		pinpoint_unwatch_all();
+			 pinpoint_replacement_is_extension(object_id))
+		pinpoint_watch_remove_all();
 }
 
 /*
@@ -161,16 +161,17 @@ child_changed(Oid child, Oid parent)
 
 	is_new = rel->rd_createSubid != InvalidSubTransactionId &&
 		PINPOINT_REWRITTEN_SUBID(rel) == InvalidSubTransactionId &&
-		!rel->rd_rel->relhassubclass && pinpoint_is_counted(rel->rd_rel);
+		!rel->rd_rel->relhassubclass &&
+		!pinpoint_uncounted_relation(rel->rd_rel);
 	relation_close(rel, NoLock);
 	if (has_left || PinpointMyTransaction.phase != PINPOINT_RUNNING)
 		return;
 
-	pinpoint_inheritance_changed(child, parent);
-	if (is_new || !pinpoint_any_watched())
+	pinpoint_watch_inheritance_changed(child, parent);
+	if (is_new || !pinpoint_watched_tables_exist())
 		return;
 	pinpoint_changes_report_table(parent);
-	if (pinpoint_any_hypertable())
+	if (pinpoint_uncounted_any_hypertable())
 		pinpoint_changes_report_table(child);
 }
 
@@ -208,9 +209,9 @@ relation_altered(Oid relid)
 	ListCell   *lc;
 
 	if (PinpointMyTransaction.phase != PINPOINT_RUNNING ||
-		relid < FirstNormalObjectId || !pinpoint_any_watched())
+		relid < FirstNormalObjectId || !pinpoint_watched_tables_exist())
 		return;
-	foreach(lc, pinpoint_channels_of_changed(relid))
+	foreach(lc, pinpoint_watched_tables_to_notify(relid))
 		pinpoint_changes_report_channel(lfirst(lc));
 }
 
@@ -260,13 +261,13 @@ relation_dropped(Oid relid)
 		 relkind != RELKIND_PARTITIONED_TABLE) ||
 		PinpointMyTransaction.phase != PINPOINT_RUNNING ||
 		get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
-		!pinpoint_any_watched())
+		!pinpoint_watched_tables_exist())
 		return;
 
-	channel = pinpoint_watched_channel(relid);
+	channel = pinpoint_watched_table_channel(relid);
 	if (channel != NULL)
 		pinpoint_changes_report_channel(channel);
-	ancestors = list_delete_first(pinpoint_with_ancestors(relid));
+	ancestors = list_delete_first(pinpoint_watched_table_with_ancestors(relid));
 	foreach(lc, ancestors)
 		pinpoint_changes_report_table(lfirst_oid(lc));
 }

@@ -60,7 +60,7 @@ static bool describe_lock(const PROCLOCK *held, PinpointPreparedLock *lock);
  * Errors: out of memory.
  */
 List *
-pinpoint_find_prepared(const char *gid, bool is_prefix)
+pinpoint_prepared_transactions_find(const char *gid, bool is_prefix)
 {
 	List	   *xids = NIL;
 	LOCAL_FCINFO(fcinfo, 0);
@@ -101,7 +101,7 @@ pinpoint_find_prepared(const char *gid, bool is_prefix)
  * uses its process entry.  Does not fail.
  */
 int
-pinpoint_prepared_number(TransactionId xid)
+pinpoint_prepared_transaction_number(TransactionId xid)
 {
 	Assert(TransactionIdIsValid(xid));
 
@@ -123,7 +123,8 @@ pinpoint_prepared_number(TransactionId xid)
  * locks of this transaction in it are copied.  Does not fail.
  */
 int
-pinpoint_copy_prepared_locks(int number, PinpointPreparedLock *locks, int size)
+pinpoint_prepared_transaction_copy_locks(int number,
+										 PinpointPreparedLock *locks, int size)
 {
 	int			n = 0;
 
@@ -194,16 +195,17 @@ describe_lock(const PROCLOCK *held, PinpointPreparedLock *lock)
  * Errors: out of memory.
  */
 PinpointPreparedLock *
-pinpoint_prepared_locks(TransactionId xid, int *n)
+pinpoint_prepared_transaction_locks(TransactionId xid, int *n)
 {
-	int			number = pinpoint_prepared_number(xid);
+	int			number = pinpoint_prepared_transaction_number(xid);
 	int			size = INITIAL_SIZE;
 	PinpointPreparedLock *locks = palloc_array(PinpointPreparedLock, size);
 
 	*n = 0;
 	if (number < 0)
 		return locks;
-	while ((*n = pinpoint_copy_prepared_locks(number, locks, size)) > size)
+	while ((*n = pinpoint_prepared_transaction_copy_locks(number, locks,
+														  size)) > size)
 	{
 		size = *n;
 		locks = repalloc_huge(locks, (Size) size * sizeof(PinpointPreparedLock));

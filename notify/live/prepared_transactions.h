@@ -22,10 +22,13 @@ typedef struct PinpointPreparedLock
 	LOCKMASK	modes;			/* the modes that it holds */
 } PinpointPreparedLock;
 
-extern List *pinpoint_find_prepared(const char *gid, bool is_prefix);
-extern int	pinpoint_prepared_number(TransactionId xid);
-extern int	pinpoint_copy_prepared_locks(int number, PinpointPreparedLock *locks,
-										 int size);
-extern PinpointPreparedLock *pinpoint_prepared_locks(TransactionId xid, int *n);
+extern List *pinpoint_prepared_transactions_find(const char *gid,
+												 bool is_prefix);
+extern int	pinpoint_prepared_transaction_number(TransactionId xid);
+extern int	pinpoint_prepared_transaction_copy_locks(int number,
+													 PinpointPreparedLock *locks,
+													 int size);
+extern PinpointPreparedLock *pinpoint_prepared_transaction_locks(TransactionId xid,
+																 int *n);
 
 #endif							/* PINPOINT_PREPARED_TRANSACTIONS_H */

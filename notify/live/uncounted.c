@@ -67,7 +67,7 @@ static bool has_trigger(Oid relid, const char *function);
  * counted?
  */
 bool
-pinpoint_all_counted(void)
+pinpoint_uncounted_known_none(void)
 {
 	return !any_uncounted && read_at == messages;
 }
@@ -78,7 +78,7 @@ pinpoint_all_counted(void)
  * Errors: out of memory, those of reading catalogs.
  */
 bool
-pinpoint_any_uncounted(void)
+pinpoint_uncounted_exist(void)
 {
 	read_catalogs();
 	return any_uncounted;
@@ -90,7 +90,7 @@ pinpoint_any_uncounted(void)
  * Errors: out of memory, those of reading catalogs.
  */
 bool
-pinpoint_any_hypertable(void)
+pinpoint_uncounted_any_hypertable(void)
 {
 	read_catalogs();
 	return any_hypertable;
@@ -195,26 +195,26 @@ function_exists(void)
 }
 
 /*
- * Are the changes of a relation counted, as far as they matter?  A partitioned
+ * Does a relation have changes that matter and are not counted?  A partitioned
  * table has no rows of its own, and no other session sees those of a temporary
  * one.  Other relations, such as indexes, do not matter.
  */
 bool
-pinpoint_is_counted(const FormData_pg_class *relation)
+pinpoint_uncounted_relation(const FormData_pg_class *relation)
 {
 	if (relation->relpersistence == RELPERSISTENCE_TEMP)
-		return true;
+		return false;
 	if (relation->relkind == RELKIND_RELATION ||
 		relation->relkind == RELKIND_MATVIEW)
-		return relation->relam == HEAP_TABLE_AM_OID;
-	return relation->relkind != RELKIND_FOREIGN_TABLE;
+		return relation->relam != HEAP_TABLE_AM_OID;
+	return relation->relkind == RELKIND_FOREIGN_TABLE;
 }
 
 /*
  * Is this a hypertable, if the database has any?
  */
 bool
-pinpoint_may_be_hypertable(const FormData_pg_class *relation)
+pinpoint_uncounted_may_be_hypertable(const FormData_pg_class *relation)
 {
 	return relation->relkind == RELKIND_RELATION && relation->relhassubclass;
 }
@@ -226,7 +226,7 @@ pinpoint_may_be_hypertable(const FormData_pg_class *relation)
  * Errors: out of memory, those of reading catalogs.
  */
 bool
-pinpoint_is_distributed(Oid relid)
+pinpoint_uncounted_is_distributed(Oid relid)
 {
 	return has_trigger(relid, DISTRIBUTED_FUNCTION);
 }

@@ -12,13 +12,13 @@
 
 #include "catalog/pg_class.h"
 
-extern bool pinpoint_all_counted(void);
-extern bool pinpoint_any_uncounted(void);
-extern bool pinpoint_any_hypertable(void);
+extern bool pinpoint_uncounted_known_none(void);
+extern bool pinpoint_uncounted_exist(void);
+extern bool pinpoint_uncounted_any_hypertable(void);
 extern void pinpoint_uncounted_at_drop_function(Oid funcid);
 extern void pinpoint_uncounted_end_transaction(void);
-extern bool pinpoint_is_counted(const FormData_pg_class *relation);
-extern bool pinpoint_may_be_hypertable(const FormData_pg_class *relation);
-extern bool pinpoint_is_distributed(Oid relid);
+extern bool pinpoint_uncounted_relation(const FormData_pg_class *relation);
+extern bool pinpoint_uncounted_may_be_hypertable(const FormData_pg_class *relation);
+extern bool pinpoint_uncounted_is_distributed(Oid relid);
 
 #endif							/* PINPOINT_UNCOUNTED_H */

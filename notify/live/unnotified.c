@@ -28,7 +28,7 @@
 #include "utils/memutils.h"
 
 #include "base/check.h"
-#include "listener/eviction.h"
+#include "listener/evict.h"
 #include "live/changes.h"
 #include "live/unnotified.h"
 #include "positions/positions.h"

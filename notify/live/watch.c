@@ -21,7 +21,7 @@
  * takes no lock on the table, writes nothing and notifies nothing.  Nothing needs to be
  * done for partitions and children either.  Those that existed when the label was set
  * were locked then, and those that were attached later were locked when they were
- * attached; see pinpoint_inheritance_changed().
+ * attached; see pinpoint_watch_inheritance_changed().
  *
  * The lock of the labels.  CREATE EXTENSION and DROP EXTENSION of this library read all
  * labels of the database.  A label that is not committed yet is not visible to them.  So
@@ -82,8 +82,8 @@
 #include "live/uncounted.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
-#include "sql/listen_notify.h"
 #include "sql/replacement.h"
+#include "sql/statements.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_watch);
 PG_FUNCTION_INFO_V1(pinpoint_unwatch);
@@ -117,7 +117,7 @@ static List *labelled_tables(void);
  * Errors: out of memory.
  */
 void
-pinpoint_register_label_provider(void)
+pinpoint_watch_register_provider(void)
 {
 	static bool registered = false;
 
@@ -134,12 +134,12 @@ pinpoint_register_label_provider(void)
  * provider: NULL if none is named.
  */
 void
-pinpoint_before_security_label(const char *provider)
+pinpoint_watch_before_security_label(const char *provider)
 {
 	if (provider != NULL && strcmp(provider, PINPOINT_LABEL_PROVIDER) != 0)
 		return;
 	if (provider != NULL)
-		pinpoint_register_label_provider();
+		pinpoint_watch_register_provider();
 	lock_labels(RowExclusiveLock);
 }
 
@@ -188,9 +188,9 @@ check_label(const ObjectAddress *object, const char *label)
 static void
 check_channel(const char *channel)
 {
-	pinpoint_check_channel_length(strlen(channel));
+	pinpoint_statement_check_channel_length(strlen(channel));
 	if (pinpoint_is_heartbeat_channel(channel))
-		pinpoint_report_reserved_channel(channel);
+		pinpoint_statement_report_reserved_channel(channel);
 }
 
 /*
@@ -305,9 +305,10 @@ pinpoint_change_source(PG_FUNCTION_ARGS)
 	Oid			relid = PG_GETARG_OID(0);
 	const char *source = "counts";
 
-	if (OidIsValid(find_distributed(pinpoint_with_descendants(relid))))
+	if (OidIsValid(find_distributed(
+						pinpoint_watched_table_with_descendants(relid))))
 		source = "incomplete";
-	else if (pinpoint_is_partly_uncounted(relid))
+	else if (pinpoint_watched_table_is_partly_uncounted(relid))
 		source = "locks";
 	PG_RETURN_TEXT_P(cstring_to_text(source));
 }
@@ -331,7 +332,7 @@ lock_labels(LOCKMODE lockmode)
 static void
 check_extension(void)
 {
-	if (!pinpoint_extension_exists())
+	if (!pinpoint_replacement_extension_exists())
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" does not exist", "pg_pinpoint")));
@@ -526,7 +527,7 @@ find_distributed(List *relations)
 
 	foreach(lc, relations)
 	{
-		if (pinpoint_is_distributed(lfirst_oid(lc)))
+		if (pinpoint_uncounted_is_distributed(lfirst_oid(lc)))
 			return lfirst_oid(lc);
 	}
 	return InvalidOid;
@@ -585,14 +586,14 @@ label_changes(const ObjectAddress *object, const char *label)
 {
 	char	   *old_label = GetSecurityLabel(object, PINPOINT_LABEL_PROVIDER);
 
-	if (pinpoint_is_preloaded() && pinpoint_extension_exists())
+	if (pinpoint_preload_is_done() && pinpoint_replacement_extension_exists())
 	{
 		if (old_label != NULL)
 			pinpoint_changes_report_channel(old_label);
 		if (label != NULL)
 			pinpoint_changes_report_channel(label);
 	}
-	pinpoint_labels_changed(object->objectId);
+	pinpoint_watch_labels_changed(object->objectId);
 }
 
 /*
@@ -600,7 +601,7 @@ label_changes(const ObjectAddress *object, const char *label)
  * sessions of this database read it again before its next use.
  */
 void
-pinpoint_labels_changed(Oid relid)
+pinpoint_watch_labels_changed(Oid relid)
 {
 	Assert(IsTransactionState());
 	Assert(OidIsValid(relid));
@@ -624,13 +625,14 @@ pinpoint_labels_changed(Oid relid)
  * Errors: those of check_not_distributed(), not if the child leaves its parent.
  */
 void
-pinpoint_inheritance_changed(Oid child, Oid parent)
+pinpoint_watch_inheritance_changed(Oid child, Oid parent)
 {
 	Assert(IsTransactionState());
 	Assert(OidIsValid(child) && OidIsValid(parent));
 
 	CacheInvalidateRelcacheByRelid(child);
-	if (!pinpoint_any_watched() || pinpoint_channels_of_changed(parent) == NIL)
+	if (!pinpoint_watched_tables_exist() ||
+		pinpoint_watched_tables_to_notify(parent) == NIL)
 		return;
 	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
 		lock_descendants(child);
@@ -675,7 +677,7 @@ is_child(Oid child, Oid parent)
  * Errors: those of waiting for locks and of deleting rows of a catalog.
  */
 void
-pinpoint_unwatch_all(void)
+pinpoint_watch_remove_all(void)
 {
 	Relation	labels;
 	SysScanDesc scan;
@@ -687,7 +689,7 @@ pinpoint_unwatch_all(void)
 		LockRelationOid(lfirst_oid(lc), AccessShareLock);
 
 	labels = table_open(SecLabelRelationId, RowExclusiveLock);
-	scan = pinpoint_begin_label_scan(labels);
+	scan = pinpoint_watched_tables_begin_scan(labels);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Oid			relid;
@@ -700,7 +702,7 @@ pinpoint_unwatch_all(void)
 		pinpoint_changes_report_channel(TextDatumGetCString(label));
 		relid = ((FormData_pg_seclabel *) GETSTRUCT(tuple))->objoid;
 		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
-			pinpoint_labels_changed(relid);
+			pinpoint_watch_labels_changed(relid);
 		CatalogTupleDelete(labels, &tuple->t_self);
 	}
 	systable_endscan(scan);
@@ -717,7 +719,7 @@ pinpoint_unwatch_all(void)
  * Errors: out of memory, those of reading catalogs and of waiting for locks.
  */
 void
-pinpoint_labels_take_effect(void)
+pinpoint_watch_labels_take_effect(void)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	ListCell   *lc;
@@ -731,7 +733,7 @@ pinpoint_labels_take_effect(void)
 		lock_descendants(lfirst_oid(lc));
 		warn_if_distributed(lfirst_oid(lc));
 	}
-	foreach(lc, pinpoint_all_watched_channels())
+	foreach(lc, pinpoint_watched_tables_channels())
 		pinpoint_changes_report_channel(lfirst(lc));
 	MemoryContextSwitchTo(oldcontext);
 }
@@ -744,7 +746,7 @@ labelled_tables(void)
 {
 	List	   *tables = NIL;
 	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
-	SysScanDesc scan = pinpoint_begin_label_scan(labels);
+	SysScanDesc scan = pinpoint_watched_tables_begin_scan(labels);
 	HeapTuple	tuple;
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))

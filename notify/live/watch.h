@@ -10,11 +10,11 @@
 #ifndef PINPOINT_WATCH_H
 #define PINPOINT_WATCH_H
 
-extern void pinpoint_register_label_provider(void);
-extern void pinpoint_before_security_label(const char *provider);
-extern void pinpoint_inheritance_changed(Oid child, Oid parent);
-extern void pinpoint_labels_changed(Oid relid);
-extern void pinpoint_unwatch_all(void);
-extern void pinpoint_labels_take_effect(void);
+extern void pinpoint_watch_register_provider(void);
+extern void pinpoint_watch_before_security_label(const char *provider);
+extern void pinpoint_watch_inheritance_changed(Oid child, Oid parent);
+extern void pinpoint_watch_labels_changed(Oid relid);
+extern void pinpoint_watch_remove_all(void);
+extern void pinpoint_watch_labels_take_effect(void);
 
 #endif							/* PINPOINT_WATCH_H */

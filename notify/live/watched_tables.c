@@ -19,8 +19,8 @@
  * Invalidation.  Each of these invalidates the relcache entry of a table when it
  * commits, and for its own transaction at the end of the command:
  *
- *	a change of the label of the table		pinpoint_labels_changed()
- *	a change of the parents of the table	pinpoint_inheritance_changed()
+ *	a change of the label of the table		pinpoint_watch_labels_changed()
+ *	a change of the parents of the table	pinpoint_watch_inheritance_changed()
  *	CREATE and DROP of the table			PostgreSQL
  *	a change of its access method, its		PostgreSQL
  *	first child
@@ -184,7 +184,7 @@ relation_changed(Datum arg, Oid relid)
  * Does this session know that no table of this database is watched?
  */
 bool
-pinpoint_nothing_watched(void)
+pinpoint_watched_tables_known_none(void)
 {
 	return !any_watched && any_read_at >= labels_changed_at;
 }
@@ -196,14 +196,14 @@ pinpoint_nothing_watched(void)
  * Errors: out of memory, those of reading catalogs.
  */
 bool
-pinpoint_any_watched(void)
+pinpoint_watched_tables_exist(void)
 {
 	Assert(IsTransactionState());
 	Assert(OidIsValid(MyDatabaseId));
 
-	if (pinpoint_nothing_watched())
+	if (pinpoint_watched_tables_known_none())
 		return false;
-	if (!pinpoint_extension_exists())
+	if (!pinpoint_replacement_extension_exists())
 		return false;
 	if (!any_watched)
 	{
@@ -223,7 +223,7 @@ pinpoint_any_watched(void)
  * Errors: out of memory.
  */
 SysScanDesc
-pinpoint_begin_label_scan(Relation labels)
+pinpoint_watched_tables_begin_scan(Relation labels)
 {
 	ScanKeyData key;
 
@@ -246,7 +246,7 @@ read_labels(bool only_one, LOCKMODE lockmode)
 {
 	List	   *channels = NIL;
 	Relation	labels = table_open(SecLabelRelationId, AccessShareLock);
-	SysScanDesc scan = pinpoint_begin_label_scan(labels);
+	SysScanDesc scan = pinpoint_watched_tables_begin_scan(labels);
 	HeapTuple	tuple;
 
 	while ((channels == NIL || !only_one) &&
@@ -276,7 +276,7 @@ read_labels(bool only_one, LOCKMODE lockmode)
  * Errors: out of memory, those of reading catalogs.
  */
 List *
-pinpoint_all_watched_channels(void)
+pinpoint_watched_tables_channels(void)
 {
 	Assert(IsTransactionState());
 
@@ -290,7 +290,7 @@ pinpoint_all_watched_channels(void)
  * Errors: out of memory, those of reading catalogs.
  */
 List *
-pinpoint_locked_watched_channels(LOCKMODE lockmode)
+pinpoint_watched_tables_locked_channels(LOCKMODE lockmode)
 {
 	Assert(IsTransactionState());
 	Assert(lockmode != NoLock);
@@ -304,7 +304,7 @@ pinpoint_locked_watched_channels(LOCKMODE lockmode)
  * Errors: out of memory, those of reading catalogs.
  */
 const char *
-pinpoint_watched_channel(Oid relid)
+pinpoint_watched_table_channel(Oid relid)
 {
 	ObjectAddress object;
 
@@ -323,7 +323,7 @@ pinpoint_watched_channel(Oid relid)
  * Errors: out of memory, those of reading catalogs.
  */
 List *
-pinpoint_channels_of_changed(Oid relid)
+pinpoint_watched_tables_to_notify(Oid relid)
 {
 	make_room();
 	return channels_of(relid);
@@ -336,7 +336,7 @@ pinpoint_channels_of_changed(Oid relid)
  * Errors: out of memory, those of reading catalogs.
  */
 List *
-pinpoint_channels_of_uncounted(Oid relid)
+pinpoint_watched_tables_if_uncounted(Oid relid)
 {
 	make_room();
 	return is_uncounted(relid) ? channels_of(relid) : NIL;
@@ -351,7 +351,7 @@ make_room(void)
 	Assert(IsTransactionState());
 
 	/* Otherwise changes of the parents would not be noticed. */
-	Assert(pinpoint_is_preloaded());
+	Assert(pinpoint_preload_is_done());
 
 	if (known == NULL || hash_get_num_entries(known) >= MAX_KNOWN)
 		forget_all();
@@ -388,7 +388,7 @@ is_uncounted(Oid relid)
 
 	if (!know_storage(relid)->is_counted)
 		return true;
-	if (!pinpoint_any_hypertable())
+	if (!pinpoint_uncounted_any_hypertable())
 		return false;
 
 	relations = list_make1_oid(relid);
@@ -487,7 +487,7 @@ static void
 read_table(KnownTable *table)
 {
 	uint64		at = messages;
-	const char *channel = pinpoint_watched_channel(table->relid);
+	const char *channel = pinpoint_watched_table_channel(table->relid);
 	List	   *parents = read_inherits(table->relid, false);
 	MemoryContext oldcontext = MemoryContextSwitchTo(known_context);
 
@@ -511,8 +511,9 @@ read_storage(KnownTable *table)
 	FormData_pg_class relation;
 	bool		exists = read_relation(table->relid, &relation);
 
-	table->is_counted = !exists || pinpoint_is_counted(&relation);
-	table->may_be_hypertable = exists && pinpoint_may_be_hypertable(&relation);
+	table->is_counted = !exists || !pinpoint_uncounted_relation(&relation);
+	table->may_be_hypertable = exists &&
+		pinpoint_uncounted_may_be_hypertable(&relation);
 	table->storage_read_at = at;
 }
 
@@ -571,7 +572,7 @@ read_inherits(Oid relid, bool children)
  * Errors: out of memory, those of reading catalogs.
  */
 List *
-pinpoint_with_ancestors(Oid relid)
+pinpoint_watched_table_with_ancestors(Oid relid)
 {
 	return with_relatives(relid, false);
 }
@@ -580,7 +581,7 @@ pinpoint_with_ancestors(Oid relid)
  * The same with all its partitions and children.
  */
 List *
-pinpoint_with_descendants(Oid relid)
+pinpoint_watched_table_with_descendants(Oid relid)
 {
 	return with_relatives(relid, true);
 }
@@ -603,24 +604,25 @@ with_relatives(Oid relid, bool children)
  * Errors: out of memory, those of reading catalogs.
  */
 bool
-pinpoint_is_partly_uncounted(Oid relid)
+pinpoint_watched_table_is_partly_uncounted(Oid relid)
 {
-	bool		any_hypertable = pinpoint_any_hypertable();
+	bool		any_hypertable = pinpoint_uncounted_any_hypertable();
 	FormData_pg_class relation;
 	ListCell   *lc;
 
 	/* It can be a chunk. */
-	foreach(lc, pinpoint_with_ancestors(relid))
+	foreach(lc, pinpoint_watched_table_with_ancestors(relid))
 	{
 		if (any_hypertable && read_relation(lfirst_oid(lc), &relation) &&
-			pinpoint_may_be_hypertable(&relation))
+			pinpoint_uncounted_may_be_hypertable(&relation))
 			return true;
 	}
-	foreach(lc, pinpoint_with_descendants(relid))
+	foreach(lc, pinpoint_watched_table_with_descendants(relid))
 	{
 		if (read_relation(lfirst_oid(lc), &relation) &&
-			(!pinpoint_is_counted(&relation) ||
-			 (any_hypertable && pinpoint_may_be_hypertable(&relation))))
+			(pinpoint_uncounted_relation(&relation) ||
+			 (any_hypertable &&
+			  pinpoint_uncounted_may_be_hypertable(&relation))))
 			return true;
 	}
 	return false;

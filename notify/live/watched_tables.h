@@ -18,17 +18,17 @@
 /* The provider of the security labels that mark watched tables. */
 #define PINPOINT_LABEL_PROVIDER		"pinpoint"
 
-extern bool pinpoint_nothing_watched(void);
-extern bool pinpoint_any_watched(void);
-extern const char *pinpoint_watched_channel(Oid relid);
-extern List *pinpoint_all_watched_channels(void);
-extern List *pinpoint_locked_watched_channels(LOCKMODE lockmode);
-extern List *pinpoint_channels_of_changed(Oid relid);
-extern List *pinpoint_channels_of_uncounted(Oid relid);
-extern List *pinpoint_with_ancestors(Oid relid);
-extern List *pinpoint_with_descendants(Oid relid);
-extern bool pinpoint_is_partly_uncounted(Oid relid);
-extern SysScanDesc pinpoint_begin_label_scan(Relation labels);
+extern bool pinpoint_watched_tables_known_none(void);
+extern bool pinpoint_watched_tables_exist(void);
+extern const char *pinpoint_watched_table_channel(Oid relid);
+extern List *pinpoint_watched_tables_channels(void);
+extern List *pinpoint_watched_tables_locked_channels(LOCKMODE lockmode);
+extern List *pinpoint_watched_tables_to_notify(Oid relid);
+extern List *pinpoint_watched_tables_if_uncounted(Oid relid);
+extern List *pinpoint_watched_table_with_ancestors(Oid relid);
+extern List *pinpoint_watched_table_with_descendants(Oid relid);
+extern bool pinpoint_watched_table_is_partly_uncounted(Oid relid);
+extern SysScanDesc pinpoint_watched_tables_begin_scan(Relation labels);
 
 /* In a build with assertions: checks what this session knows of the tables. */
 #ifdef USE_ASSERT_CHECKING

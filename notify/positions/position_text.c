@@ -117,7 +117,7 @@ pinpoint_position_text_shmem_init(void *memory)
  * text: an array of PINPOINT_POSITION_LENGTH + 1 bytes.
  */
 void
-pinpoint_position_format(uint64 counter, Oid dboid, char *text)
+pinpoint_position_text_format(uint64 counter, Oid dboid, char *text)
 {
 	snprintf(text, PINPOINT_POSITION_LENGTH + 1,
 			 "%016llx-%016llx-%016llx-%08x",
@@ -135,7 +135,7 @@ pinpoint_position_format(uint64 counter, Oid dboid, char *text)
  * it in this database since its shared memory was created, otherwise to false.
  */
 bool
-pinpoint_position_parse(const char *text, uint64 *counter, bool *known)
+pinpoint_position_text_parse(const char *text, uint64 *counter, bool *known)
 {
 	const char *cursor = text;
 	Size		length = strlen(text);

@@ -15,8 +15,9 @@
 
 extern Size pinpoint_position_text_shmem_size(void);
 extern void pinpoint_position_text_shmem_init(void *memory);
-extern void pinpoint_position_format(uint64 counter, Oid dboid, char *text);
-extern bool pinpoint_position_parse(const char *text, uint64 *counter,
-									bool *known);
+extern void pinpoint_position_text_format(uint64 counter, Oid dboid,
+										  char *text);
+extern bool pinpoint_position_text_parse(const char *text, uint64 *counter,
+										 bool *known);
 
 #endif							/* PINPOINT_POSITION_TEXT_H */

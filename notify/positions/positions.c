@@ -93,9 +93,9 @@
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/first_number.h"
+#include "base/hash.h"
 #include "base/settings.h"
 #include "positions/positions.h"
 #include "positions/waiters.h"
@@ -194,12 +194,12 @@ pinpoint_positions_shmem_init(void *memory)
 /*
  * The place of a channel in a database.
  *
- * hash: pinpoint_channel_hash() of the channel.
+ * hash: pinpoint_hash_channel() of the channel.
  */
 static int
 place_of(Oid dboid, uint32 hash)
 {
-	return pinpoint_channel_hash_in_database(dboid, hash) % NCHANNEL_PLACES;
+	return pinpoint_hash_in_database(dboid, hash) % NCHANNEL_PLACES;
 }
 
 /*
@@ -209,8 +209,8 @@ place_of(Oid dboid, uint32 hash)
 static int
 place_of_database(Oid dboid)
 {
-	uint32		hash = pinpoint_channel_hash_in_database(dboid,
-														 pinpoint_channel_hash(""));
+	uint32		hash = pinpoint_hash_in_database(dboid,
+												 pinpoint_hash_channel(""));
 
 	return NCHANNEL_PLACES + hash % PINPOINT_NDATABASE_PLACES;
 }
@@ -258,7 +258,7 @@ pinpoint_positions_compute_channels(List *channels)
 
 	begin_places(MyDatabaseId, list_length(channels));
 	foreach(lc, channels)
-		add_place(place_of(MyDatabaseId, pinpoint_channel_hash(lfirst(lc))));
+		add_place(place_of(MyDatabaseId, pinpoint_hash_channel(lfirst(lc))));
 	end_places();
 }
 
@@ -581,7 +581,7 @@ pinpoint_positions_enter_waiter(char (*channels)[NAMEDATALEN], int nchannels)
 	{
 		for (int i = 0; i < nchannels; i++)
 			lists[n++] = place_of(MyDatabaseId,
-								  pinpoint_channel_hash(channels[i]));
+								  pinpoint_hash_channel(channels[i]));
 		lists[n++] = place_of_database(MyDatabaseId);
 	}
 	pinpoint_waiters_enter(lists, n);
@@ -639,7 +639,7 @@ pinpoint_positions_all_changed(uint64 counter)
 bool
 pinpoint_positions_changed(const char *channel, uint64 counter)
 {
-	int			place = place_of(MyDatabaseId, pinpoint_channel_hash(channel));
+	int			place = place_of(MyDatabaseId, pinpoint_hash_channel(channel));
 
 	AssertNoLockHeld();
 

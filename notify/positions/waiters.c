@@ -505,7 +505,7 @@ continue_waking(void)
 
 	if (likely(first_entry(WAKER_LIST) == 0))
 		return;
-	waker = pinpoint_waker_latch();
+	waker = pinpoint_waker_progress_latch();
 	if (waker != NULL)
 		SetLatch(waker);
 	else

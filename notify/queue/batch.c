@@ -26,8 +26,8 @@
 
 #include "miscadmin.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
+#include "base/hash.h"
 #include "queue/batch.h"
 
 /*
@@ -44,7 +44,7 @@
 typedef struct ChannelNumber
 {
 	uint32		first;
-	uint32		hash;			/* pinpoint_channel_hash() */
+	uint32		hash;			/* pinpoint_hash_channel() */
 	char		status;
 } ChannelNumber;
 
@@ -388,7 +388,7 @@ pinpoint_batch_add_record(PinpointBatchWriter *writer, uint32 number, Size len)
 	{
 		if (len == 0 || len >= NAMEDATALEN)
 			return false;
-		number = pinpoint_channel_hash(string);
+		number = pinpoint_hash_channel(string);
 	}
 	else if (number >= batch->nchannels ||
 			 writer->nrecords - batch->nchannels >= batch->nnotifications)
@@ -432,7 +432,7 @@ pinpoint_batch_next_channel(const char *channel)
 }
 
 /*
- * pinpoint_channel_hash() of a channel of a batch, as stored there.
+ * pinpoint_hash_channel() of a channel of a batch, as stored there.
  */
 uint32
 pinpoint_batch_channel_hash(const char *channel)

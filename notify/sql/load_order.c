@@ -30,7 +30,7 @@ static const char *name_of(const char *library);
  * ProcessUtility_hook.
  */
 void
-pinpoint_check_load_order(void)
+pinpoint_load_order_check(void)
 {
 	char	   *setting = pstrdup(shared_preload_libraries_string);
 	List	   *libraries = NIL;

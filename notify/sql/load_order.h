@@ -10,6 +10,6 @@
 #ifndef PINPOINT_LOAD_ORDER_H
 #define PINPOINT_LOAD_ORDER_H
 
-extern void pinpoint_check_load_order(void);
+extern void pinpoint_load_order_check(void);
 
 #endif							/* PINPOINT_LOAD_ORDER_H */

@@ -33,7 +33,7 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "base/channel_hash.h"
+#include "base/hash.h"
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "sql/pending.h"
@@ -151,7 +151,7 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 	n->payload_len = (uint32) payload_len;
 	memcpy(n->data, channel, channel_len + 1);
 	memcpy(n->data + channel_len + 1, payload, payload_len + 1);
-	n->channel_hash = pinpoint_channel_hash(n->data);
+	n->channel_hash = pinpoint_hash_channel(n->data);
 	n->hash = n->channel_hash;
 	if (payload_len > 0)
 		n->hash = (uint32) hash_bytes_extended((const unsigned char *) payload,
@@ -204,7 +204,7 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 	action->share_limit = share_limit;
 	action->notifies = notifies;
 	memcpy(action->channel, channel, len + 1);
-	action->channel_hash = pinpoint_channel_hash(action->channel);
+	action->channel_hash = pinpoint_hash_channel(action->channel);
 	level->actions = lappend(level->actions, action);
 
 	MemoryContextSwitchTo(oldcontext);
@@ -241,7 +241,7 @@ pinpoint_pending_actions(void)
 /*
  * Has this transaction executed LISTEN for a channel, at any level?
  *
- * hash: pinpoint_channel_hash() of the channel.
+ * hash: pinpoint_hash_channel() of the channel.
  */
 bool
 pinpoint_pending_listens(const char *channel, uint32 hash)
@@ -448,7 +448,7 @@ check_level(PendingLevel *level)
 
 		/* UNLISTEN * has removed what was before it. */
 		Assert(action->kind != PINPOINT_UNLISTEN_ALL || i == 0);
-		Assert(action->channel_hash == pinpoint_channel_hash(action->channel));
+		Assert(action->channel_hash == pinpoint_hash_channel(action->channel));
 	}
 
 	Assert(level->duplicates == NULL ||
@@ -458,7 +458,7 @@ check_level(PendingLevel *level)
 		PinpointNotification *n = list_nth(level->notifications, i);
 
 		Assert(strlen(n->data) == n->channel_len);
-		Assert(n->channel_hash == pinpoint_channel_hash(n->data));
+		Assert(n->channel_hash == pinpoint_hash_channel(n->data));
 		if (level->duplicates != NULL)
 			Assert(duplicates_lookup(level->duplicates, n)->notification == n);
 		else

@@ -51,11 +51,12 @@ static void replace_calls_in_plan(Plan *plan);
  * planner: plans the query.
  */
 PlannedStmt *
-pinpoint_plan_query(planner_hook_type planner, PINPOINT_PLANNER_PARAMETERS)
+pinpoint_planner_rewrite_plan(planner_hook_type planner,
+							  PINPOINT_PLANNER_PARAMETERS)
 {
 	bool		save_planning = planning;
 	bool		save_may_have_inlined = may_have_inlined;
-	bool		has_calls = pinpoint_calls_replaced((Node *) parse);
+	bool		has_calls = pinpoint_replacement_is_needed((Node *) parse);
 	PlannedStmt *result;
 
 	planning = true;
@@ -92,7 +93,7 @@ pinpoint_plan_query(planner_hook_type planner, PINPOINT_PLANNER_PARAMETERS)
  * call is not replaced, and uses PostgreSQL's own queue.
  */
 bool
-pinpoint_prevents_inlining(Oid funcid)
+pinpoint_planner_rewrite_prevents_inlining(Oid funcid)
 {
 	if (!may_have_inlined)
 	{
@@ -107,7 +108,7 @@ pinpoint_prevents_inlining(Oid funcid)
 			if (proc->prolang == SQLlanguageId &&
 				(proc->provolatile == PROVOLATILE_VOLATILE ||
 				 proc->proretset))
-				calls_replaced = pinpoint_body_calls_replaced(tuple);
+				calls_replaced = pinpoint_replacement_is_needed_in_body(tuple);
 			returns_void = proc->prorettype == VOIDOID;
 			ReleaseSysCache(tuple);
 		}
@@ -136,7 +137,7 @@ replace_calls_in_statement(PlannedStmt *stmt)
 	foreach(lc, stmt->subplans)
 		replace_calls_in_plan(lfirst(lc));
 
-	foreach(lc, pinpoint_replacements())
+	foreach(lc, pinpoint_replacement_functions())
 	{
 		PlanInvalItem *item = makeNode(PlanInvalItem);
 
@@ -164,24 +165,26 @@ replace_calls_in_plan(Plan *plan)
 
 	check_stack_depth();
 
-	pinpoint_replace_calls((Node *) plan->targetlist);
-	pinpoint_replace_calls((Node *) plan->qual);
+	pinpoint_replacement_apply((Node *) plan->targetlist);
+	pinpoint_replacement_apply((Node *) plan->qual);
 
 	switch (nodeTag(plan))
 	{
 		case T_Result:
-			pinpoint_replace_calls(((Result *) plan)->resconstantqual);
+			pinpoint_replacement_apply(((Result *) plan)->resconstantqual);
 			break;
 		case T_ModifyTable:
 			{
 				ModifyTable *modify = (ModifyTable *) plan;
 
-				pinpoint_replace_calls((Node *) modify->returningLists);
-				pinpoint_replace_calls((Node *) modify->onConflictSet);
-				pinpoint_replace_calls(modify->onConflictWhere);
-				pinpoint_replace_calls((Node *) modify->mergeActionLists);
-				pinpoint_replace_calls(PINPOINT_MERGE_JOIN_CONDITIONS(modify));
-				pinpoint_replace_calls((Node *) modify->withCheckOptionLists);
+				pinpoint_replacement_apply((Node *) modify->returningLists);
+				pinpoint_replacement_apply((Node *) modify->onConflictSet);
+				pinpoint_replacement_apply(modify->onConflictWhere);
+				pinpoint_replacement_apply((Node *) modify->mergeActionLists);
+				pinpoint_replacement_apply(
+									PINPOINT_MERGE_JOIN_CONDITIONS(modify));
+				pinpoint_replacement_apply((Node *)
+										   modify->withCheckOptionLists);
 			}
 			break;
 		case T_Append:
@@ -191,39 +194,45 @@ replace_calls_in_plan(Plan *plan)
 			children = ((MergeAppend *) plan)->mergeplans;
 			break;
 		case T_SampleScan:
-			pinpoint_replace_calls((Node *) ((SampleScan *) plan)->tablesample);
+			pinpoint_replacement_apply((Node *)
+									   ((SampleScan *) plan)->tablesample);
 			break;
 		case T_SubqueryScan:
 			replace_calls_in_plan(((SubqueryScan *) plan)->subplan);
 			break;
 		case T_FunctionScan:
-			pinpoint_replace_calls((Node *) ((FunctionScan *) plan)->functions);
+			pinpoint_replacement_apply((Node *)
+									   ((FunctionScan *) plan)->functions);
 			break;
 		case T_ValuesScan:
-			pinpoint_replace_calls((Node *) ((ValuesScan *) plan)->values_lists);
+			pinpoint_replacement_apply((Node *)
+									   ((ValuesScan *) plan)->values_lists);
 			break;
 		case T_TableFuncScan:
-			pinpoint_replace_calls((Node *) ((TableFuncScan *) plan)->tablefunc);
+			pinpoint_replacement_apply((Node *)
+									   ((TableFuncScan *) plan)->tablefunc);
 			break;
 		case T_ForeignScan:
-			pinpoint_replace_calls((Node *) ((ForeignScan *) plan)->fdw_exprs);
+			pinpoint_replacement_apply((Node *)
+									   ((ForeignScan *) plan)->fdw_exprs);
 			break;
 		case T_CustomScan:
-			pinpoint_replace_calls((Node *) ((CustomScan *) plan)->custom_exprs);
+			pinpoint_replacement_apply((Node *)
+									   ((CustomScan *) plan)->custom_exprs);
 			children = ((CustomScan *) plan)->custom_plans;
 			break;
 		case T_NestLoop:
 		case T_MergeJoin:
 		case T_HashJoin:
-			pinpoint_replace_calls((Node *) ((Join *) plan)->joinqual);
+			pinpoint_replacement_apply((Node *) ((Join *) plan)->joinqual);
 			break;
 		case T_WindowAgg:
-			pinpoint_replace_calls(((WindowAgg *) plan)->startOffset);
-			pinpoint_replace_calls(((WindowAgg *) plan)->endOffset);
+			pinpoint_replacement_apply(((WindowAgg *) plan)->startOffset);
+			pinpoint_replacement_apply(((WindowAgg *) plan)->endOffset);
 			break;
 		case T_Limit:
-			pinpoint_replace_calls(((Limit *) plan)->limitOffset);
-			pinpoint_replace_calls(((Limit *) plan)->limitCount);
+			pinpoint_replacement_apply(((Limit *) plan)->limitOffset);
+			pinpoint_replacement_apply(((Limit *) plan)->limitCount);
 			break;
 		default:
 			break;

@@ -14,8 +14,8 @@
 
 #include "base/compat.h"
 
-extern PlannedStmt *pinpoint_plan_query(planner_hook_type planner,
-										PINPOINT_PLANNER_PARAMETERS);
-extern bool pinpoint_prevents_inlining(Oid funcid);
+extern PlannedStmt *pinpoint_planner_rewrite_plan(planner_hook_type planner,
+												  PINPOINT_PLANNER_PARAMETERS);
+extern bool pinpoint_planner_rewrite_prevents_inlining(Oid funcid);
 
 #endif							/* PINPOINT_PLANNER_REWRITE_H */

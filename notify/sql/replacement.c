@@ -123,7 +123,7 @@ pinpoint_replacement_exists(void)
  * Watched tables need only this.
  */
 bool
-pinpoint_extension_exists(void)
+pinpoint_replacement_extension_exists(void)
 {
 	(void) pinpoint_replacement_exists();
 	return OidIsValid(extension_oid);
@@ -133,7 +133,7 @@ pinpoint_extension_exists(void)
  * Is this the extension of this library?
  */
 bool
-pinpoint_is_extension(Oid extension)
+pinpoint_replacement_is_extension(Oid extension)
 {
 	char	   *name = get_extension_name(extension);
 
@@ -144,16 +144,16 @@ pinpoint_is_extension(Oid extension)
  * Before commit: has this transaction created the extension?
  */
 bool
-pinpoint_extension_created(void)
+pinpoint_replacement_extension_created(void)
 {
-	return extension_created && pinpoint_extension_exists();
+	return extension_created && pinpoint_replacement_extension_exists();
 }
 
 /*
  * The transaction is over.
  */
 void
-pinpoint_extension_end_transaction(void)
+pinpoint_replacement_end_transaction(void)
 {
 	extension_created = false;
 }
@@ -191,7 +191,7 @@ pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
  * checked that the extension exists.
  */
 List *
-pinpoint_replacements(void)
+pinpoint_replacement_functions(void)
 {
 	Assert(OidIsValid(notify_oid));
 
@@ -203,7 +203,7 @@ pinpoint_replacements(void)
  * Is this one of the functions whose calls are replaced?
  */
 bool
-pinpoint_is_replaced(Oid funcid)
+pinpoint_replacement_concerns(Oid funcid)
 {
 	return funcid == F_PG_NOTIFY || funcid == F_PG_NOTIFICATION_QUEUE_USAGE;
 }
@@ -244,7 +244,7 @@ pinpoint_replacement_by_name(Oid original, char **schema, char **name)
  * Does an expression or Query contain a call to replace?
  */
 bool
-pinpoint_calls_replaced(Node *node)
+pinpoint_replacement_is_needed(Node *node)
 {
 	return calls_replaced(node, NULL);
 }
@@ -254,9 +254,11 @@ calls_replaced(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	if (IsA(node, FuncExpr) && pinpoint_is_replaced(((FuncExpr *) node)->funcid))
+	if (IsA(node, FuncExpr) &&
+		pinpoint_replacement_concerns(((FuncExpr *) node)->funcid))
 		return true;
-	if (IsA(node, OpExpr) && pinpoint_is_replaced(((OpExpr *) node)->opfuncid))
+	if (IsA(node, OpExpr) &&
+		pinpoint_replacement_concerns(((OpExpr *) node)->opfuncid))
 		return true;
 	if (IsA(node, Query))
 		return query_tree_walker((Query *) node, calls_replaced, context, 0);
@@ -268,7 +270,7 @@ calls_replaced(Node *node, void *context)
  * checked that the extension exists.
  */
 void
-pinpoint_replace_calls(Node *node)
+pinpoint_replacement_apply(Node *node)
 {
 	Assert(OidIsValid(notify_oid));
 
@@ -302,7 +304,7 @@ replace_calls(Node *node, void *context)
  * is not parsed, so a name in a comment or a string counts as a call.
  */
 bool
-pinpoint_body_calls_replaced(HeapTuple proc)
+pinpoint_replacement_is_needed_in_body(HeapTuple proc)
 {
 	bool		parsed = true;
 	Datum		datum;
@@ -354,7 +356,7 @@ pinpoint_replacement_at_access(ObjectAccessType access, Oid class_id,
 							   Oid object_id)
 {
 	if (access == OAT_POST_CREATE && class_id == ExtensionRelationId &&
-		!pinpoint_extension_exists())
+		!pinpoint_replacement_extension_exists())
 		extension_created = true;
 
 	/* Built-in functions need no look-up. */

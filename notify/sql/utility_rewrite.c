@@ -63,19 +63,21 @@ static void rename_call(FuncCall *call, char *schema, char *name);
  * Errors: those that PostgreSQL would raise for the arguments.
  */
 PlannedStmt *
-pinpoint_replace_calls_in_utility(PlannedStmt *pstmt, const char *query_string)
+pinpoint_utility_rewrite(PlannedStmt *pstmt, const char *query_string)
 {
 	Node	   *stmt = pstmt->utilityStmt;
 	ExecuteStmt *execute;
 
 	if (IsA(stmt, CallStmt))
 	{
-		if (pinpoint_calls_replaced((Node *) ((CallStmt *) stmt)->funcexpr) &&
+		FuncExpr   *call = ((CallStmt *) stmt)->funcexpr;
+
+		if (pinpoint_replacement_is_needed((Node *) call) &&
 			pinpoint_replacement_exists())
 		{
 			pstmt = copyObject(pstmt);
-			pinpoint_replace_calls((Node *)
-								   castNode(CallStmt, pstmt->utilityStmt)->funcexpr);
+			call = castNode(CallStmt, pstmt->utilityStmt)->funcexpr;
+			pinpoint_replacement_apply((Node *) call);
 		}
 		return pstmt;
 	}
@@ -268,7 +270,7 @@ find_meaning(Node *node, void *context)
 		FuncExpr   *call = (FuncExpr *) node;
 
 		if (call->location == meaning->location &&
-			pinpoint_is_replaced(call->funcid))
+			pinpoint_replacement_concerns(call->funcid))
 		{
 			meaning->funcid = call->funcid;
 			return true;

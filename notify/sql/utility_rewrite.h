@@ -12,7 +12,7 @@
 
 #include "nodes/plannodes.h"
 
-extern PlannedStmt *pinpoint_replace_calls_in_utility(PlannedStmt *pstmt,
-													  const char *query_string);
+extern PlannedStmt *pinpoint_utility_rewrite(PlannedStmt *pstmt,
+											 const char *query_string);
 
 #endif							/* PINPOINT_UTILITY_REWRITE_H */

@@ -94,7 +94,7 @@
 
 #include "base/check.h"
 #include "base/settings.h"
-#include "listener/eviction.h"
+#include "listener/evict.h"
 #include "positions/positions.h"
 #include "standby/primary_status.h"
 #include "standby/wal_messages.h"

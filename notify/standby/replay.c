@@ -61,7 +61,7 @@
 
 #include "base/check.h"
 #include "commit/commit_order.h"
-#include "listener/eviction.h"
+#include "listener/evict.h"
 #include "positions/positions.h"
 #include "standby/primary_status.h"
 #include "standby/replay.h"
@@ -189,7 +189,8 @@ read_message(XLogReaderState *record)
 	{
 		PinpointMessage message;
 
-		pinpoint_message_read(contents, logical->message_size, &message);
+		pinpoint_wal_message_parser_read(contents, logical->message_size,
+										 &message);
 		if (message.kind != PINPOINT_MESSAGE_INVALID)
 			add_message(XLogRecGetXid(record), logical->dbId, &message);
 	}

@@ -67,7 +67,7 @@
 
 #include "base/check.h"
 #include "base/compat.h"
-#include "listener/eviction.h"
+#include "listener/evict.h"
 #include "standby/replay_blockers.h"
 
 /* Milliseconds; see the top of this file. */

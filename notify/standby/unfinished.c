@@ -13,7 +13,7 @@
  * listeners that are furthest behind are disconnected, with the reason: first all
  * listeners that keep space in the oldest quarter, then, if this is not enough, in the
  * oldest half, then all.  Most of them release what they keep at once.  For those that
- * cannot (see eviction.c), replay waits once for each session, for at most five
+ * cannot (see evict.c), replay waits once for each session, for at most five
  * seconds in total, and never for a client.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
@@ -30,7 +30,7 @@
 
 #include "base/check.h"
 #include "base/locks.h"
-#include "listener/eviction.h"
+#include "listener/evict.h"
 #include "listener/slow_listener.h"
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
@@ -176,7 +176,7 @@ pinpoint_unfinished_add(PinpointUnfinished *transaction,
 										   PINPOINT_EVICTED_INCOMPLETE,
 										   message->nnotifications);
 	if (transaction->writer.batch != NULL)
-		pinpoint_message_add_lines(message, &transaction->writer);
+		pinpoint_wal_message_parser_add_lines(message, &transaction->writer);
 	pinpoint_unfinished_check();
 }
 
@@ -254,7 +254,7 @@ reserve(Size size)
 		 * next pass could evict a session although there is space.
 		 */
 		while ((batch = try_reserve(size)) == NULL && waits)
-			waits = pinpoint_eviction_wait(&began);
+			waits = pinpoint_evict_wait(&began);
 	}
 	return batch;
 }
@@ -270,7 +270,7 @@ log_no_disk_space(int error)
 			(errcode_for_file_access(),
 			 errmsg("could not extend file \"%s\": %m",
 					PINPOINT_LOG_FILE_NAME),
-			 errhint("%s", pinpoint_no_disk_space_hint(error))));
+			 errhint("%s", pinpoint_slow_listener_no_disk_space_hint(error))));
 }
 
 static PinpointBatch *

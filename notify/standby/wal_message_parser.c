@@ -50,8 +50,8 @@ static bool add_line(PinpointBatchWriter *writer, const char *line,
  * contents: size bytes of a WAL record.  The result points to them.
  */
 void
-pinpoint_message_read(const char *contents, Size size,
-					  PinpointMessage *message)
+pinpoint_wal_message_parser_read(const char *contents, Size size,
+								 PinpointMessage *message)
 {
 	const char *cursor = contents;
 	const char *end = contents + size;
@@ -139,8 +139,8 @@ read_number(const char **cursor, const char *end, char terminator,
  * missing.
  */
 void
-pinpoint_message_add_lines(const PinpointMessage *message,
-						   PinpointBatchWriter *writer)
+pinpoint_wal_message_parser_add_lines(const PinpointMessage *message,
+									  PinpointBatchWriter *writer)
 {
 	const char *line = message->lines;
 

@@ -39,9 +39,9 @@ typedef struct PinpointMessage
 	const char *end;
 } PinpointMessage;
 
-extern void pinpoint_message_read(const char *contents, Size size,
-								  PinpointMessage *message);
-extern void pinpoint_message_add_lines(const PinpointMessage *message,
-									   PinpointBatchWriter *writer);
+extern void pinpoint_wal_message_parser_read(const char *contents, Size size,
+											 PinpointMessage *message);
+extern void pinpoint_wal_message_parser_add_lines(const PinpointMessage *message,
+												  PinpointBatchWriter *writer);
 
 #endif							/* PINPOINT_WAL_MESSAGE_PARSER_H */

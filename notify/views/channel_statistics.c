@@ -88,7 +88,7 @@ add_row(Rows *rows, Oid dboid, const char *channel)
 {
 	Row		   *row;
 
-	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 	Assert(rows->nrows <= rows->length);
 
 	if (rows->nrows == rows->length)
@@ -114,7 +114,7 @@ add_channel(Oid dboid, const char *channel,
 	row->nsharers = listeners->nsharers;
 	row->ngroups = 0;
 	for (int i = 0; i < listeners->nsharers;
-		 i += pinpoint_listeners_group_size(listeners, i))
+		 i += pinpoint_channel_entry_group_size(listeners, i))
 		row->ngroups++;
 	row->transactions = pg_atomic_read_u64(listeners->transactions);
 }
@@ -130,8 +130,8 @@ add_listeners(Oid dboid, const char *channel,
 
 		if (row == NULL)
 			continue;
-		row->slotno = pinpoint_listener(listeners, i)->slotno;
-		row->group = pinpoint_listener(listeners, i)->group;
+		row->slotno = pinpoint_channel_entry_listener(listeners, i)->slotno;
+		row->group = pinpoint_channel_entry_listener(listeners, i)->group;
 	}
 }
 
@@ -152,7 +152,7 @@ pinpoint_stat_get_channels(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Rows		rows;
 
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	InitMaterializedSRF(fcinfo, 0);
 	collect(add_channel, &rows);
 
@@ -183,7 +183,7 @@ pids_by_slot(void)
 	int		   *pids = palloc_array(int, MaxBackends);
 
 	for (int i = 0; i < MaxBackends; i++)
-		pids[i] = pinpoint_slot_pid(i);
+		pids[i] = pinpoint_slots_read_pid(i);
 	return pids;
 }
 
@@ -203,7 +203,7 @@ pinpoint_stat_get_listening(PG_FUNCTION_ARGS)
 	int		   *before;
 	int		   *after;
 
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	InitMaterializedSRF(fcinfo, 0);
 	before = pids_by_slot();
 	collect(add_listeners, &rows);

@@ -68,11 +68,11 @@ pinpoint_stat_get_listeners(PG_FUNCTION_ARGS)
 	PinpointListenerStats *listeners;
 	int			n;
 
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	InitMaterializedSRF(fcinfo, 0);
 	listeners = palloc_array(PinpointListenerStats, MaxBackends);
 
-	n = pinpoint_slots_copy(listeners);
+	n = pinpoint_slots_read_all(listeners);
 	for (int i = 0; i < n; i++)
 	{
 		PinpointListenerStats *l = &listeners[i];
@@ -113,7 +113,7 @@ pinpoint_stat_get_waiting(PG_FUNCTION_ARGS)
 	PinpointWaiterStats *waiters;
 	int			n;
 
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	InitMaterializedSRF(fcinfo, 0);
 	waiters = palloc_array(PinpointWaiterStats, MaxBackends);
 

@@ -83,7 +83,7 @@ pinpoint_stat_get_queue(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	get_queue_stats(&stats);
 	values[0] = Int64GetDatum((int64) stats.log.size);
 	values[1] = Int64GetDatum((int64) stats.log.used);
@@ -108,7 +108,7 @@ pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
 	PinpointCounts *counts;
 	int			n;
 
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	InitMaterializedSRF(fcinfo, 0);
 	counts = palloc_array(PinpointCounts, PINPOINT_MAX_COUNTED_DATABASES);
 
@@ -138,7 +138,7 @@ pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
 Datum
 pinpoint_stat_reset(PG_FUNCTION_ARGS)
 {
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	pinpoint_counters_reset();
 	PG_RETURN_VOID();
 }

@@ -48,7 +48,7 @@ pinpoint_check_structures(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be superuser to check the structures of pg_pinpoint")));
-	pinpoint_check_preloaded();
+	pinpoint_preload_check();
 	AssertNoLockHeld();
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);

@@ -3,10 +3,10 @@
  * channel_entry.c
  *		An entry of the channel map: a channel and its listeners.
  *
- * An entry is an item of channel_memory.c, with space for two listeners.  Further
- * listeners are in the leaves of a tree of further items, ten in each; a node has 32
- * children.  So adding a listener takes at most a few items, and removing one takes
- * none.
+ * An entry is an item of channel_items.c, with space for two listeners.
+ * Further listeners are in the leaves of a tree of further items, ten in each;
+ * a node has 32 children.  So adding a listener takes at most a few items, and
+ * removing one takes none.
  *
  * The functions that change an entry are called with the lock of its partition in
  * exclusive mode, the others with the lock in shared mode at least.
@@ -19,8 +19,8 @@
 
 #include "miscadmin.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
+#include "base/hash.h"
 #include "wakeup/channel_entry.h"
 
 /* Contents of an item of a tree. */
@@ -53,7 +53,7 @@ StaticAssertDecl(CHILDREN_PER_NODE * sizeof(ItemNumber) <= PINPOINT_ITEM_SIZE,
 #define AssertEntryHeldExclusive(entry) \
 	AssertHeldExclusive(&PinpointChannelMapLocks[PINPOINT_PARTITION_OF((entry)->hash)].lock)
 
-PinpointSharingCounts *PinpointSharing = NULL;
+PinpointSharingCounts *PinpointChannelEntryCounts = NULL;
 
 static void raise_max_receivers(uint32 receivers);
 static uint32 listeners_below(int depth);
@@ -71,7 +71,7 @@ static void check_listener(ChannelEntry *entry, int index);
  * Initialize an entry, without listeners.  The caller holds the lock of the
  * partition exclusively.
  *
- * hash: pinpoint_channel_hash_in_database() of the channel.
+ * hash: pinpoint_hash_in_database() of the channel.
  */
 void
 pinpoint_channel_entry_init(ChannelEntry *entry, Oid dboid,
@@ -124,16 +124,17 @@ pinpoint_channel_entry_add(ChannelEntry *entry,
 
 	if (entry->nlisteners == 0)
 		entry->charged = listener->slotno;
-	pinpoint_items_charge(listener->slotno,
-						  entry->nlisteners == 0 ? ENTRY_CHARGE : LISTENER_CHARGE);
+	pinpoint_channel_items_charge(listener->slotno,
+								  entry->nlisteners == 0 ?
+								  ENTRY_CHARGE : LISTENER_CHARGE);
 	entry->nlisteners++;
 
 	if (listener->share_limit > 0)
 	{
 		entry->nsharers++;
-		pg_atomic_fetch_add_u32(&PinpointSharing->nsharing, 1);
+		pg_atomic_fetch_add_u32(&PinpointChannelEntryCounts->nsharing, 1);
 		pinpoint_channel_entry_describe(entry, &listeners);
-		raise_max_receivers(pinpoint_listeners_max_receivers(&listeners));
+		raise_max_receivers(pinpoint_channel_entry_max_receivers(&listeners));
 	}
 #ifdef USE_ASSERT_CHECKING
 	pinpoint_channel_entry_check(entry);
@@ -148,11 +149,11 @@ pinpoint_channel_entry_add(ChannelEntry *entry,
 static void
 raise_max_receivers(uint32 receivers)
 {
-	uint32		max = pg_atomic_read_u32(&PinpointSharing->max_receivers);
+	pg_atomic_uint32 *current = &PinpointChannelEntryCounts->max_receivers;
+	uint32		max = pg_atomic_read_u32(current);
 
 	while (max < receivers &&
-		   !pg_atomic_compare_exchange_u32(&PinpointSharing->max_receivers,
-										   &max, receivers))
+		   !pg_atomic_compare_exchange_u32(current, &max, receivers))
 	{
 	}
 }
@@ -181,8 +182,8 @@ pinpoint_channel_entry_remove(ChannelEntry *entry, int slotno)
 	if (removed.share_limit > 0)
 	{
 		entry->nsharers--;
-		Assert(pg_atomic_read_u32(&PinpointSharing->nsharing) > 0);
-		pg_atomic_fetch_sub_u32(&PinpointSharing->nsharing, 1);
+		Assert(pg_atomic_read_u32(&PinpointChannelEntryCounts->nsharing) > 0);
+		pg_atomic_fetch_sub_u32(&PinpointChannelEntryCounts->nsharing, 1);
 	}
 
 	/* The next member can become the first one, which needs the turn. */
@@ -195,15 +196,15 @@ pinpoint_channel_entry_remove(ChannelEntry *entry, int slotno)
 	shrink(entry);
 
 	if (entry->charged != slotno)
-		pinpoint_items_charge(slotno, -LISTENER_CHARGE);
+		pinpoint_channel_items_charge(slotno, -LISTENER_CHARGE);
 	else
 	{
-		pinpoint_items_charge(slotno, -ENTRY_CHARGE);
+		pinpoint_channel_items_charge(slotno, -ENTRY_CHARGE);
 		if (entry->nlisteners > 0)
 		{
 			entry->charged = listener_at(entry, 0)->slotno;
-			pinpoint_items_charge(entry->charged,
-								  ENTRY_CHARGE - LISTENER_CHARGE);
+			pinpoint_channel_items_charge(entry->charged,
+										  ENTRY_CHARGE - LISTENER_CHARGE);
 		}
 	}
 #ifdef USE_ASSERT_CHECKING
@@ -233,13 +234,13 @@ listeners_below(int depth)
 static PinpointListener *
 leaf(ItemNumber number)
 {
-	return pinpoint_item(number);
+	return pinpoint_channel_item(number);
 }
 
 static ItemNumber *
 node(ItemNumber number)
 {
-	return pinpoint_item(number);
+	return pinpoint_channel_item(number);
 }
 
 /*
@@ -292,7 +293,7 @@ make_room(ChannelEntry *entry)
 	}
 	if (grows)
 		nnew++;					/* the new root */
-	if (nnew > 0 && !pinpoint_items_take(nnew, new_items))
+	if (nnew > 0 && !pinpoint_channel_items_take(nnew, new_items))
 		return false;
 
 	if (grows && entry->depth == 0)
@@ -345,7 +346,7 @@ shrink(ChannelEntry *entry)
 			child = node(number)[index % listeners_below(level) /
 								 listeners_below(level - 1)];
 		if (index % listeners_below(level) == 0)
-			pinpoint_items_free(number);
+			pinpoint_channel_items_free(number);
 		number = child;
 	}
 
@@ -358,7 +359,7 @@ shrink(ChannelEntry *entry)
 			memcpy(entry->few, leaf(root), sizeof(entry->few));
 		else
 			entry->root = node(root)[0];
-		pinpoint_items_free(root);
+		pinpoint_channel_items_free(root);
 		entry->depth--;
 	}
 }
@@ -368,14 +369,14 @@ shrink(ChannelEntry *entry)
  * that share the channel.  The latter follow the nslots others.
  */
 PinpointListener *
-pinpoint_listener(const PinpointListeners *listeners, int index)
+pinpoint_channel_entry_listener(const PinpointListeners *listeners, int index)
 {
 	Assert(index >= 0 && index < listeners->nslots + listeners->nsharers);
 	return listener_at(listeners->entry, index);
 }
 
 PinpointListener *
-pinpoint_sharer(const PinpointListeners *listeners, int index)
+pinpoint_channel_entry_sharer(const PinpointListeners *listeners, int index)
 {
 	Assert(index >= 0 && index < listeners->nsharers);
 	return listener_at(listeners->entry, listeners->nslots + index);
@@ -395,7 +396,7 @@ end_of_group(const PinpointListeners *listeners, Oid group)
 	{
 		int			middle = low + (high - low) / 2;
 
-		if (pinpoint_sharer(listeners, middle)->group <= group)
+		if (pinpoint_channel_entry_sharer(listeners, middle)->group <= group)
 			low = middle + 1;
 		else
 			high = middle;
@@ -409,10 +410,10 @@ end_of_group(const PinpointListeners *listeners, Oid group)
  * first: index of its first member among the sharing listeners.
  */
 int
-pinpoint_listeners_group_size(const PinpointListeners *listeners, int first)
+pinpoint_channel_entry_group_size(const PinpointListeners *listeners, int first)
 {
-	int			size = end_of_group(listeners,
-									pinpoint_sharer(listeners, first)->group) - first;
+	Oid			group = pinpoint_channel_entry_sharer(listeners, first)->group;
+	int			size = end_of_group(listeners, group) - first;
 
 	Assert(size > 0);
 	return size;
@@ -423,8 +424,8 @@ pinpoint_listeners_group_size(const PinpointListeners *listeners, int first)
  * set to the number of its members, which can be 0.
  */
 int
-pinpoint_listeners_find_group(const PinpointListeners *listeners, Oid group,
-							  int *size)
+pinpoint_channel_entry_find_group(const PinpointListeners *listeners, Oid group,
+								  int *size)
 {
 	int			first;
 
@@ -441,7 +442,7 @@ pinpoint_listeners_find_group(const PinpointListeners *listeners, Oid group,
  * over all groups of the share_limit of the newest member.
  */
 int
-pinpoint_listeners_max_receivers(const PinpointListeners *listeners)
+pinpoint_channel_entry_max_receivers(const PinpointListeners *listeners)
 {
 	int			receivers = 0;
 	int			size;
@@ -449,8 +450,9 @@ pinpoint_listeners_max_receivers(const PinpointListeners *listeners)
 	AssertEntryHeld(listeners->entry);
 	for (int first = 0; first < listeners->nsharers; first += size)
 	{
-		size = pinpoint_listeners_group_size(listeners, first);
-		receivers += pinpoint_sharer(listeners, first + size - 1)->share_limit;
+		size = pinpoint_channel_entry_group_size(listeners, first);
+		receivers += pinpoint_channel_entry_sharer(listeners, first + size -
+												   1)->share_limit;
 	}
 	return receivers;
 }
@@ -472,8 +474,8 @@ pinpoint_channel_entry_check(ChannelEntry *entry)
 	Assert(entry->channel[0] != '\0' &&
 		   memchr(entry->channel, '\0', NAMEDATALEN) != NULL);
 	Assert(entry->hash ==
-		   pinpoint_channel_hash_in_database(entry->dboid,
-											 pinpoint_channel_hash(entry->channel)));
+		   pinpoint_hash_in_database(entry->dboid,
+									 pinpoint_hash_channel(entry->channel)));
 	Assert(entry->nlisteners > 0 && entry->nsharers >= 0 &&
 		   entry->nsharers <= entry->nlisteners);
 

@@ -13,7 +13,7 @@
 #include "port/atomics.h"
 
 #include "base/locks.h"
-#include "wakeup/channel_memory.h"
+#include "wakeup/channel_items.h"
 
 /*
  * A partition of the map has a lock.  The highest bits of a hash value
@@ -61,7 +61,7 @@ typedef struct PinpointListener
 typedef struct ChannelEntry
 {
 	ItemNumber	next;			/* next entry in the same bucket */
-	uint32		hash;			/* pinpoint_channel_hash_in_database() */
+	uint32		hash;			/* pinpoint_hash_in_database() */
 	Oid			dboid;
 	int			nlisteners;
 	int			nsharers;		/* number of those that share the channel */
@@ -81,7 +81,7 @@ typedef struct ChannelEntry
 /* The listeners on a channel, for a visitor. */
 typedef struct PinpointListeners
 {
-	ChannelEntry *entry;		/* for pinpoint_listener() */
+	ChannelEntry *entry;		/* for pinpoint_channel_entry_listener() */
 	int			nslots;			/* number of those that do not share the
 								 * channel */
 	int			nsharers;		/* number of those that share it; they follow
@@ -106,7 +106,7 @@ typedef struct PinpointSharingCounts
 } PinpointSharingCounts;
 
 /* Set by the postmaster, and inherited by all processes. */
-extern PinpointSharingCounts *PinpointSharing;
+extern PinpointSharingCounts *PinpointChannelEntryCounts;
 
 extern void pinpoint_channel_entry_init(ChannelEntry *entry, Oid dboid,
 										const char *channel, uint32 hash);
@@ -114,15 +114,15 @@ extern bool pinpoint_channel_entry_add(ChannelEntry *entry,
 									   const PinpointListener *listener,
 									   bool may_grow);
 extern void pinpoint_channel_entry_remove(ChannelEntry *entry, int slotno);
-extern PinpointListener *pinpoint_listener(const PinpointListeners *listeners,
-										   int index);
-extern PinpointListener *pinpoint_sharer(const PinpointListeners *listeners,
-										 int index);
-extern int	pinpoint_listeners_group_size(const PinpointListeners *listeners,
-										  int first);
-extern int	pinpoint_listeners_find_group(const PinpointListeners *listeners,
-										  Oid group, int *size);
-extern int	pinpoint_listeners_max_receivers(const PinpointListeners *listeners);
+extern PinpointListener *pinpoint_channel_entry_listener(const PinpointListeners *listeners,
+														 int index);
+extern PinpointListener *pinpoint_channel_entry_sharer(const PinpointListeners *listeners,
+													   int index);
+extern int	pinpoint_channel_entry_group_size(const PinpointListeners *listeners,
+											  int first);
+extern int	pinpoint_channel_entry_find_group(const PinpointListeners *listeners,
+											  Oid group, int *size);
+extern int	pinpoint_channel_entry_max_receivers(const PinpointListeners *listeners);
 #ifdef USE_ASSERT_CHECKING
 extern void pinpoint_channel_entry_check(ChannelEntry *entry);
 extern uint32 pinpoint_channel_entry_items(const ChannelEntry *entry);

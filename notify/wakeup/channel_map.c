@@ -9,19 +9,19 @@
  * sender of a notification reads the map to find the sessions to wake.
  *
  * The map is in one piece of main shared memory of fixed size
- * (pinpoint.channel_memory): an array of buckets, and items (channel_memory.c).
+ * (pinpoint.channel_memory): an array of buckets, and items (channel_items.c).
  *
  * Any user can fill the memory.  Therefore LISTEN does not fail if its channel does
  * not fit: all notifications of the database wake its session instead, see
  * pinpoint_slot_set_wakes_for_all().  A channel does not fit if
  *
  *	- there is no item left;
- *	- its role would have more memory than is then free, see channel_memory.c;
+ *	- its role would have more memory than is then free, see channel_items.c;
  *	- too many channels have similar hash values.  That does not happen by chance,
  *	  but this rule limits the time of a look-up for any names.
  *
- * Hash values depend on a random seed (see pinpoint_channel_hash()), so a user cannot
- * choose names with similar ones.
+ * Hash values depend on a random seed (see pinpoint_hash_channel()), so a user
+ * cannot choose names with similar ones.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -34,9 +34,9 @@
 #include "port/pg_bitutils.h"
 #include "storage/lwlock.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/compat.h"
+#include "base/hash.h"
 #include "base/settings.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/channel_table.h"
@@ -121,7 +121,8 @@ max_items(void)
 Size
 pinpoint_channel_map_shmem_size(void)
 {
-	return add_size(add_size(control_size(), pinpoint_items_control_size()),
+	return add_size(add_size(control_size(),
+							 pinpoint_channel_items_control_size()),
 					map_size());
 }
 
@@ -141,10 +142,11 @@ pinpoint_channel_map_shmem_init(void *memory)
 
 	pg_atomic_init_u32(&control->sharing.nsharing, 0);
 	pg_atomic_init_u32(&control->sharing.max_receivers, 0);
-	PinpointSharing = &control->sharing;
+	PinpointChannelEntryCounts = &control->sharing;
 
-	items = (ChannelItem *) (items_control + pinpoint_items_control_size());
-	pinpoint_items_init(items_control, items, max_items());
+	items =
+		(ChannelItem *) (items_control + pinpoint_channel_items_control_size());
+	pinpoint_channel_items_init(items_control, items, max_items());
 	pinpoint_channel_table_init(&control->filter,
 								(ItemNumber *) (items + max_items()),
 								buckets_log2(), max_items());
@@ -154,7 +156,7 @@ pinpoint_channel_map_shmem_init(void *memory)
  * Add a slot to the listeners on a channel of this database.  The slot is not
  * one of them yet.
  *
- * hash: pinpoint_channel_hash() of the channel.  roleid: role of the session.
+ * hash: pinpoint_hash_channel() of the channel.  roleid: role of the session.
  * share_limit: number of sessions of this role that receive each notification,
  * if this session shares the channel; otherwise 0.
  *
@@ -177,16 +179,16 @@ pinpoint_channel_map_add(const char *channel, uint32 hash, int slotno,
 
 	AssertLocksBelow(PINPOINT_RANK_CHANNEL_MAP);
 	Assert(slotno == PINPOINT_MY_SLOT_NUMBER);
-	Assert(hash == pinpoint_channel_hash(channel));
+	Assert(hash == pinpoint_hash_channel(channel));
 
-	hash = pinpoint_channel_hash_in_database(MyDatabaseId, hash);
-	pinpoint_items_set_role(slotno, roleid);
-	may_grow = pinpoint_items_role_may_have_more(roleid);
+	hash = pinpoint_hash_in_database(MyDatabaseId, hash);
+	pinpoint_channel_items_set_role(slotno, roleid);
+	may_grow = pinpoint_channel_items_role_may_have_more(roleid);
 
 	pinpoint_lock_acquire(pinpoint_partition_lock(hash), LW_EXCLUSIVE);
 	link = pinpoint_channel_table_find(MyDatabaseId, channel, hash);
 	if (link != NULL)
-		entry = pinpoint_item(*link);
+		entry = pinpoint_channel_item(*link);
 	else
 		entry = may_grow ?
 			pinpoint_channel_table_insert(MyDatabaseId, channel, hash) : NULL;
@@ -201,7 +203,7 @@ pinpoint_channel_map_add(const char *channel, uint32 hash, int slotno,
  * Remove a slot from the listeners on a channel of this database.  Removes the
  * entry together with its last listener.  Does not fail.
  *
- * hash: pinpoint_channel_hash() of the channel.
+ * hash: pinpoint_hash_channel() of the channel.
  */
 void
 pinpoint_channel_map_remove(const char *channel, uint32 hash, int slotno)
@@ -210,14 +212,14 @@ pinpoint_channel_map_remove(const char *channel, uint32 hash, int slotno)
 
 	AssertLocksBelow(PINPOINT_RANK_CHANNEL_MAP);
 	Assert(slotno == PINPOINT_MY_SLOT_NUMBER);
-	Assert(hash == pinpoint_channel_hash(channel));
+	Assert(hash == pinpoint_hash_channel(channel));
 
-	hash = pinpoint_channel_hash_in_database(MyDatabaseId, hash);
+	hash = pinpoint_hash_in_database(MyDatabaseId, hash);
 	pinpoint_lock_acquire(pinpoint_partition_lock(hash), LW_EXCLUSIVE);
 	link = pinpoint_channel_table_find(MyDatabaseId, channel, hash);
 	if (link != NULL)
 	{
-		ChannelEntry *entry = pinpoint_item(*link);
+		ChannelEntry *entry = pinpoint_channel_item(*link);
 
 		pinpoint_channel_entry_remove(entry, slotno);
 		if (entry->nlisteners == 0)
@@ -233,7 +235,7 @@ pinpoint_channel_map_remove(const char *channel, uint32 hash, int slotno)
 bool
 pinpoint_channel_map_is_shared(void)
 {
-	return pg_atomic_read_u32(&PinpointSharing->nsharing) > 0;
+	return pg_atomic_read_u32(&PinpointChannelEntryCounts->nsharing) > 0;
 }
 
 /*
@@ -243,15 +245,17 @@ pinpoint_channel_map_is_shared(void)
 int
 pinpoint_channel_map_max_receivers(void)
 {
-	return (int) Min(pg_atomic_read_u32(&PinpointSharing->max_receivers),
-					 pg_atomic_read_u32(&PinpointSharing->nsharing));
+	PinpointSharingCounts *counts = PinpointChannelEntryCounts;
+
+	return (int) Min(pg_atomic_read_u32(&counts->max_receivers),
+					 pg_atomic_read_u32(&counts->nsharing));
 }
 
 /*
  * Call visitor with the listeners on a channel, if there are any.  Does not
  * fail.
  *
- * hash: pinpoint_channel_hash() of the channel.
+ * hash: pinpoint_hash_channel() of the channel.
  *
  * The visitor is called while the lock of the partition is held in shared
  * mode.
@@ -263,9 +267,9 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 	ItemNumber *link;
 
 	AssertLocksBelow(PINPOINT_RANK_CHANNEL_MAP);
-	Assert(hash == pinpoint_channel_hash(channel));
+	Assert(hash == pinpoint_hash_channel(channel));
 
-	hash = pinpoint_channel_hash_in_database(dboid, hash);
+	hash = pinpoint_hash_in_database(dboid, hash);
 	if (!pinpoint_channel_table_may_contain(hash))
 		return;
 
@@ -275,7 +279,8 @@ pinpoint_channel_map_lookup(Oid dboid, const char *channel, uint32 hash,
 	{
 		PinpointListeners listeners;
 
-		pinpoint_channel_entry_describe(pinpoint_item(*link), &listeners);
+		pinpoint_channel_entry_describe(pinpoint_channel_item(*link),
+										&listeners);
 		visitor(&listeners, arg);
 	}
 	LWLockRelease(pinpoint_partition_lock(hash));
@@ -330,7 +335,7 @@ pinpoint_channel_map_lookup_many(Oid dboid,
 static uint32
 hash_of_notification(Oid dboid, const PinpointNotification *notification)
 {
-	return pinpoint_channel_hash_in_database(dboid, notification->channel_hash);
+	return pinpoint_hash_in_database(dboid, notification->channel_hash);
 }
 
 /*
@@ -372,8 +377,8 @@ lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
 		/* The comparison of names reads many bytes at a time: both halves. */
 		if (first != 0)
 		{
-			PINPOINT_PREFETCH(pinpoint_item(first));
-			PINPOINT_PREFETCH((char *) pinpoint_item(first) +
+			PINPOINT_PREFETCH(pinpoint_channel_item(first));
+			PINPOINT_PREFETCH((char *) pinpoint_channel_item(first) +
 							  PINPOINT_ITEM_SIZE / 2);
 		}
 	}
@@ -386,7 +391,8 @@ lookup_in_partition(Oid dboid, const PinpointChannelKey *keys, uint32 n,
 
 		if (link == NULL)
 			continue;
-		pinpoint_channel_entry_describe(pinpoint_item(*link), &listeners);
+		pinpoint_channel_entry_describe(pinpoint_channel_item(*link),
+										&listeners);
 		visitor(&listeners, arg);
 		nlisteners += listeners.nslots + listeners.nsharers;
 		if (nlisteners >= LISTENERS_PER_LOCK)
@@ -420,7 +426,7 @@ pinpoint_channel_map_visit(PinpointChannelVisitor visitor, void *arg)
 
 			while (number != 0)
 			{
-				ChannelEntry *entry = pinpoint_item(number);
+				ChannelEntry *entry = pinpoint_channel_item(number);
 				PinpointListeners listeners;
 
 				pinpoint_channel_entry_describe(entry, &listeners);
@@ -499,11 +505,12 @@ pinpoint_channel_map_check_memory(void)
 	EntriesUse	entries = {.charges = palloc0_array(int64, MaxBackends)};
 
 	pinpoint_channel_map_visit(add_use, &entries);
-	pinpoint_items_check(&items);
+	pinpoint_channel_items_check(&items);
 	Assert(entries.nitems == items.total - items.free);
-	Assert(entries.nsharers == pg_atomic_read_u32(&PinpointSharing->nsharing));
+	Assert(entries.nsharers ==
+		   pg_atomic_read_u32(&PinpointChannelEntryCounts->nsharing));
 	for (int i = 0; i < MaxBackends; i++)
-		Assert(entries.charges[i] == pinpoint_items_charged(i));
+		Assert(entries.charges[i] == pinpoint_channel_items_charged(i));
 	pfree(entries.charges);
 }
 #endif

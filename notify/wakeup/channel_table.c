@@ -41,9 +41,9 @@
  */
 #define MAX_ABOVE_MEAN		64
 
-PinpointChannelFilter *PinpointFilter = NULL;
-ItemNumber *PinpointBuckets = NULL;
-int			PinpointBucketsLog2;
+PinpointChannelFilter *PinpointChannelTableFilter = NULL;
+ItemNumber *PinpointChannelTableBuckets = NULL;
+int			PinpointChannelTableLog2;
 
 /* Maximum of a counter of entries.  Constant. */
 static uint32 max_per_counter;
@@ -64,9 +64,9 @@ pinpoint_channel_table_init(PinpointChannelFilter *filter,
 	Assert(!IsUnderPostmaster);
 	Assert(nbuckets_log2 >= PINPOINT_PARTITIONS_LOG2);
 
-	PinpointFilter = filter;
-	PinpointBuckets = buckets;
-	PinpointBucketsLog2 = nbuckets_log2;
+	PinpointChannelTableFilter = filter;
+	PinpointChannelTableBuckets = buckets;
+	PinpointChannelTableLog2 = nbuckets_log2;
 	max_per_counter = MAX_ABOVE_MEAN + 4 * (nitems / PINPOINT_FILTER_SIZE);
 
 	for (int i = 0; i < PINPOINT_FILTER_SIZE; i++)
@@ -77,14 +77,14 @@ pinpoint_channel_table_init(PinpointChannelFilter *filter,
 static ChannelEntry *
 entry_of(ItemNumber number)
 {
-	return pinpoint_item(number);
+	return pinpoint_channel_item(number);
 }
 
 /*
  * Find the entry of a channel.  Returns the address of the link to it, in its
  * bucket or in another entry, or NULL if there is no entry.
  *
- * hash: pinpoint_channel_hash_in_database() of the channel.
+ * hash: pinpoint_hash_in_database() of the channel.
  *
  * The caller holds the lock of the partition, shared or exclusive.
  */
@@ -126,7 +126,7 @@ pinpoint_channel_table_insert(Oid dboid, const char *channel, uint32 hash)
 
 	/* A full barrier; see the top of this file. */
 	if (pg_atomic_fetch_add_u32(pinpoint_entry_counter(hash), 1) >= max_per_counter ||
-		!pinpoint_items_take(1, &number))
+		!pinpoint_channel_items_take(1, &number))
 	{
 		pg_atomic_fetch_sub_u32(pinpoint_entry_counter(hash), 1);
 		return NULL;
@@ -157,7 +157,7 @@ pinpoint_channel_table_remove(ItemNumber *link)
 	Assert(pg_atomic_read_u32(pinpoint_entry_counter(hash)) > 0);
 
 	*link = entry->next;
-	pinpoint_items_free(number);
+	pinpoint_channel_items_free(number);
 	pg_atomic_fetch_sub_u32(pinpoint_entry_counter(hash), 1);
 }
 

@@ -29,9 +29,9 @@ typedef struct PinpointChannelFilter
 } PinpointChannelFilter;
 
 /* Set by the postmaster, and inherited by all processes. */
-extern PinpointChannelFilter *PinpointFilter;
-extern ItemNumber *PinpointBuckets;
-extern int	PinpointBucketsLog2;
+extern PinpointChannelFilter *PinpointChannelTableFilter;
+extern ItemNumber *PinpointChannelTableBuckets;
+extern int	PinpointChannelTableLog2;
 
 extern void pinpoint_channel_table_init(PinpointChannelFilter *filter,
 										ItemNumber *buckets, int nbuckets_log2,
@@ -59,7 +59,8 @@ pinpoint_partition_lock(uint32 hash)
 static inline ItemNumber *
 pinpoint_bucket_of(uint32 hash)
 {
-	return &PinpointBuckets[hash >> (32 - PinpointBucketsLog2)];
+	return PinpointChannelTableBuckets +
+		(hash >> (32 - PinpointChannelTableLog2));
 }
 
 /*
@@ -68,19 +69,23 @@ pinpoint_bucket_of(uint32 hash)
 static inline Size
 pinpoint_buckets_per_partition(void)
 {
-	return (Size) 1 << (PinpointBucketsLog2 - PINPOINT_PARTITIONS_LOG2);
+	return (Size) 1 << (PinpointChannelTableLog2 -
+						PINPOINT_PARTITIONS_LOG2);
 }
 
 static inline ItemNumber *
 pinpoint_first_bucket(int partition)
 {
-	return &PinpointBuckets[partition * pinpoint_buckets_per_partition()];
+	return PinpointChannelTableBuckets +
+		partition * pinpoint_buckets_per_partition();
 }
 
 static inline pg_atomic_uint32 *
 pinpoint_entry_counter(uint32 hash)
 {
-	return &PinpointFilter->nentries[hash >> (32 - PINPOINT_FILTER_LOG2)];
+	uint32		i = hash >> (32 - PINPOINT_FILTER_LOG2);
+
+	return &PinpointChannelTableFilter->nentries[i];
 }
 
 /*

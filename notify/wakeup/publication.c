@@ -99,7 +99,7 @@ pinpoint_publication_begin(PinpointPublication *publication)
 	publication->nsignals = 0;
 	publication->work = 0;
 	publication->waker_to_tell = NULL;
-	pinpoint_order_lock_acquire("publish");
+	pinpoint_lock_acquire_order("publish");
 #ifdef USE_ASSERT_CHECKING
 	current = publication;
 #endif
@@ -119,7 +119,7 @@ pinpoint_publication_end(PinpointPublication *publication)
 #ifdef USE_ASSERT_CHECKING
 	current = NULL;
 #endif
-	pinpoint_order_lock_release();
+	pinpoint_lock_release_order();
 
 	if (publication->nsignals > 0)
 		pinpoint_signal(signals, publication->nsignals);
@@ -137,7 +137,7 @@ pinpoint_publication_end(PinpointPublication *publication)
 void
 pinpoint_publication_add_signal(PinpointPublication *publication, int slotno)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 
 	Assert(current == publication);
 	AssertHeldExclusive(PinpointOrderLock);
@@ -173,7 +173,7 @@ pinpoint_publication_leave_to_waker(PinpointPublication *publication)
 	Assert(current == publication);
 	AssertHeldExclusive(PinpointOrderLock);
 
-	publication->waker_to_tell = pinpoint_waker_get();
+	publication->waker_to_tell = pinpoint_waker_list_get_latch();
 	return publication->waker_to_tell != NULL;
 }
 
@@ -184,7 +184,7 @@ pinpoint_publication_leave_to_waker(PinpointPublication *publication)
 static void
 share_out(PinpointPublication *publication)
 {
-	struct Latch *waker = pinpoint_waker_get();
+	struct Latch *waker = pinpoint_waker_list_get_latch();
 
 	if (waker == NULL)
 	{
@@ -195,7 +195,7 @@ share_out(PinpointPublication *publication)
 		return;
 	}
 	if (publication->nsignals <= MAX_SIGNALS ||
-		!pinpoint_waker_makes_progress())
+		!pinpoint_waker_progress_is_made())
 		return;
 
 	for (int i = 0; i < publication->nsignals; i++)
@@ -205,17 +205,17 @@ share_out(PinpointPublication *publication)
 			notifyInterruptPending = true;
 		else
 		{
-			Assert(PinpointSharedSlots->slots[signals[i].slotno].state ==
-				   PINPOINT_SIGNALLED);
+			PinpointSlot *slot = &PinpointSlotsShared->slots[signals[i].slotno];
+
+			Assert(slot->state == PINPOINT_SIGNALLED);
 			pinpoint_waker_list_add(signals[i].slotno);
-			pinpoint_count(PinpointSharedSlots->slots[signals[i].slotno].dboid,
-						   PINPOINT_COUNT_WAKER_SIGNALS, 1);
+			pinpoint_counter_add(slot->dboid, PINPOINT_COUNT_WAKER_SIGNALS, 1);
 		}
 	}
 	pinpoint_waker_list_check();
 	publication->nsignals = 0;
 	publication->waker_to_tell = waker;
-	pinpoint_waker_want();
+	pinpoint_waker_progress_want();
 }
 
 /*
@@ -246,7 +246,7 @@ take_all(PinpointWakeup *wakeups, int max)
  * has possibly not signalled.
  */
 int
-pinpoint_waker_signal_listed(bool in_hand)
+pinpoint_publication_signal_listed(bool in_hand)
 {
 	int			slots[2 * PINPOINT_SIGNALS_PER_ROUND];
 	PinpointWakeup wakeups[2 * PINPOINT_SIGNALS_PER_ROUND];
@@ -288,7 +288,7 @@ find_wakeups(PinpointWakeup *wakeups, const int *slots, int nslots)
 static bool
 add_wakeup(PinpointWakeup *wakeup, int slotno)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 
 	AssertHeldExclusive(PinpointOrderLock);
 	if (slot->pid == 0 || slot->state != PINPOINT_SIGNALLED ||

@@ -45,6 +45,6 @@ extern void pinpoint_publication_add_signal(PinpointPublication *publication,
 											int slotno);
 extern bool pinpoint_publication_worked_enough(const PinpointPublication *publication);
 extern bool pinpoint_publication_leave_to_waker(PinpointPublication *publication);
-extern int	pinpoint_waker_signal_listed(bool in_hand);
+extern int	pinpoint_publication_signal_listed(bool in_hand);
 
 #endif							/* PINPOINT_PUBLICATION_H */

@@ -26,7 +26,7 @@
  *
  * If a session stops sharing before it has read its assigned notifications, or stays in
  * a transaction, they are reassigned to another session, and marked; see
- * reassignment.c.  If that session has
+ * reassign.c.  If that session has
  * already read past the batch, it goes back, and receives these notifications out of
  * commit order.
  *
@@ -119,7 +119,7 @@ set_room(const PinpointListeners *listeners, void *arg)
 	int		   *room = arg;
 
 	if (listeners->nsharers > 0)
-		*room = pinpoint_listeners_max_receivers(listeners);
+		*room = pinpoint_channel_entry_max_receivers(listeners);
 }
 
 /*
@@ -155,13 +155,13 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 	int			size;
 
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 	Assert(channel < batch->nchannels);
 
 	if (n == 0)
 		return 0;
 
-	wanted = Min(pinpoint_listeners_max_receivers(listeners), n);
+	wanted = Min(pinpoint_channel_entry_max_receivers(listeners), n);
 	if (channel >= batch->all_share_from ||
 		wanted > batch->max_assignments - batch->nassignments)
 	{
@@ -171,13 +171,13 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 		 */
 		batch->all_share_from = Min(batch->all_share_from, channel);
 		for (int i = 0; i < n; i++)
-			visitor(pinpoint_sharer(listeners, i)->slotno, arg);
+			visitor(pinpoint_channel_entry_sharer(listeners, i)->slotno, arg);
 		return n;
 	}
 
 	for (int first = 0; first < n; first += size)
 	{
-		size = pinpoint_listeners_group_size(listeners, first);
+		size = pinpoint_channel_entry_group_size(listeners, first);
 		nlooks += assign_to_group(batch, channel, listeners, first, size,
 								  visitor, arg);
 	}
@@ -196,8 +196,10 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 				PinpointReceiverVisitor visitor, void *arg)
 {
 	PinpointAssignment *given = pinpoint_batch_assignments(batch);
-	PinpointListener *newest = pinpoint_sharer(listeners, first_member + n - 1);
-	PinpointListener *oldest = pinpoint_sharer(listeners, first_member);
+	PinpointListener *newest =
+		pinpoint_channel_entry_sharer(listeners, first_member + n - 1);
+	PinpointListener *oldest =
+		pinpoint_channel_entry_sharer(listeners, first_member);
 	int			wanted = Min(newest->share_limit, n);
 	uint32		turn = oldest->turn;
 	int			first = batch->nassignments;
@@ -214,12 +216,12 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 		for (int i = 0; i < n && wanted > 0; i++)
 		{
 			int			member = (turn + i) % n;
-			int			slotno = pinpoint_sharer(listeners,
+			int			slotno = pinpoint_channel_entry_sharer(listeners,
 													 first_member + member)->slotno;
-			int			ready = readiness(&PinpointSharedSlots->slots[slotno]);
+			int			ready = readiness(&PinpointSlotsShared->slots[slotno]);
 
 			nlooks++;
-			if (PinpointSharedSlots->slots[slotno].evicted)
+			if (PinpointSlotsShared->slots[slotno].evicted)
 				continue;
 			if (ready < least)
 			{
@@ -285,7 +287,7 @@ readiness(PinpointSlot *slot)
 		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)) ||
 		(slot->proc == MyProc && (chains || ActivePortal != NULL));
 
-	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 
 	switch (slot->state)
 	{
@@ -314,7 +316,7 @@ sends_for_long(PinpointSlot *slot)
 	TimestampTz since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
 
 	return since != 0 &&
-		PinpointSharedSlots->last_reminders - since > LONG_SENDING;
+		PinpointSlotsShared->last_reminders - since > LONG_SENDING;
 }
 
 /*
@@ -458,23 +460,24 @@ best_member(PinpointBatch *batch, uint32 channel,
 {
 	PinpointListener *oldest;
 	int			n = 0;
-	int			first_member = pinpoint_listeners_find_group(listeners, group, &n);
+	int			first_member =
+		pinpoint_channel_entry_find_group(listeners, group, &n);
 	int			best = -1;
 	int			best_readiness = least - 1;
 
-	Assert(pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 	Assert(n >= 0 && n <= listeners->nsharers);
 
 	if (n == 0)
 		return -1;
-	oldest = pinpoint_sharer(listeners, first_member);
+	oldest = pinpoint_channel_entry_sharer(listeners, first_member);
 
 	for (int i = 0; i < n && best_readiness < READY_NOW; i++)
 	{
 		int			candidate = (oldest->turn + i) % n;
-		int			slotno = pinpoint_sharer(listeners,
+		int			slotno = pinpoint_channel_entry_sharer(listeners,
 												 first_member + candidate)->slotno;
-		PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+		PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 		int			ready = readiness(slot);
 
 		if (ready > best_readiness && !slot->evicted &&
@@ -498,8 +501,10 @@ static void
 advance_turn(const PinpointListeners *listeners, Oid group)
 {
 	int			n = 0;
-	int			first_member = pinpoint_listeners_find_group(listeners, group, &n);
-	PinpointListener *oldest = pinpoint_sharer(listeners, first_member);
+	int			first_member =
+		pinpoint_channel_entry_find_group(listeners, group, &n);
+	PinpointListener *oldest =
+		pinpoint_channel_entry_sharer(listeners, first_member);
 
 	AssertHeldExclusive(PinpointOrderLock);
 	Assert(n > 0);
@@ -545,10 +550,10 @@ pinpoint_sharing_reassign(PinpointBatch *batch, uint32 index, int slotno,
 
 	AssertHeldExclusive(PinpointOrderLock);
 	Assert(listeners == NULL ||
-		   pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP);
+		   pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 	Assert(index < batch->nassignments);
 	Assert(slotno == PINPOINT_MY_SLOT_NUMBER ||
-		   PinpointSharedSlots->slots[slotno].state == PINPOINT_SIGNALLED);
+		   PinpointSlotsShared->slots[slotno].state == PINPOINT_SIGNALLED);
 
 	if ((pg_atomic_read_u32(&assignment->receiver) & ~RECEIVER_REASSIGNED) !=
 		(uint32) slotno)

@@ -26,7 +26,7 @@
  * Fields of the first group are written by the owner, under PinpointOrderLock
  * in shared mode, and by other sessions under the exclusive lock.  The owner
  * reads state, reminders and evicted without the lock, and also the fields
- * that no other session changes.  pinpoint_slots_mark_listeners() reads pid
+ * that no other session changes.  pinpoint_slots_read_listeners() reads pid
  * and dboid without it.
  *
  * Fields of the second group are written under the exclusive lock.  But when
@@ -109,6 +109,6 @@ typedef struct PinpointSlots
 												 * elements */
 } PinpointSlots;
 
-extern PinpointSlots *PinpointSharedSlots;
+extern PinpointSlots *PinpointSlotsShared;
 
 #endif							/* PINPOINT_SLOT_PRIVATE_H */

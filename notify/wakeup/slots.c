@@ -16,10 +16,11 @@
  *	READING_AGAIN	more batches have been published for it since then.
  *
  * Reassigning a batch to a session counts as publishing it for the session, although
- * the slot has a separate reference for that; see reassignment.c.
+ * the slot has a separate reference for that; see reassign.c.
  *
- * A session that is evicted (see listener/eviction.c) is in any of these states until
- * it has ended.  If it was SIGNALLED, it may not have a reference any more.
+ * A session that is evicted (see listener/evict.c) is in any of these states
+ * until it has ended.  If it was SIGNALLED, it may not have a reference any
+ * more.
  *
  *					publish			session
  *	IDLE			SIGNALLED		-
@@ -61,7 +62,7 @@
 #include "wakeup/slots.h"
 #include "wakeup/waker_list.h"
 
-PinpointSlots *PinpointSharedSlots = NULL;
+PinpointSlots *PinpointSlotsShared = NULL;
 
 /* Does this session own its slot? */
 static bool registered = false;
@@ -96,7 +97,7 @@ static PinpointSlot *
 my_slot(void)
 {
 	Assert(PINPOINT_MY_SLOT_NUMBER >= 0 && PINPOINT_MY_SLOT_NUMBER < MaxBackends);
-	return &PinpointSharedSlots->slots[PINPOINT_MY_SLOT_NUMBER];
+	return &PinpointSlotsShared->slots[PINPOINT_MY_SLOT_NUMBER];
 }
 
 /*
@@ -106,7 +107,7 @@ static bool
 in_my_slot(const void *address)
 {
 	Size		offset = (const char *) address -
-		(const char *) PinpointSharedSlots->slots;
+		(const char *) PinpointSlotsShared->slots;
 
 	return offset / sizeof(PinpointSlot) == (Size) PINPOINT_MY_SLOT_NUMBER;
 }
@@ -121,13 +122,14 @@ pinpoint_slots_shmem_size(void)
 void
 pinpoint_slots_shmem_init(void *memory)
 {
-	PinpointSharedSlots = memory;
-	dlist_init(&PinpointSharedSlots->wakes_for_all);
-	pg_atomic_init_u64(&PinpointSharedSlots->last_listen, PINPOINT_FIRST_NUMBER);
+	PinpointSlotsShared = memory;
+	dlist_init(&PinpointSlotsShared->wakes_for_all);
+	pg_atomic_init_u64(&PinpointSlotsShared->last_listen,
+					   PINPOINT_FIRST_NUMBER);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].last_listen, 0);
-		pg_atomic_init_u64(&PinpointSharedSlots->slots[i].sending_since, 0);
+		pg_atomic_init_u64(&PinpointSlotsShared->slots[i].last_listen, 0);
+		pg_atomic_init_u64(&PinpointSlotsShared->slots[i].sending_since, 0);
 	}
 }
 
@@ -167,8 +169,8 @@ pinpoint_slot_register(void)
 	pg_atomic_write_u64(&slot->sending_since, 0);
 
 	/*
-	 * Partner: pinpoint_slot_listener_pid().  Without this, it could see pid,
-	 * and its caller the fields of the former owner.
+	 * Partner: pinpoint_slots_read_listener_pid().  Without this, it could
+	 * see pid, and its caller the fields of the former owner.
 	 */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
@@ -251,7 +253,7 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 	Assert(slot->pid == MyProcPid);
 	slot->wakes_for_all = wakes_for_all;
 	if (wakes_for_all)
-		dlist_push_tail(&PinpointSharedSlots->wakes_for_all,
+		dlist_push_tail(&PinpointSlotsShared->wakes_for_all,
 						&slot->wakes_for_all_link);
 	else
 		dlist_delete(&slot->wakes_for_all_link);
@@ -278,7 +280,7 @@ pinpoint_slot_join(void)
 	 * pinpoint_wakeup_find_replayed().  Without it, a sender could read this
 	 * number, and the map without the channels of this session.
 	 */
-	number = pg_atomic_add_fetch_u64(&PinpointSharedSlots->last_listen, 1);
+	number = pg_atomic_add_fetch_u64(&PinpointSlotsShared->last_listen, 1);
 	Assert(number > pg_atomic_read_u64(&my_slot()->last_listen));
 
 	/* step 3 of that proof */
@@ -792,7 +794,7 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
 		trim();
-	pinpoint_count(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
+	pinpoint_counter_add(MyDatabaseId, PINPOINT_COUNT_DELIVERED, delivered);
 	return more;
 }
 
@@ -807,7 +809,7 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 bool
 pinpoint_slot_evict(int slotno, PinpointEviction reason, bool *trim_needed)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 	bool		is_first = slot->evicted == PINPOINT_NOT_EVICTED;
 	bool		tell;
 
@@ -815,7 +817,7 @@ pinpoint_slot_evict(int slotno, PinpointEviction reason, bool *trim_needed)
 	Assert(slot->pid != 0 && reason != PINPOINT_NOT_EVICTED);
 
 	if (is_first)
-		pinpoint_count(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
+		pinpoint_counter_add(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
 
 	/* With this reason, the session does not reassign notifications. */
 	tell = is_first || (reason == PINPOINT_EVICTED_QUEUE_FULL &&
@@ -840,9 +842,9 @@ void
 pinpoint_slot_set_missed(int slotno)
 {
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(PinpointSharedSlots->slots[slotno].pid != 0);
+	Assert(PinpointSlotsShared->slots[slotno].pid != 0);
 
-	PinpointSharedSlots->slots[slotno].missed = true;
+	PinpointSlotsShared->slots[slotno].missed = true;
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -937,7 +939,7 @@ pinpoint_slots_check(bool always)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		const PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		const PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 
 		check_slot(slot);
 		nwake_for_all += slot->wakes_for_all;
@@ -945,7 +947,7 @@ pinpoint_slots_check(bool always)
 
 	pinpoint_waker_list_check();
 
-	dlist_foreach(iter, &PinpointSharedSlots->wakes_for_all)
+	dlist_foreach(iter, &PinpointSlotsShared->wakes_for_all)
 	{
 		Assert(dlist_container(PinpointSlot, wakes_for_all_link,
 							   iter.cur)->wakes_for_all);

@@ -84,7 +84,7 @@ lag(const PinpointSlot *slot)
  * is not 0, they can read the fields that the owner has set before pid.
  */
 int
-pinpoint_slot_listener_pid(const PinpointSlot *slot)
+pinpoint_slots_read_listener_pid(const PinpointSlot *slot)
 {
 	int			pid = *(volatile int *) &slot->pid;
 
@@ -98,9 +98,11 @@ pinpoint_slot_listener_pid(const PinpointSlot *slot)
 }
 
 int
-pinpoint_slot_pid(int slotno)
+pinpoint_slots_read_pid(int slotno)
 {
-	return pinpoint_slot_listener_pid(&PinpointSharedSlots->slots[slotno]);
+	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
+
+	return pinpoint_slots_read_listener_pid(slot);
 }
 
 /*
@@ -109,14 +111,14 @@ pinpoint_slot_pid(int slotno)
  * exclusive.
  */
 bool
-pinpoint_slot_owner(int slotno, PinpointSlotOwner *owner)
+pinpoint_slots_read_owner(int slotno, PinpointSlotOwner *owner)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 
 	AssertHeld(PinpointOrderLock);
 	Assert(slotno >= 0 && slotno < MaxBackends);
 
-	owner->pid = pinpoint_slot_listener_pid(slot);
+	owner->pid = pinpoint_slots_read_listener_pid(slot);
 	if (owner->pid == 0)
 		return false;
 	owner->dboid = slot->dboid;
@@ -141,17 +143,17 @@ pinpoint_slot_owner(int slotno, PinpointSlotOwner *owner)
  * before it takes a number; see wakeup.c.
  */
 int
-pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
+pinpoint_slots_read_listeners(Oid dboid, bool *listens)
 {
 	int			n = 0;
 
 	AssertNoLockHeld();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 
 		Assert(!listens[i]);
-		if (pinpoint_slot_listener_pid(slot) != 0 &&
+		if (pinpoint_slots_read_listener_pid(slot) != 0 &&
 			*(volatile Oid *) &slot->dboid == dboid)
 		{
 			listens[i] = true;
@@ -168,16 +170,16 @@ pinpoint_slots_mark_listeners(Oid dboid, bool *listens)
  * dboids: an array of MaxBackends elements.
  */
 int
-pinpoint_slots_heartbeat_databases(Oid *dboids)
+pinpoint_slots_read_heartbeat_databases(Oid *dboids)
 {
 	int			n = 0;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 
-		if (pinpoint_slot_listener_pid(slot) != 0 && slot->heartbeats)
+		if (pinpoint_slots_read_listener_pid(slot) != 0 && slot->heartbeats)
 			dboids[n++] = slot->dboid;
 	}
 	LWLockRelease(PinpointOrderLock);
@@ -191,16 +193,16 @@ pinpoint_slots_heartbeat_databases(Oid *dboids)
  * Returns their number.
  */
 int
-pinpoint_slots_copy(PinpointListenerStats *copy)
+pinpoint_slots_read_all(PinpointListenerStats *copy)
 {
 	int			n = 0;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 		PinpointListenerStats *stats = &copy[n];
-		int			pid = pinpoint_slot_listener_pid(slot);
+		int			pid = pinpoint_slots_read_listener_pid(slot);
 
 		if (pid == 0)
 			continue;

@@ -47,11 +47,11 @@ typedef struct PinpointSlotOwner
 	uint64		lag;			/* its backlog in bytes */
 } PinpointSlotOwner;
 
-extern bool pinpoint_slot_owner(int slotno, PinpointSlotOwner *owner);
-extern int	pinpoint_slot_listener_pid(const PinpointSlot *slot);
-extern int	pinpoint_slot_pid(int slotno);
-extern int	pinpoint_slots_mark_listeners(Oid dboid, bool *listens);
-extern int	pinpoint_slots_heartbeat_databases(Oid *dboids);
-extern int	pinpoint_slots_copy(PinpointListenerStats *copy);
+extern bool pinpoint_slots_read_owner(int slotno, PinpointSlotOwner *owner);
+extern int	pinpoint_slots_read_listener_pid(const PinpointSlot *slot);
+extern int	pinpoint_slots_read_pid(int slotno);
+extern int	pinpoint_slots_read_listeners(Oid dboid, bool *listens);
+extern int	pinpoint_slots_read_heartbeat_databases(Oid *dboids);
+extern int	pinpoint_slots_read_all(PinpointListenerStats *copy);
 
 #endif							/* PINPOINT_SLOTS_READ_H */

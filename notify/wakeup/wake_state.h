@@ -31,7 +31,7 @@ typedef enum PinpointWakeState
  */
 #define PINPOINT_REMINDER_INTERVAL	1000
 
-/* The reason why a session was told to end.  See listener/eviction.c. */
+/* The reason why a session was told to end.  See listener/evict.c. */
 typedef enum PinpointEviction
 {
 	PINPOINT_NOT_EVICTED = 0,

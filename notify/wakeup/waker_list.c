@@ -68,7 +68,7 @@ pinpoint_waker_list_shmem_init(void *memory)
  * PinpointOrderLock exclusively.
  */
 void
-pinpoint_waker_set(struct Latch *waker)
+pinpoint_waker_list_set_latch(struct Latch *waker)
 {
 	AssertHeldExclusive(PinpointOrderLock);
 
@@ -80,7 +80,7 @@ pinpoint_waker_set(struct Latch *waker)
  * waker has ended, setting its latch does no harm.
  */
 struct Latch *
-pinpoint_waker_get(void)
+pinpoint_waker_list_get_latch(void)
 {
 	return *(struct Latch *volatile *) &list->waker;
 }

@@ -15,8 +15,8 @@
 
 extern Size pinpoint_waker_list_shmem_size(void);
 extern void pinpoint_waker_list_shmem_init(void *memory);
-extern void pinpoint_waker_set(struct Latch *waker);
-extern struct Latch *pinpoint_waker_get(void);
+extern void pinpoint_waker_list_set_latch(struct Latch *waker);
+extern struct Latch *pinpoint_waker_list_get_latch(void);
 extern void pinpoint_waker_list_add(int slotno);
 extern bool pinpoint_waker_list_any(void);
 extern bool pinpoint_waker_list_contains(int slotno);

@@ -96,7 +96,7 @@ pinpoint_waker_progress_shmem_init(void *memory)
  * memory.  Does not fail.
  */
 void
-pinpoint_waker_want(void)
+pinpoint_waker_progress_want(void)
 {
 	mine = pg_atomic_add_fetch_u64(&progress->wanted, 1);
 }
@@ -106,7 +106,7 @@ pinpoint_waker_want(void)
  * handlers.  Needs no lock.
  */
 bool
-pinpoint_waker_has_work(void)
+pinpoint_waker_progress_has_work(void)
 {
 	return pg_atomic_read_u64(&progress->wanted) !=
 		pg_atomic_read_u64(&progress->finished);
@@ -116,7 +116,7 @@ pinpoint_waker_has_work(void)
  * The same for the work that this process has left.
  */
 bool
-pinpoint_waker_has_my_work(void)
+pinpoint_waker_progress_has_my_work(void)
 {
 	return pg_atomic_read_u64(&progress->finished) < mine;
 }
@@ -126,9 +126,9 @@ pinpoint_waker_has_my_work(void)
  * sets the latch of the waker.  Needs no lock.
  */
 bool
-pinpoint_waker_makes_progress(void)
+pinpoint_waker_progress_is_made(void)
 {
-	return has_moved(pinpoint_waker_rounds());
+	return has_moved(pinpoint_waker_progress_rounds());
 }
 
 /*
@@ -136,16 +136,16 @@ pinpoint_waker_makes_progress(void)
  * caller only looks.  Needs no lock.
  */
 bool
-pinpoint_waker_is_stalled(void)
+pinpoint_waker_progress_is_stalled(void)
 {
-	uint64		rounds = pinpoint_waker_rounds();
+	uint64		rounds = pinpoint_waker_progress_rounds();
 
 	/*
-	 * Partner: pinpoint_waker_end_round().  Without this, a waker that has
-	 * nothing to do and sleeps could count as one that has work.
+	 * Partner: pinpoint_waker_progress_end_round().  Without this, a waker
+	 * that has nothing to do and sleeps could count as one that has work.
 	 */
 	pg_read_barrier();
-	return pinpoint_waker_has_work() && !has_moved(rounds);
+	return pinpoint_waker_progress_has_work() && !has_moved(rounds);
 }
 
 /*
@@ -189,59 +189,61 @@ has_moved(uint64 rounds)
  * If the waker has ended, setting its latch does no harm.
  */
 struct Latch *
-pinpoint_waker_latch(void)
+pinpoint_waker_progress_latch(void)
 {
 	struct Latch *waker;
 
-	waker = pinpoint_waker_get();
-	if (waker == NULL || !pinpoint_waker_makes_progress())
+	waker = pinpoint_waker_list_get_latch();
+	if (waker == NULL || !pinpoint_waker_progress_is_made())
 		return NULL;
-	pinpoint_waker_want();
+	pinpoint_waker_progress_want();
 	return waker;
 }
 
 uint64
-pinpoint_waker_rounds(void)
+pinpoint_waker_progress_rounds(void)
 {
 	return pg_atomic_read_u64(&progress->rounds);
 }
 
 /*
  * The waker begins a round, or the publisher a hold of PinpointOrderLock.
- * Returns the argument for pinpoint_waker_finish().
+ * Returns the argument for pinpoint_waker_progress_finish().
  */
 uint64
-pinpoint_waker_begin_round(void)
+pinpoint_waker_progress_begin_round(void)
 {
 	(void) pg_atomic_fetch_add_u64(&progress->rounds, 1);
-	return pinpoint_waker_wanted();
+	return pinpoint_waker_progress_wanted();
 }
 
 /*
  * The waker has done all work that was left before its round, and will sleep.
  */
 void
-pinpoint_waker_end_round(uint64 wanted)
+pinpoint_waker_progress_end_round(uint64 wanted)
 {
-	pinpoint_waker_finish(wanted);
+	pinpoint_waker_progress_finish(wanted);
 
-	/* Partner: pinpoint_waker_is_stalled().  This is a full barrier. */
+	/*
+	 * Partner: pinpoint_waker_progress_is_stalled().  This is a full barrier.
+	 */
 	(void) pg_atomic_fetch_add_u64(&progress->rounds, 1);
 }
 
 /*
- * The argument for pinpoint_waker_finish(), for a process that will now look
- * for all kinds of work.
+ * The argument for pinpoint_waker_progress_finish(), for a process that will
+ * now look for all kinds of work.
  */
 uint64
-pinpoint_waker_wanted(void)
+pinpoint_waker_progress_wanted(void)
 {
 	uint64		wanted = pg_atomic_read_u64(&progress->wanted);
 
 	/*
-	 * Partner: the increment in pinpoint_waker_want().  Without this, the
-	 * caller could read the lists without the work that was left before it,
-	 * and that work would count as finished.
+	 * Partner: the increment in pinpoint_waker_progress_want().  Without
+	 * this, the caller could read the lists without the work that was left
+	 * before it, and that work would count as finished.
 	 */
 	pg_memory_barrier();
 	return wanted;
@@ -251,7 +253,7 @@ pinpoint_waker_wanted(void)
  * All work that was left until wanted had this value is done.
  */
 void
-pinpoint_waker_finish(uint64 wanted)
+pinpoint_waker_progress_finish(uint64 wanted)
 {
 	Assert(wanted <= pg_atomic_read_u64(&progress->wanted));
 	if (pg_atomic_read_u64(&progress->finished) != wanted)

@@ -195,7 +195,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	search.listens = palloc0_array(bool, MaxBackends);
 
 	/* step 5 */
-	last_listen = pg_atomic_read_u64(&PinpointSharedSlots->last_listen);
+	last_listen = pg_atomic_read_u64(&PinpointSlotsShared->last_listen);
 
 	/*
 	 * Partner: the increment in pinpoint_slot_join().  Without this, the map
@@ -205,7 +205,7 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	pg_memory_barrier();
 
 	/* step 9 */
-	search.nmissing = pinpoint_slots_mark_listeners(MyDatabaseId,
+	search.nmissing = pinpoint_slots_read_listeners(MyDatabaseId,
 													search.listens);
 
 	/*
@@ -260,7 +260,8 @@ find_listeners_early(const PinpointListeners *listeners, void *arg)
 	/* The listeners that share the channel follow the others. */
 	for (int i = 0; i < n; i++)
 	{
-		int			slotno = pinpoint_listener(listeners, i)->slotno;
+		int			slotno =
+			pinpoint_channel_entry_listener(listeners, i)->slotno;
 
 		Assert(slotno < MaxBackends);
 		if (!search->found[slotno])
@@ -294,7 +295,7 @@ pinpoint_wakeup_find_replayed(PinpointBatch *batch)
 	memset(found_replayed, 0, MaxBackends * sizeof(bool));
 
 	/* step 5; the barrier is that of pinpoint_wakeup_find_early() */
-	batch->last_listen = pg_atomic_read_u64(&PinpointSharedSlots->last_listen);
+	batch->last_listen = pg_atomic_read_u64(&PinpointSlotsShared->last_listen);
 	pg_memory_barrier();
 
 	/* step 6 */
@@ -369,17 +370,18 @@ pinpoint_wakeup_find(PinpointPublication *publication, PinpointBatch *batch,
 		/* step 8 */
 		for (uint32 i = 0; i < nslots; i++)
 			find_slot(slots[i], &search);
-		if (pg_atomic_read_u64(&PinpointSharedSlots->last_listen) > batch->last_listen)
+		if (pg_atomic_read_u64(&PinpointSlotsShared->last_listen) >
+			batch->last_listen)
 			find_joined(&search);
 	}
 
 	/* Sessions with channels that do not fit into the channel map. */
-	dlist_foreach(iter, &PinpointSharedSlots->wakes_for_all)
+	dlist_foreach(iter, &PinpointSlotsShared->wakes_for_all)
 	{
 		PinpointSlot *slot = dlist_container(PinpointSlot, wakes_for_all_link,
 											 iter.cur);
 
-		find_slot(slot - PinpointSharedSlots->slots, &search);
+		find_slot(slot - PinpointSlotsShared->slots, &search);
 	}
 	return search.nfound;
 }
@@ -395,7 +397,7 @@ find_joined(ListenerSearch *search)
 	pinpoint_publication_add_work(search->publication, MaxBackends);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		if (pg_atomic_read_u64(&PinpointSharedSlots->slots[i].last_listen) >
+		if (pg_atomic_read_u64(&PinpointSlotsShared->slots[i].last_listen) >
 			search->batch->last_listen)
 			find_slot(i, search);
 	}
@@ -412,7 +414,7 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 	pg_atomic_write_u64(listeners->transactions,
 						pg_atomic_read_u64(listeners->transactions) + 1);
 	for (int i = 0; i < listeners->nslots; i++)
-		find_slot(pinpoint_listener(listeners, i)->slotno, arg);
+		find_slot(pinpoint_channel_entry_listener(listeners, i)->slotno, arg);
 	pinpoint_publication_add_work(search->publication,
 								  pinpoint_sharing_assign(search->batch,
 														  search->channel,
@@ -428,7 +430,7 @@ static void
 find_slot(int slotno, void *arg)
 {
 	ListenerSearch *search = arg;
-	PinpointSlot *slot = &PinpointSharedSlots->slots[slotno];
+	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 
 	AssertHeldExclusive(PinpointOrderLock);
 	Assert(slotno >= 0 && slotno < MaxBackends);
@@ -464,7 +466,7 @@ pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
 	pinpoint_publication_add_work(publication, nfound);
 	for (int i = 0; i < nfound; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[found_slots[i]];
+		PinpointSlot *slot = &PinpointSlotsShared->slots[found_slots[i]];
 
 		Assert(slot->marked == ref.sequence);
 		if (pinpoint_slot_publish(slot, &ref))
@@ -473,9 +475,9 @@ pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
 			nsignals++;
 		}
 	}
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, nsignals);
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS_SAVED,
-				   nfound - nsignals);
+	pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_SIGNALS, nsignals);
+	pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_SIGNALS_SAVED,
+						 nfound - nsignals);
 }
 
 /*
@@ -492,13 +494,13 @@ pinpoint_wakeup_give_back(void)
 	if (!pinpoint_message_log_has_spare_file())
 		return;
 
-	waker = pinpoint_waker_get();
+	waker = pinpoint_waker_list_get_latch();
 	if (waker == NULL || waker == MyLatch)
 	{
 		while (pinpoint_message_log_give_back())
 			 /* loop */ ;
 	}
-	else if ((waker = pinpoint_waker_latch()) != NULL)
+	else if ((waker = pinpoint_waker_progress_latch()) != NULL)
 		SetLatch(waker);
 	else
 		(void) pinpoint_message_log_give_back();
@@ -516,7 +518,8 @@ bool
 pinpoint_wakeup_remind(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz last = *(volatile TimestampTz *) &PinpointSharedSlots->last_reminders;
+	TimestampTz last =
+		*(volatile TimestampTz *) &PinpointSlotsShared->last_reminders;
 	PinpointWakeup *reminders;
 	int			nreminders = 0;
 
@@ -532,10 +535,10 @@ pinpoint_wakeup_remind(void)
 	reminders = palloc_array(PinpointWakeup, MaxBackends);
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	PinpointSharedSlots->last_reminders = now;
+	PinpointSlotsShared->last_reminders = now;
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[i];
+		PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 
 		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
 			needs_reminder(slot, now))
@@ -543,7 +546,7 @@ pinpoint_wakeup_remind(void)
 			slot->signalled_at = now;
 			slot->reminders++;
 			slot->wakeups++;
-			pinpoint_count(slot->dboid, PINPOINT_COUNT_SIGNALS, 1);
+			pinpoint_counter_add(slot->dboid, PINPOINT_COUNT_SIGNALS, 1);
 			reminders[nreminders].slotno = i;
 			reminders[nreminders].pid = slot->pid;
 			nreminders++;

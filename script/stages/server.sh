@@ -4,8 +4,11 @@
 # A callback has the parameters that PostgreSQL gives it, needed or not. The bitcode for JIT is made on
 # the machine's own server only, as clang takes longer than gcc.
 stage_build() {
+	local part
 	build_extension COPT="-Wall -Wextra -Werror -Wno-unused-parameter" ${PINPOINT_IN_FOLDER:+with_llvm=no}
-	check "$ROOT/script/checks/symbols" "$WORK/build/decoding"
+	for part in "${PARTS[@]}"; do
+		check "$ROOT/script/checks/symbols" "$WORK/build/$part"
+	done
 }
 
 # Copy the tests to where the servers' user may read and write, and the sources

@@ -26,7 +26,7 @@
 #define PAGE		4096
 #define SHRINK_STEP	((Size) 2 * PAGE)
 
-#include "base/channel_hash.c"
+#include "base/hash.c"
 #include "queue/batch.c"
 #include "queue/blocks.c"
 #include "queue/message_log.c"
@@ -104,7 +104,7 @@ LWLockConditionalAcquire(LWLock *lock, LWLockMode mode)
 }
 
 PinpointLockRank
-pinpoint_highest_lock(void)
+pinpoint_lock_highest_rank(void)
 {
 	if (order_lock_held)
 		return PINPOINT_RANK_ORDER;
@@ -250,7 +250,7 @@ make_notification(void)
 	n->data[channel_len] = '\0';
 	memset(n->data + channel_len + 1, 1 + choose(255), payload_len);
 	n->data[channel_len + 1 + payload_len] = '\0';
-	n->channel_hash = pinpoint_channel_hash(n->data);
+	n->channel_hash = pinpoint_hash_channel(n->data);
 	return n;
 }
 
@@ -281,7 +281,8 @@ check_contents(ModelBatch *m)
 	for (uint32 i = 0; i < m->batch->nchannels; i++)
 	{
 		channels[i] = channel;
-		if (pinpoint_batch_channel_hash(channel) != pinpoint_channel_hash(channel))
+		if (pinpoint_batch_channel_hash(channel) !=
+			pinpoint_hash_channel(channel))
 			FAIL("hash of channel %s", channel);
 		for (uint32 j = 0; j < i; j++)
 		{

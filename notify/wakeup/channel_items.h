@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * channel_memory.h
+ * channel_items.h
  *		The memory of the channel map, in items of a fixed size.
  *
  * Only the files of the channel map include this header.
@@ -9,8 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_CHANNEL_MEMORY_H
-#define PINPOINT_CHANNEL_MEMORY_H
+#ifndef PINPOINT_CHANNEL_ITEMS_H
+#define PINPOINT_CHANNEL_ITEMS_H
 
 /* Size of an item in bytes. */
 #define PINPOINT_ITEM_SIZE		128
@@ -40,28 +40,28 @@ typedef struct PinpointItemsUse
 /* Set by the postmaster, and inherited by all processes. */
 extern ChannelItem *PinpointChannelItems;
 
-extern Size pinpoint_items_control_size(void);
-extern void pinpoint_items_init(char *control, ChannelItem *items,
-								Size nitems);
-extern bool pinpoint_items_take(int n, ItemNumber *numbers);
-extern void pinpoint_items_free(ItemNumber number);
-extern void pinpoint_items_set_role(int slotno, Oid roleid);
-extern bool pinpoint_items_role_may_have_more(Oid roleid);
-extern void pinpoint_items_charge(int slotno, int64 bytes);
+extern Size pinpoint_channel_items_control_size(void);
+extern void pinpoint_channel_items_init(char *control, ChannelItem *items,
+										Size nitems);
+extern bool pinpoint_channel_items_take(int n, ItemNumber *numbers);
+extern void pinpoint_channel_items_free(ItemNumber number);
+extern void pinpoint_channel_items_set_role(int slotno, Oid roleid);
+extern bool pinpoint_channel_items_role_may_have_more(Oid roleid);
+extern void pinpoint_channel_items_charge(int slotno, int64 bytes);
 #ifdef USE_ASSERT_CHECKING
-extern bool pinpoint_item_exists(ItemNumber number);
-extern void pinpoint_items_check(PinpointItemsUse *use);
-extern int64 pinpoint_items_charged(int slotno);
+extern bool pinpoint_channel_item_exists(ItemNumber number);
+extern void pinpoint_channel_items_check(PinpointItemsUse *use);
+extern int64 pinpoint_channel_items_charged(int slotno);
 #endif
 
 /*
  * The contents of an item.
  */
 static inline void *
-pinpoint_item(ItemNumber number)
+pinpoint_channel_item(ItemNumber number)
 {
-	Assert(pinpoint_item_exists(number));
+	Assert(pinpoint_channel_item_exists(number));
 	return &PinpointChannelItems[number - 1];
 }
 
-#endif							/* PINPOINT_CHANNEL_MEMORY_H */
+#endif							/* PINPOINT_CHANNEL_ITEMS_H */

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * eviction.h
+ * evict.h
  *		Ends sessions of listeners that block others.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_EVICTION_H
-#define PINPOINT_EVICTION_H
+#ifndef PINPOINT_EVICT_H
+#define PINPOINT_EVICT_H
 
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
@@ -23,11 +23,10 @@
  */
 typedef bool (*PinpointBlocksReplay) (PGPROC *proc, TimestampTz since);
 
-extern void pinpoint_eviction_init(void *memory);
-extern int	pinpoint_furthest_behind(Oid *dboid, uint64 *lag);
+extern void pinpoint_evict_init(void *memory);
 extern void pinpoint_evict_lagging(Size limit);
 extern int	pinpoint_evict_oldest(int divisor);
-extern bool pinpoint_eviction_wait(const instr_time *began);
+extern bool pinpoint_evict_wait(const instr_time *began);
 extern int	pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 									void (*with_lock) (void));
 extern void pinpoint_evict_listeners(List *channels, PinpointEviction reason,
@@ -36,4 +35,4 @@ extern int	pinpoint_evict_heartbeat_listeners(Oid dboid,
 											   void (*with_lock) (void));
 extern int	pinpoint_evict_senders(PinpointBlocksReplay blocks, bool *any);
 
-#endif							/* PINPOINT_EVICTION_H */
+#endif							/* PINPOINT_EVICT_H */

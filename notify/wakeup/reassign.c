@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * reassignment.c
+ * reassign.c
  *		Reassigns notifications of a session that stops sharing a channel, or that
  *		stays in a transaction.
  *
@@ -63,7 +63,7 @@
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/publication.h"
-#include "wakeup/reassignment.h"
+#include "wakeup/reassign.h"
 #include "wakeup/sharing.h"
 #include "wakeup/slot_private.h"
 #include "wakeup/slots.h"
@@ -138,7 +138,7 @@ static void end_portion(PinpointBatchRef *pinned);
 void
 pinpoint_reassign(PinpointStillShares still_shares)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[PINPOINT_MY_SLOT_NUMBER];
+	PinpointSlot *slot = &PinpointSlotsShared->slots[PINPOINT_MY_SLOT_NUMBER];
 	PinpointBatchRef first;
 	PinpointBatch *batch;
 	PinpointBatch *last;
@@ -288,12 +288,12 @@ reassign_to(const PinpointListeners *listeners, void *arg)
 	reassignment->any_listener = true;
 	if (slotno < 0)
 		return;
-	pinpoint_count(batch->dboid, PINPOINT_COUNT_REASSIGNED, 1);
-	if (pinpoint_slot_reassign(&PinpointSharedSlots->slots[slotno],
+	pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_REASSIGNED, 1);
+	if (pinpoint_slot_reassign(&PinpointSlotsShared->slots[slotno],
 							   &reassignment->ref))
 	{
 		pinpoint_publication_add_signal(reassignment->publication, slotno);
-		pinpoint_count(batch->dboid, PINPOINT_COUNT_SIGNALS, 1);
+		pinpoint_counter_add(batch->dboid, PINPOINT_COUNT_SIGNALS, 1);
 	}
 }
 
@@ -360,7 +360,7 @@ begin_portion(PinpointBatchRef *pinned)
 	if (pass.pid != 0)
 	{
 		if (still_stalled())
-			(void) first_batches(&PinpointSharedSlots->slots[pass.slotno],
+			(void) first_batches(&PinpointSlotsShared->slots[pass.slotno],
 								 &first);
 		else
 		{
@@ -370,7 +370,7 @@ begin_portion(PinpointBatchRef *pinned)
 	}
 	for (; pass.pid == 0 && pass.slotno < MaxBackends; pass.slotno++)
 	{
-		PinpointSlot *slot = &PinpointSharedSlots->slots[pass.slotno];
+		PinpointSlot *slot = &PinpointSlotsShared->slots[pass.slotno];
 
 		if (!pinpoint_sharing_stalled(slot))
 			continue;
@@ -404,7 +404,7 @@ begin_portion(PinpointBatchRef *pinned)
 static bool
 still_stalled(void)
 {
-	PinpointSlot *slot = &PinpointSharedSlots->slots[pass.slotno];
+	PinpointSlot *slot = &PinpointSlotsShared->slots[pass.slotno];
 	PinpointBatchRef first;
 
 	AssertHeld(PinpointOrderLock);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * channel_hash.c
+ * hash.c
  *		Hash values of channel names and payloads.
  *
  * The hash values of channel names are stored in batches, and all tables of channels
@@ -16,7 +16,7 @@
 
 #include "common/hashfn.h"
 
-#include "base/channel_hash.h"
+#include "base/hash.h"
 
 /* Set by the postmaster, and inherited by all processes. */
 static uint64 hash_seed = 0;
@@ -30,7 +30,7 @@ static uint32 string_hash_with_seed(const char *string);
  * Errors: FATAL, if there are no random numbers.
  */
 void
-pinpoint_channel_hash_init(void *memory)
+pinpoint_hash_init(void *memory)
 {
 	if (!pg_strong_random(&hash_seed, sizeof(hash_seed)))
 		ereport(FATAL,
@@ -49,7 +49,7 @@ string_hash_with_seed(const char *string)
  * Hash value of a channel name, which is terminated by a zero byte.
  */
 uint32
-pinpoint_channel_hash(const char *channel)
+pinpoint_hash_channel(const char *channel)
 {
 	return string_hash_with_seed(channel);
 }
@@ -58,7 +58,7 @@ pinpoint_channel_hash(const char *channel)
  * Hash value of a payload, which is terminated by a zero byte.
  */
 uint32
-pinpoint_payload_hash(const char *payload)
+pinpoint_hash_payload(const char *payload)
 {
 	return string_hash_with_seed(payload);
 }
@@ -66,10 +66,10 @@ pinpoint_payload_hash(const char *payload)
 /*
  * Hash value of a channel in a database.
  *
- * hash: pinpoint_channel_hash() of the channel.
+ * hash: pinpoint_hash_channel() of the channel.
  */
 uint32
-pinpoint_channel_hash_in_database(Oid dboid, uint32 hash)
+pinpoint_hash_in_database(Oid dboid, uint32 hash)
 {
 	return hash_combine(hash, murmurhash32((uint32) dboid));
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * reassignment.h
+ * reassign.h
  *		Reassigns notifications of a session that stops sharing a channel, or that
  *		stays in a transaction.
  *
@@ -8,8 +8,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_REASSIGNMENT_H
-#define PINPOINT_REASSIGNMENT_H
+#ifndef PINPOINT_REASSIGN_H
+#define PINPOINT_REASSIGN_H
 
 /* Callback: does this session still share a channel? */
 typedef bool (*PinpointStillShares) (const char *channel);
@@ -17,4 +17,4 @@ typedef bool (*PinpointStillShares) (const char *channel);
 extern void pinpoint_reassign(PinpointStillShares still_shares);
 extern bool pinpoint_reassign_stalled(void);
 
-#endif							/* PINPOINT_REASSIGNMENT_H */
+#endif							/* PINPOINT_REASSIGN_H */

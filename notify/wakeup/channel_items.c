@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * channel_memory.c
+ * channel_items.c
  *		The memory of the channel map, in items of a fixed size.
  *
  * An item contains an entry of the map, or a part of the tree of its listeners; see
@@ -31,7 +31,7 @@
 #include "storage/spin.h"
 
 #include "base/check.h"
-#include "wakeup/channel_memory.h"
+#include "wakeup/channel_items.h"
 
 /* In a build with assertions, a free item is filled with this byte. */
 #define FREED_BYTE		0x7F
@@ -39,7 +39,7 @@
 /* Which partition an item belongs to is not known here, nor is the mode of the lock. */
 #define AssertAnyPartitionHeld() \
 	Assert(!IsUnderPostmaster || \
-		   pinpoint_highest_lock() == PINPOINT_RANK_CHANNEL_MAP)
+		   pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP)
 
 /*
  * Memory of the map that is charged to a session.
@@ -80,7 +80,7 @@ static bool is_overwritten(ItemNumber number);
 #endif
 
 Size
-pinpoint_items_control_size(void)
+pinpoint_channel_items_control_size(void)
 {
 	return CACHELINEALIGN(add_size(offsetof(ItemsControl, accounts),
 								   mul_size(MaxBackends, sizeof(Account))));
@@ -90,11 +90,11 @@ pinpoint_items_control_size(void)
  * Create the items, all free.  The postmaster calls this at start and at
  * restart after a crash.
  *
- * control: pinpoint_items_control_size() bytes of shared memory.  items: memory
- * for nitems items.
+ * control: pinpoint_channel_items_control_size() bytes of shared memory.
+ * items: memory for nitems items.
  */
 void
-pinpoint_items_init(char *control, ChannelItem *items, Size nitems)
+pinpoint_channel_items_init(char *control, ChannelItem *items, Size nitems)
 {
 	Assert(!IsUnderPostmaster);
 	Assert(nitems > 0 && nitems <= PG_INT32_MAX);
@@ -120,7 +120,7 @@ pinpoint_items_init(char *control, ChannelItem *items, Size nitems)
  * The caller holds the lock of a partition exclusively.
  */
 bool
-pinpoint_items_take(int n, ItemNumber *numbers)
+pinpoint_channel_items_take(int n, ItemNumber *numbers)
 {
 	bool		enough;
 
@@ -154,10 +154,10 @@ pinpoint_items_take(int n, ItemNumber *numbers)
  * The caller holds the lock of a partition exclusively.
  */
 void
-pinpoint_items_free(ItemNumber number)
+pinpoint_channel_items_free(ItemNumber number)
 {
 	AssertAnyPartitionHeld();
-	Assert(pinpoint_item_exists(number));
+	Assert(pinpoint_channel_item_exists(number));
 #ifdef USE_ASSERT_CHECKING
 	overwrite_item(number);
 #endif
@@ -175,7 +175,7 @@ pinpoint_items_free(ItemNumber number)
  * has this role.
  */
 void
-pinpoint_items_set_role(int slotno, Oid roleid)
+pinpoint_channel_items_set_role(int slotno, Oid roleid)
 {
 	Account    *account = &items_control->accounts[slotno];
 
@@ -190,7 +190,7 @@ pinpoint_items_set_role(int slotno, Oid roleid)
  * make the answer slightly inexact.
  */
 bool
-pinpoint_items_role_may_have_more(Oid roleid)
+pinpoint_channel_items_role_may_have_more(Oid roleid)
 {
 	Size		nfree = pg_atomic_read_u32(&items_control->nfree);
 	Size		of_role = 0;
@@ -218,7 +218,7 @@ pinpoint_items_role_may_have_more(Oid roleid)
  * The caller holds the lock of a partition exclusively.
  */
 void
-pinpoint_items_charge(int slotno, int64 bytes)
+pinpoint_channel_items_charge(int slotno, int64 bytes)
 {
 	uint64		charged PG_USED_FOR_ASSERTS_ONLY;
 
@@ -236,7 +236,7 @@ pinpoint_items_charge(int slotno, int64 bytes)
  * partition since.
  */
 bool
-pinpoint_item_exists(ItemNumber number)
+pinpoint_channel_item_exists(ItemNumber number)
 {
 	return number >= 1 &&
 		number <= *(volatile uint32 *) &items_control->ntaken;
@@ -272,7 +272,7 @@ is_overwritten(ItemNumber number)
  * Check the list of free items, and set *use.
  */
 void
-pinpoint_items_check(PinpointItemsUse *use)
+pinpoint_channel_items_check(PinpointItemsUse *use)
 {
 	SpinLockAcquire(&items_control->items_lock);
 	use->total = total_items;
@@ -295,7 +295,7 @@ pinpoint_items_check(PinpointItemsUse *use)
  * What is charged to a session, in bytes.
  */
 int64
-pinpoint_items_charged(int slotno)
+pinpoint_channel_items_charged(int slotno)
 {
 	Assert(slotno >= 0 && slotno < MaxBackends);
 	return (int64) pg_atomic_read_u64(&items_control->accounts[slotno].bytes);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * listen_notify.c
+ * statements.c
  *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
  * ProcessUtility_hook (hooks.c) receives these statements, whether a client sends them,
@@ -39,9 +39,9 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "listener/listening.h"
-#include "sql/listen_notify.h"
 #include "sql/pending.h"
 #include "sql/replacement.h"
+#include "sql/statements.h"
 #include "wakeup/sharing.h"
 
 static bool get_action(Node *stmt, PinpointActionKind *kind,
@@ -64,7 +64,7 @@ PG_FUNCTION_INFO_V1(pinpoint_notify);
  * check_own_payload().
  */
 bool
-pinpoint_execute_notify(NotifyStmt *notify)
+pinpoint_statement_execute_notify(NotifyStmt *notify)
 {
 	const char *payload = notify->payload ? notify->payload : "";
 
@@ -89,8 +89,8 @@ pinpoint_execute_notify(NotifyStmt *notify)
  * Errors: ERRCODE_FEATURE_NOT_SUPPORTED, if the transaction is being committed.
  */
 bool
-pinpoint_begin_action(Node *stmt, PinpointActionKind *kind,
-					  const char **channel)
+pinpoint_statement_begin_action(Node *stmt, PinpointActionKind *kind,
+								const char **channel)
 {
 	if (!get_action(stmt, kind, channel))
 		return false;
@@ -105,7 +105,8 @@ pinpoint_begin_action(Node *stmt, PinpointActionKind *kind,
  * Errors: those of LISTEN.
  */
 bool
-pinpoint_listen_in_recovery(PinpointActionKind kind, const char *channel)
+pinpoint_statement_listen_in_recovery(PinpointActionKind kind,
+									  const char *channel)
 {
 	if (kind != PINPOINT_LISTEN || !listens_in_recovery())
 		return false;
@@ -173,7 +174,7 @@ check_phase(const char *name)
 static bool
 listens_in_recovery(void)
 {
-	return RecoveryInProgress() && pinpoint_is_preloaded() &&
+	return RecoveryInProgress() && pinpoint_preload_is_done() &&
 		pinpoint_replacement_exists();
 }
 
@@ -210,7 +211,7 @@ check_action(PinpointActionKind kind)
  * Errors: those of the statements.
  */
 void
-pinpoint_check_action(PinpointActionKind kind)
+pinpoint_statement_check_action(PinpointActionKind kind)
 {
 	const char *name = kind == PINPOINT_LISTEN ? "LISTEN" : "UNLISTEN";
 
@@ -225,19 +226,20 @@ pinpoint_check_action(PinpointActionKind kind)
 }
 
 /*
- * Execute LISTEN or UNLISTEN for a channel, after pinpoint_check_action().
+ * Execute LISTEN or UNLISTEN for a channel, after
+ * pinpoint_statement_check_action().
  *
  * Errors: out of memory.
  */
 void
-pinpoint_execute_action(PinpointActionKind kind, const char *channel)
+pinpoint_statement_execute_action(PinpointActionKind kind, const char *channel)
 {
 	if (kind == PINPOINT_LISTEN)
 		Async_Listen(channel);
 	else
 		Async_Unlisten(channel);
-	if (pinpoint_is_preloaded())
-		pinpoint_record_action(kind, channel);
+	if (pinpoint_preload_is_done())
+		pinpoint_statement_record_action(kind, channel);
 }
 
 /*
@@ -248,12 +250,12 @@ pinpoint_execute_action(PinpointActionKind kind, const char *channel)
  * Errors: out of memory.
  */
 void
-pinpoint_record_action(PinpointActionKind kind, const char *channel)
+pinpoint_statement_record_action(PinpointActionKind kind, const char *channel)
 {
 	int			share_limit = 0;
 	bool		notifies = false;
 
-	Assert(pinpoint_is_preloaded());
+	Assert(pinpoint_preload_is_done());
 	Assert(PinpointMyTransaction.phase == PINPOINT_RUNNING);
 
 	if (kind != PINPOINT_LISTEN &&
@@ -272,9 +274,10 @@ pinpoint_record_action(PinpointActionKind kind, const char *channel)
 	}
 	else if (kind == PINPOINT_LISTEN)
 	{
-		if (pinpoint_shares_channel(channel))
+		if (pinpoint_settings_share_channel(channel))
 			share_limit = pinpoint_share_limit;
-		notifies = pinpoint_enabled && pinpoint_notifies_on_listen(channel) &&
+		notifies = pinpoint_enabled &&
+			pinpoint_settings_notify_on_listen(channel) &&
 			pinpoint_replacement_exists();
 	}
 	pinpoint_pending_action(kind, channel, share_limit, notifies);
@@ -286,7 +289,7 @@ pinpoint_record_action(PinpointActionKind kind, const char *channel)
 static bool
 takes_over(void)
 {
-	return pinpoint_is_preloaded() && pinpoint_enabled &&
+	return pinpoint_preload_is_done() && pinpoint_enabled &&
 		PinpointMyTransaction.phase == PINPOINT_RUNNING &&
 		pinpoint_replacement_exists();
 }
@@ -307,7 +310,7 @@ queue_notification(const char *channel, const char *payload)
 	if (IsParallelWorker())
 		elog(ERROR, "cannot send notifications from a parallel worker");
 
-	pinpoint_check_channel_length(strlen(channel));
+	pinpoint_statement_check_channel_length(strlen(channel));
 	if (strlen(payload) > (size_t) pinpoint_max_payload_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -325,7 +328,7 @@ queue_notification(const char *channel, const char *payload)
  * Errors: those of pg_notify(), with its texts.
  */
 void
-pinpoint_check_channel_length(size_t length)
+pinpoint_statement_check_channel_length(size_t length)
 {
 	if (length == 0)
 		ereport(ERROR,
@@ -347,16 +350,16 @@ pinpoint_check_channel_length(size_t length)
 static void
 check_reserved(const char *channel)
 {
-	if (pinpoint_is_heartbeat_channel(channel) && pinpoint_is_preloaded() &&
+	if (pinpoint_is_heartbeat_channel(channel) && pinpoint_preload_is_done() &&
 		pinpoint_replacement_exists())
-		pinpoint_report_reserved_channel(channel);
+		pinpoint_statement_report_reserved_channel(channel);
 }
 
 /*
  * Raise the error for a channel that is reserved for the server.
  */
 void
-pinpoint_report_reserved_channel(const char *channel)
+pinpoint_statement_report_reserved_channel(const char *channel)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_RESERVED_NAME),

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * eviction.c
+ * evict.c
  *		Ends sessions of listeners that block others.
  *
  * To evict a listener is to mark its slot with the reason, and to send SIGTERM to its
@@ -40,11 +40,11 @@
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
-#include "base/channel_hash.h"
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
-#include "listener/eviction.h"
+#include "base/hash.h"
+#include "listener/evict.h"
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/slots_read.h"
@@ -104,7 +104,7 @@ static bool any_keeps(void);
  * Allocate memory in the postmaster, at start and at restart after a crash.
  */
 void
-pinpoint_eviction_init(void *memory)
+pinpoint_evict_init(void *memory)
 {
 	if (evicted != NULL)
 		return;
@@ -112,35 +112,6 @@ pinpoint_eviction_init(void *memory)
 								 MaxBackends * sizeof(EvictedSession));
 	found_pids = MemoryContextAlloc(TopMemoryContext,
 									MaxBackends * sizeof(int));
-}
-
-/*
- * Find the listener that is furthest behind.
- *
- * Returns its PID, or 0 if no listener keeps a batch.  Sets *lag to the number
- * of bytes by which it is behind, and *dboid to its database if there is one;
- * both can be NULL.  The caller holds PinpointOrderLock, in shared mode at
- * least.
- */
-int
-pinpoint_furthest_behind(Oid *dboid, uint64 *lag)
-{
-	PinpointSlotOwner furthest = {0};
-
-	AssertHeld(PinpointOrderLock);
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		PinpointSlotOwner owner;
-
-		if (pinpoint_slot_owner(i, &owner) && owner.first_sequence != 0 &&
-			(furthest.pid == 0 || owner.lag > furthest.lag))
-			furthest = owner;
-	}
-	if (lag != NULL)
-		*lag = furthest.lag;
-	if (dboid != NULL && furthest.pid != 0)
-		*dboid = furthest.dboid;
-	return furthest.pid;
 }
 
 /*
@@ -153,7 +124,7 @@ kept_by(int slotno)
 {
 	PinpointSlotOwner owner;
 
-	return pinpoint_slot_owner(slotno, &owner) ? owner.first_sequence : 0;
+	return pinpoint_slots_read_owner(slotno, &owner) ? owner.first_sequence : 0;
 }
 
 /*
@@ -167,7 +138,7 @@ pinpoint_evict_lagging(Size limit)
 	{
 		PinpointSlotOwner owner;
 
-		if (pinpoint_slot_owner(i, &owner) && owner.lag > limit)
+		if (pinpoint_slots_read_owner(i, &owner) && owner.lag > limit)
 			evict(i, PINPOINT_EVICTED_LAGGING);
 	}
 	(void) end_pass();
@@ -217,7 +188,7 @@ pinpoint_evict_oldest(int divisor)
  * take much longer than WAIT_INTERVAL on a busy machine.
  */
 bool
-pinpoint_eviction_wait(const instr_time *began)
+pinpoint_evict_wait(const instr_time *began)
 {
 	static int	sleeps = 0;
 	instr_time	waited;
@@ -263,7 +234,7 @@ pinpoint_evict_database(Oid dboid, PinpointEviction reason,
 	{
 		PinpointSlotOwner owner;
 
-		if (pinpoint_slot_owner(i, &owner) &&
+		if (pinpoint_slots_read_owner(i, &owner) &&
 			(owner.dboid == dboid || !OidIsValid(dboid)))
 			evict(i, reason);
 	}
@@ -293,7 +264,7 @@ pinpoint_evict_listeners(List *channels, PinpointEviction reason,
 	memset(found_pids, 0, MaxBackends * sizeof(int));
 	foreach(lc, channels)
 		pinpoint_channel_map_lookup(MyDatabaseId, lfirst(lc),
-									pinpoint_channel_hash(lfirst(lc)),
+									pinpoint_hash_channel(lfirst(lc)),
 									find_listeners, NULL);
 
 	begin_pass();
@@ -303,7 +274,8 @@ pinpoint_evict_listeners(List *channels, PinpointEviction reason,
 		PinpointSlotOwner owner;
 
 		/* Another session may have got the slot since. */
-		if (pinpoint_slot_owner(i, &owner) && owner.dboid == MyDatabaseId &&
+		if (pinpoint_slots_read_owner(i, &owner) &&
+			owner.dboid == MyDatabaseId &&
 			(owner.pid == found_pids[i] || owner.wakes_for_all))
 			evict(i, reason);
 	}
@@ -321,9 +293,10 @@ find_listeners(const PinpointListeners *listeners, void *arg)
 
 	for (int i = 0; i < n; i++)
 	{
-		int			slotno = pinpoint_listener(listeners, i)->slotno;
+		int			slotno =
+			pinpoint_channel_entry_listener(listeners, i)->slotno;
 
-		found_pids[slotno] = pinpoint_slot_pid(slotno);
+		found_pids[slotno] = pinpoint_slots_read_pid(slotno);
 	}
 }
 
@@ -345,7 +318,7 @@ pinpoint_evict_heartbeat_listeners(Oid dboid, void (*with_lock) (void))
 	{
 		PinpointSlotOwner owner;
 
-		if (!pinpoint_slot_owner(i, &owner) ||
+		if (!pinpoint_slots_read_owner(i, &owner) ||
 			(OidIsValid(dboid) && owner.dboid != dboid))
 			continue;
 		if (owner.heartbeats)
@@ -417,7 +390,7 @@ waits_for_client(int slotno, PinpointSlotOwner *owner)
 {
 	AssertHeld(PinpointOrderLock);
 
-	return pinpoint_slot_owner(slotno, owner) &&
+	return pinpoint_slots_read_owner(slotno, owner) &&
 		(owner->evicted != PINPOINT_NOT_EVICTED || owner->sending_since != 0) &&
 		*(volatile uint32 *) &owner->proc->wait_event_info == WAIT_EVENT_CLIENT_WRITE;
 }
@@ -461,7 +434,7 @@ to_signal(int slotno)
 	Assert(nevicted < MaxBackends);
 
 	evicted[nevicted].slotno = slotno;
-	evicted[nevicted++].pid = pinpoint_slot_pid(slotno);
+	evicted[nevicted++].pid = pinpoint_slots_read_pid(slotno);
 }
 
 /*
@@ -501,7 +474,7 @@ any_keeps(void)
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	for (int i = 0; i < nevicted; i++)
 	{
-		if (pinpoint_slot_pid(evicted[i].slotno) == evicted[i].pid &&
+		if (pinpoint_slots_read_pid(evicted[i].slotno) == evicted[i].pid &&
 			kept_by(evicted[i].slotno) != 0)
 			evicted[n++] = evicted[i];
 	}
