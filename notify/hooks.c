@@ -29,10 +29,10 @@
 #include "live/changes.h"
 #include "live/commit_prepared.h"
 #include "live/live.h"
+#include "sql/listen_notify.h"
 #include "sql/load_order.h"
 #include "sql/planner_rewrite.h"
 #include "sql/replacement.h"
-#include "sql/statements.h"
 #include "sql/utility_rewrite.h"
 #include "wakeup/sharing.h"
 

@@ -10,8 +10,8 @@
 #ifndef PINPOINT_COMMIT_ORDER_H
 #define PINPOINT_COMMIT_ORDER_H
 
-#include "queue/batch.h"
 #include "nodes/pg_list.h"
+#include "queue/batch.h"
 
 /*
  * The number of batches that are not published; see the view

@@ -28,7 +28,7 @@
  * Notifications in PostgreSQL's own queue are counted, but are not in this log.  A session
  * sends a heartbeat only after it has read that queue; see listener/held_heartbeat.c.
  *
- * No session can notify that channel through pg_pinpoint: see statements.c, and
+ * No session can notify that channel through pg_pinpoint: see listen_notify.c, and
  * wal_message_parser.c for those of an older primary.  Sessions cannot share the channel.
  * For notifications through PostgreSQL's own queue, see position_text.c.
  *

@@ -17,7 +17,7 @@
 #include "utils/builtins.h"
 
 #include "functions/listen.h"
-#include "sql/statements.h"
+#include "sql/listen_notify.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_listen);
 PG_FUNCTION_INFO_V1(pinpoint_unlisten);

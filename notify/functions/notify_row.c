@@ -28,7 +28,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "sql/statements.h"
+#include "sql/listen_notify.h"
 
 /* A literal text, followed by the value of a column. */
 typedef struct Part

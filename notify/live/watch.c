@@ -82,8 +82,8 @@
 #include "live/uncounted.h"
 #include "live/watch.h"
 #include "live/watched_tables.h"
+#include "sql/listen_notify.h"
 #include "sql/replacement.h"
-#include "sql/statements.h"
 
 PG_FUNCTION_INFO_V1(pinpoint_watch);
 PG_FUNCTION_INFO_V1(pinpoint_unwatch);

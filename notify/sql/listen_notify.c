@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * statements.c
+ * listen_notify.c
  *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
  * ProcessUtility_hook (hooks.c) receives these statements, whether a client sends them,
@@ -39,9 +39,9 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "listener/listening.h"
+#include "sql/listen_notify.h"
 #include "sql/pending.h"
 #include "sql/replacement.h"
-#include "sql/statements.h"
 #include "wakeup/sharing.h"
 
 static bool get_action(Node *stmt, PinpointActionKind *kind,

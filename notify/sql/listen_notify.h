@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * statements.h
+ * listen_notify.h
  *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PINPOINT_STATEMENTS_H
-#define PINPOINT_STATEMENTS_H
+#ifndef PINPOINT_LISTEN_NOTIFY_H
+#define PINPOINT_LISTEN_NOTIFY_H
 
 #include "nodes/parsenodes.h"
 
@@ -29,4 +29,4 @@ extern void pinpoint_statement_check_channel_length(size_t length);
 extern void pinpoint_statement_report_reserved_channel(const char *channel);
 extern void pinpoint_statement_notify(const char *channel, const char *payload);
 
-#endif							/* PINPOINT_STATEMENTS_H */
+#endif							/* PINPOINT_LISTEN_NOTIFY_H */
