@@ -237,7 +237,7 @@ class Listener(threading.Thread):
             self.session += 1
             self.received_in_session = 0
             self.last = {}  # of this session: number of each channel, ID of each writer
-            self.heard = time.monotonic()
+            self.heartbeat_at = time.monotonic()
             self.pid = connection.info.backend_pid
             self.is_ready = True
 
@@ -251,11 +251,11 @@ class Listener(threading.Thread):
                 notify = connection.notifies.pop(0)
                 if notify.channel == "pinpoint_heartbeat":
                     self.position = notify.payload.split()[0]
-                    self.heard = time.monotonic()
+                    self.heartbeat_at = time.monotonic()
                 elif notify.channel != FLOOD:
                     n, name = notify.payload.split()
                     self.process(notify.channel, int(n), name)
-        if time.monotonic() - self.heard > SILENCE:
+        if time.monotonic() - self.heartbeat_at > SILENCE:
             raise psycopg2.OperationalError("no heartbeat")
 
     def process(self, channel, n, name):

@@ -233,8 +233,8 @@ ok( wait_until(sub { $at_point->value('SELECT pg_get_wal_replay_pause_state()') 
 $at_point->run('SELECT pg_wal_replay_resume()');
 ok(wait_until(sub { $at_point->value('SELECT pg_is_in_recovery()') eq 'f' }), 'ends there');
 $at_point->run(q(NOTIFY a, 'a new time'));
-my @heard = map { $_->{payload} } $at_point->notifications_until('a', 'a new time');
-is_deeply([ grep { /behind/ } @heard ], [], 'and tells nothing from behind it');
+my @received = map { $_->{payload} } $at_point->notifications_until('a', 'a new time');
+is_deeply([ grep { /behind/ } @received ], [], 'and tells nothing from behind it');
 $at_point->close;
 
 # ---- a primary without the library

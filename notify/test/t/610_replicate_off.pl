@@ -29,16 +29,16 @@ my $log = 0;
 # A session that listens, and hears what is notified on a server.
 sub listens
 {
-	my ($on, $hears) = @_;
+	my ($on, $sender) = @_;
 	my $session = connect_to($on);
 	$session->run('LISTEN a');
-	if ($hears)
+	if ($sender)
 	{
 		# What was notified for another session may come first.
-		my $payload = 'heard on ' . $on->name;
-		$hears->run("NOTIFY a, '$payload'");
+		my $payload = 'sent to ' . $on->name;
+		$sender->run("NOTIFY a, '$payload'");
 		my @before = map { $_->{payload} } $session->notifications_until('a', $payload);
-		is_deeply([ grep { !/^heard on / } @before ], [], 'a session listens on ' . $on->name);
+		is_deeply([ grep { !/^sent to / } @before ], [], 'a session listens on ' . $on->name);
 	}
 	return $session;
 }
@@ -88,10 +88,10 @@ $admin = connect_to($primary);
 $primary->wait_for_catchup($standby);
 is($listener->query('SELECT 1')->error, undef, 'it was off before: a restart of the primary disconnects nobody');
 set_replicate($primary, $admin, 'on');
-my $hears = listens($standby, $admin);
+my $other_listener = listens($standby, $admin);
 $listener->run('SELECT 1');
-is(as_text($listener->wait_for(1)), 'a/heard on standby', 'when it is turned on nobody is disconnected');
-$hears->close;
+is(as_text($listener->wait_for(1)), 'a/sent to standby', 'when it is turned on nobody is disconnected');
+$other_listener->close;
 
 # What a server tells in this way is nothing for those who read from a slot.
 is( $admin->value(
