@@ -3,10 +3,11 @@
  * hooks.c
  *		The hooks that this library installs.
  *
- * Each hook is installed once.  Its function here calls the parts of this library that
- * need it, in the order in which they are written, and the function that was installed
- * before.  pg_pinpoint.c installs the hooks for shared memory.  On a standby,
- * replay.c and primary_status.c replace functions that replay the WAL.
+ * Each hook is installed once.  Its function here calls the parts of this
+ * library that need it, in the order in which they are written, and the
+ * function that was installed before.  pg_pinpoint.c installs the hooks for
+ * shared memory.  On a standby, replay.c and primary_status.c replace
+ * functions that replay the WAL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -54,6 +54,7 @@
 PINPOINT_MODULE_MAGIC("pg_pinpoint");
 
 void		_PG_init(void);
+
 PG_FUNCTION_INFO_V1(pinpoint_check_schema);
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;

@@ -140,8 +140,8 @@ at_transaction_event(XactEvent event, void *arg)
 
 			/*
 			 * PostgreSQL will refuse a transaction that has notified, but may
-			 * refuse it for another reason before, and so may the callbacks of
-			 * other libraries.  So let PostgreSQL do this.
+			 * refuse it for another reason before, and so may the callbacks
+			 * of other libraries.  So let PostgreSQL do this.
 			 */
 			if (pinpoint_pending_exists())
 			{
@@ -319,11 +319,11 @@ pre_commit(void)
  *
  * The order of publication does not depend on it.  The lower bound of an
  * announced batch must be below the end of the commit record, which is written
- * later in any case.  The order on a standby is that of the commit records, too.
- * Replay finds the messages of a transaction before its commit record, because
- * this session writes both.  If the transaction aborts in between, replay drops
- * them.  replication_status.c requires only that the flag is read before (by
- * write_left_out()), and that the commit record comes after.
+ * later in any case.  The order on a standby is that of the commit records,
+ * too.  Replay finds the messages of a transaction before its commit record,
+ * because this session writes both.  If the transaction aborts in between,
+ * replay drops them.  replication_status.c requires only that the flag is read
+ * before (by write_left_out()), and that the commit record comes after.
  *
  * Errors: out of memory, those of writing WAL.
  */

@@ -3,26 +3,28 @@
  * waker.c
  *		The background worker that signals listeners.
  *
- * A sender that must signal more than a few sessions adds all of them to a list, and
- * this process signals them; see publication.c.  It also publishes the batches that senders
- * leave to it when a slow commit has held back many; see commit_order.c.  It starts as
- * soon as sessions can connect, also during recovery.  If it ends, it is restarted
- * after a second.  Delivery does not depend on it: without a waker, senders signal all
- * listeners, and publish all batches.  If it exists and does not run, others do its
- * work after a tenth of a second; see commit/waker_reserve.c.
+ * A sender that must signal more than a few sessions adds all of them to a
+ * list, and this process signals them; see publication.c.  It also publishes
+ * the batches that senders leave to it when a slow commit has held back many;
+ * see commit_order.c.  It starts as soon as sessions can connect, also during
+ * recovery.  If it ends, it is restarted after a second.  Delivery does not
+ * depend on it: without a waker, senders signal all listeners, and publish all
+ * batches.  If it exists and does not run, others do its work after a tenth of
+ * a second; see commit/waker_reserve.c.
  *
- * It connects without a database, because pg_stat_activity does not show a background
- * worker that is not connected.
+ * It connects without a database, because pg_stat_activity does not show a
+ * background worker that is not connected.
  *
- * While nobody sends, it also signals listeners again that have not reacted to a
- * signal, as senders do.  It reassigns notifications of sessions that share channels
- * and stay in a transaction (wakeup/reassign.c).  It returns disk space that
- * the log does not need any more, and sends the heartbeats; see heartbeat.c.
+ * While nobody sends, it also signals listeners again that have not reacted to
+ * a signal, as senders do.  It reassigns notifications of sessions that share
+ * channels and stay in a transaction (wakeup/reassign.c).  It returns disk
+ * space that the log does not need any more, and sends the heartbeats; see
+ * heartbeat.c.
  *
- * During recovery nobody sends.  Then it also checks for listeners that are far behind
- * (slow_listener.c), and for sessions that block replay (replay_blockers.c).  On a
- * primary it writes to the WAL whether notifications are replicated
- * (replication_status.c).
+ * During recovery nobody sends.  Then it also checks for listeners that are
+ * far behind (slow_listener.c), and for sessions that block replay
+ * (replay_blockers.c).  On a primary it writes to the WAL whether
+ * notifications are replicated (replication_status.c).
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,10 +3,11 @@
  * check.h
  *		What a function requires of its caller, as assertions.
  *
- * A comment such as "the caller holds PinpointOrderLock" has one of these at the start of
- * the function.  Without assertions, they compile to nothing.
+ * A comment such as "the caller holds PinpointOrderLock" has one of these at
+ * the start of the function.  Without assertions, they compile to nothing.
  *
- * While shared memory is initialized, there is one process and it holds no lock.
+ * While shared memory is initialized, there is one process and it holds no
+ * lock.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -38,9 +39,10 @@
 	Assert(InterruptHoldoffCount > 0 || CritSectionCount > 0)
 
 /*
- * Between these two, nothing may fail and nothing may be allocated, for instance because
- * the commit record is written.  With assertions, this is a critical section: an error
- * ends the server, and an allocation fails an assertion.  Without, they do nothing.
+ * Between these two, nothing may fail and nothing may be allocated, for
+ * instance because the commit record is written.  With assertions, this is a
+ * critical section: an error ends the server, and an allocation fails an
+ * assertion.  Without, they do nothing.
  */
 #ifdef USE_ASSERT_CHECKING
 #define PINPOINT_BEGIN_CANNOT_FAIL()	START_CRIT_SECTION()

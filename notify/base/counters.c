@@ -3,14 +3,15 @@
  * counters.c
  *		Counters by database, since the server started.
  *
- * The counters are in an array.  The hash value of a database's OID selects the
- * element.  A database gets its element when something is counted for it for the first
- * time, and keeps the element until the server stops, even if the database is dropped.
- * If there are more databases than elements, the last ones share one element.
+ * The counters are in an array.  The hash value of a database's OID selects
+ * the element.  A database gets its element when something is counted for it
+ * for the first time, and keeps the element until the server stops, even if
+ * the database is dropped.  If there are more databases than elements, the
+ * last ones share one element.
  *
- * There is no lock, because all fields are atomic.  Counting never waits, fails or
- * allocates memory, so it is also possible after the commit record.  For a moment, two
- * counters can be inconsistent with each other.
+ * There is no lock, because all fields are atomic.  Counting never waits,
+ * fails or allocates memory, so it is also possible after the commit record.
+ * For a moment, two counters can be inconsistent with each other.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

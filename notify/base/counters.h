@@ -17,8 +17,8 @@ typedef enum PinpointCounter
 {
 	PINPOINT_COUNT_TRANSACTIONS,	/* transactions published */
 	PINPOINT_COUNT_NOTIFICATIONS,	/* notifications in them */
-	PINPOINT_COUNT_REPLAYED,	/* transactions replayed on a standby; they are
-								 * also counted above */
+	PINPOINT_COUNT_REPLAYED,	/* transactions replayed on a standby; they
+								 * are also counted above */
 	PINPOINT_COUNT_UNHEARD,		/* transactions without a listener */
 	PINPOINT_COUNT_HELD_BACK,	/* transactions that waited for a slower
 								 * commit */

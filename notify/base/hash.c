@@ -3,10 +3,10 @@
  * hash.c
  *		Hash values of channel names and payloads.
  *
- * The hash values of channel names are stored in batches, and all tables of channels
- * use them.  Those of payloads are for pinpoint.fold.  All depend on a random seed,
- * which is new at each server start.  So a user cannot choose names or payloads with
- * equal or similar hash values.
+ * The hash values of channel names are stored in batches, and all tables of
+ * channels use them.  Those of payloads are for pinpoint.fold.  All depend on
+ * a random seed, which is new at each server start.  So a user cannot choose
+ * names or payloads with equal or similar hash values.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

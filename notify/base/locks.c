@@ -131,13 +131,13 @@ pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
 
 #ifdef PINPOINT_TIME_ORDER_LOCK
 /*
- * For how long this session held PinpointOrderLock.  When the session ends, it writes a
- * line "announce NANOSECONDS" or "publish NANOSECONDS" for each hold, in their order, to
- * the file pinpoint_order_lock.PID in the data directory.  bench/scaling/order_lock.py
- * reads these files.
+ * For how long this session held PinpointOrderLock.  When the session ends, it
+ * writes a line "announce NANOSECONDS" or "publish NANOSECONDS" for each hold,
+ * in their order, to the file pinpoint_order_lock.PID in the data directory.
+ * bench/scaling/order_lock.py reads these files.
  *
- * Part of a hold is after commit, where nothing may fail: the memory is reserved when the
- * library is loaded.  When it is full, no more is recorded.
+ * Part of a hold is after commit, where nothing may fail: the memory is
+ * reserved when the library is loaded.  When it is full, no more is recorded.
  */
 #define MAX_HOLDS	(1 << 18)
 

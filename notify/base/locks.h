@@ -18,9 +18,9 @@
  *	5. PinpointWaitersLock protects the lists of sessions in pinpoint.wait();
  *	   see waiters.c.  No other lock is taken with it.
  *
- * A process that takes several of these locks takes them in this order.  The last three
- * are not held while signalling, sending to a client or doing I/O.  None of them is
- * held while a commit record is written or flushed.
+ * A process that takes several of these locks takes them in this order.  The
+ * last three are not held while signalling, sending to a client or doing I/O.
+ * None of them is held while a commit record is written or flushed.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -46,8 +46,8 @@ extern void pinpoint_locks_init(void);
 extern bool pinpoint_lock_has_waiters(LWLock *lock);
 
 /*
- * The rank of a lock in the order above.  A partition lock of the channel map has the
- * rank of all of them: no process holds two.
+ * The rank of a lock in the order above.  A partition lock of the channel map
+ * has the rank of all of them: no process holds two.
  */
 typedef enum PinpointLockRank
 {
@@ -60,9 +60,10 @@ typedef enum PinpointLockRank
 } PinpointLockRank;
 
 /*
- * Acquire one of the locks above.  In a build with assertions, the order in which the
- * locks are taken is checked, and pinpoint_lock_highest_rank() returns the rank
- * of the lock that this process took last of those that it holds.
+ * Acquire one of the locks above.  In a build with assertions, the order in
+ * which the locks are taken is checked, and pinpoint_lock_highest_rank()
+ * returns the rank of the lock that this process took last of those that it
+ * holds.
  *
  * Result: that of LWLockAcquire(): true if the lock was free.
  */
@@ -78,10 +79,10 @@ pinpoint_lock_acquire(LWLock *lock, LWLockMode mode)
 #endif
 
 /*
- * PinpointOrderLock in exclusive mode, in the two steps of each transaction that
- * notifies: its announcement, and its publication (see publication.c).  With
- * -DPINPOINT_TIME_ORDER_LOCK, the time for which it is held there is measured; see
- * locks.c.
+ * PinpointOrderLock in exclusive mode, in the two steps of each transaction
+ * that notifies: its announcement, and its publication (see publication.c).
+ * With -DPINPOINT_TIME_ORDER_LOCK, the time for which it is held there is
+ * measured; see locks.c.
  */
 #ifdef PINPOINT_TIME_ORDER_LOCK
 extern void pinpoint_lock_acquire_order(const char *step);

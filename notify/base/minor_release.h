@@ -1,16 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * minor_release.h
- *		Minor releases of PostgreSQL with a bug in PostgreSQL's own NOTIFY queue.
+ *		Minor releases of PostgreSQL with a bug in PostgreSQL's own NOTIFY
+ *		queue.
  *
- * Before the releases below, VACUUM could remove the commit status of a transaction
- * while its notifications were still in PostgreSQL's queue.  A listener that read them
- * got the error "could not access status of transaction".  See the release notes of
- * 18.2: "Prevent truncation of CLOG that is still needed by unread NOTIFY messages".
- * This library does not use that queue, but notifications that it does not intercept
- * still use it.
+ * Before the releases below, VACUUM could remove the commit status of a
+ * transaction while its notifications were still in PostgreSQL's queue.  A
+ * listener that read them got the error "could not access status of
+ * transaction".  See the release notes of 18.2: "Prevent truncation of CLOG
+ * that is still needed by unread NOTIFY messages".  This library does not use
+ * that queue, but notifications that it does not intercept still use it.
  *
- * This file needs no other header, so a test can include it in a separate program.
+ * This file needs no other header, so a test can include it in a separate
+ * program.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

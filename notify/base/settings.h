@@ -46,8 +46,7 @@ typedef enum PinpointOnLag
 extern bool pinpoint_enabled;
 extern int	pinpoint_queue_size;	/* kB */
 extern int	pinpoint_queue_memory;	/* kB */
-extern int	pinpoint_channel_memory;	/* kB; if negative, see
-										 * channel_map.c */
+extern int	pinpoint_channel_memory;	/* kB; if negative, see channel_map.c */
 extern int	pinpoint_max_listener_lag;	/* kB; no limit if negative */
 extern int	pinpoint_on_lag;	/* a PinpointOnLag */
 extern int	pinpoint_latency_target;	/* ms */

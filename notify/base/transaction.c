@@ -19,8 +19,8 @@
  *	ANNOUNCED		-			-			-			COMMITTED	RUNNING
  *	COMMITTED		-			-			-			-			RUNNING
  *
- * A transaction without notifications changes from SEALED to COMMITTED if it has
- * LISTENs or UNLISTENs to execute.
+ * A transaction without notifications changes from SEALED to COMMITTED if it
+ * has LISTENs or UNLISTENs to execute.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

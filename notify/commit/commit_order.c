@@ -3,23 +3,24 @@
  * commit_order.c
  *		Parallel commits, with notifications in commit order.
  *
- * PostgreSQL promises that notifications of different transactions arrive in the order
- * in which the transactions committed.  It keeps the promise by letting only one
- * notifying transaction commit at a time.  Here, commits run in parallel, and only the
- * publication of their notifications is ordered.
+ * PostgreSQL promises that notifications of different transactions arrive in
+ * the order in which the transactions committed.  It keeps the promise by
+ * letting only one notifying transaction commit at a time.  Here, commits run
+ * in parallel, and only the publication of their notifications is ordered.
  *
  * The order of commits is the order of commit records in the WAL.
  *
  *	prepare		before commit: reserve space for the batch, and write it.  After
  *				this step, no step can fail for lack of space.
  *	announce	before commit, as late as possible, under PinpointOrderLock:
- *				append the batch to the in-flight list, with the LSN of the end of
- *				the WAL as its lower bound.  The commit record will be inserted
- *				after that.  Bounds are read under the lock and the WAL only grows,
- *				so the list is ordered by bound.
- *	stamp		after the commit record is written: the LSN of its end is the stamp
- *				of the batch.  A transaction without XID writes no commit record;
- *				its stamp is directly after the record that was inserted last.
+ *				append the batch to the in-flight list, with the LSN of the end
+ *				of the WAL as its lower bound.  The commit record will be
+ *				inserted after that.  Bounds are read under the lock and the
+ *				WAL only grows, so the list is ordered by bound.
+ *	stamp		after the commit record is written: the LSN of its end is the
+ *				stamp of the batch.  A transaction without XID writes no commit
+ *				record; its stamp is directly after the record that was
+ *				inserted last.
  *	publish		after the locks of the transaction are released: move the batch
  *				from the in-flight list to the ready heap, which is ordered by
  *				stamp.  Then publish every batch of the heap whose stamp is not
@@ -30,99 +31,110 @@
  * Why no batch is published too early.  Let R be a batch with stamp r, and X a
  * transaction whose commit record ends at x < r.
  *
- *	1. X is announced before its commit record is inserted, with a bound below x.
- *	2. X inserted its record before R did, because records get their LSNs in the order
- *	   of insertion.  So X was announced before R has its stamp.
- *	3. So when R is moved to the ready heap, one of three cases applies: X is in flight,
- *	   with a bound below x and hence below r; or X is in the ready heap, before R; or X
- *	   is published.
- *	4. Only the first batch of the heap is published, and only if its stamp is not above
- *	   any bound in the in-flight list.  So R is published after X.
+ *	1. X is announced before its commit record is inserted, with a bound below
+ *	   x.
+ *	2. X inserted its record before R did, because records get their LSNs in
+ *	   the order of insertion.  So X was announced before R has its stamp.
+ *	3. So when R is moved to the ready heap, one of three cases applies: X is
+ *	   in flight, with a bound below x and hence below r; or X is in the ready
+ *	   heap, before R; or X is published.
+ *	4. Only the first batch of the heap is published, and only if its stamp is
+ *	   not above any bound in the in-flight list.  So R is published after X.
  *
- * LSNs are multiples of 8, so "directly after" is one byte further: after every
- * record that ends there, and before all others.  A commit that is being announced
- * cannot get a lower stamp than that, so bounds are one byte further, too.  Two equal
- * stamps belong to two concurrent transactions without a commit record.  These are
- * published in the order in which they became ready.
+ * LSNs are multiples of 8, so "directly after" is one byte further: after
+ * every record that ends there, and before all others.  A commit that is being
+ * announced cannot get a lower stamp than that, so bounds are one byte
+ * further, too.  Two equal stamps belong to two concurrent transactions
+ * without a commit record.  These are published in the order in which they
+ * became ready.
  *
- * Why no session waits.  A session moves its batch to the ready heap and continues,
- * whether or not the batch was published.  So the list and the heap contain batches,
- * not sessions: a session may have many batches held back and one in flight.
+ * Why no session waits.  A session moves its batch to the ready heap and
+ * continues, whether or not the batch was published.  So the list and the heap
+ * contain batches, not sessions: a session may have many batches held back and
+ * one in flight.
  *
- * Why no session works for others.  One slow commit can hold back a million batches,
- * and all of them can be published when it ends.  A session publishes only as many as
- * the limit of work of one hold of the lock allows (see publication.c), and leaves the
- * rest to the waker.  If the waker makes no progress, the next sessions publish as much
- * as under one hold each, before they commit; see waker_reserve.c.  Why the rest is published:
+ * Why no session works for others.  One slow commit can hold back a million
+ * batches, and all of them can be published when it ends.  A session publishes
+ * only as many as the limit of work of one hold of the lock allows (see
+ * publication.c), and leaves the rest to the waker.  If the waker makes no
+ * progress, the next sessions publish as much as under one hold each, before
+ * they commit; see waker_reserve.c.  Why the rest is published:
  *
- *	5. A batch can be published from the moment at which it is in the heap and no
- *	   commit in flight can come before it.  Only three steps cause this: a batch is
- *	   inserted into the heap; a commit leaves the in-flight list; the first batch is
- *	   removed from the heap.  All are done under the lock, in publish_ready_and_end(),
- *	   publish_rest() and publish_part(), or directly before these.
+ *	5. A batch can be published from the moment at which it is in the heap and
+ *	   no commit in flight can come before it.  Only three steps cause this: a
+ *	   batch is inserted into the heap; a commit leaves the in-flight list; the
+ *	   first batch is removed from the heap.  All are done under the lock, in
+ *	   publish_ready_and_end(), publish_rest() and publish_part(), or directly
+ *	   before these.
  *	6. These functions release the lock in one of five cases: no batch can be
- *	   published; or another process is the publisher; or there is a waker, and its
- *	   latch is set after the release; or this process is the publisher, or the waker
- *	   in its loop, and takes the lock again; or this process is the reserve of one of
- *	   these, and step 13 applies.
- *	7. The publisher (CommitOrder.publisher) does not stop before it has found, under
- *	   the lock, that no batch can be published.  It resets the field under the same
- *	   hold.  So a session that sees a publisher can leave: the publisher takes the
- *	   lock once more, and finds the batch.
- *	8. A session becomes the publisher only if there is no waker, and if its own commit
- *	   has held back the rest: from 6 follows that nothing could be published before
- *	   this hold, and its own batch alone is no rest.
- *	9. The waker does not sleep while a batch can be published.  If its latch is set
- *	   after it has found none, WaitLatch() returns at once.
- *	10. The waker ends: it becomes the publisher and is removed as the waker in one hold.
- *	   A session that has set its latch before this did so under an earlier hold, and
- *	   the waker as publisher finds the batch.  The next waker starts later.
- *	11. The publisher ends by an error, which no function in its loop should raise: its
- *	   exit callback continues.  The session that holds others back may end in the
- *	   same way: the callback publishes or withdraws its batch, and then 6 applies.
- *	   If a process is killed (SIGKILL), or ends in an immediate shutdown, PostgreSQL
- *	   creates the shared memory again, and the heap is empty.
- *	12. During recovery no transaction commits, and the heap is empty.  After its end,
- *	   all of the above applies.
- *	13. The waker, or the publisher, stops at any point and does not continue.  Each hold
- *	   of publish_ready_and_end() that leaves a rest increments "wanted" before its
- *	   release (see waker_progress.c).  "finished" is set to this value only by a process
- *	   that has read it, and has found after this, under the lock, that no batch can be
- *	   published.  Until then, each session that commits becomes a reserve after
- *	   PINPOINT_STALL_INTERVAL, and the one that has left the rest does so by a timeout.
+ *	   published; or another process is the publisher; or there is a waker, and
+ *	   its latch is set after the release; or this process is the publisher, or
+ *	   the waker in its loop, and takes the lock again; or this process is the
+ *	   reserve of one of these, and step 13 applies.
+ *	7. The publisher (CommitOrder.publisher) does not stop before it has found,
+ *	   under the lock, that no batch can be published.  It resets the field
+ *	   under the same hold.  So a session that sees a publisher can leave: the
+ *	   publisher takes the lock once more, and finds the batch.
+ *	8. A session becomes the publisher only if there is no waker, and if its
+ *	   own commit has held back the rest: from 6 follows that nothing could be
+ *	   published before this hold, and its own batch alone is no rest.
+ *	9. The waker does not sleep while a batch can be published.  If its latch
+ *	   is set after it has found none, WaitLatch() returns at once.
+ *	10. The waker ends: it becomes the publisher and is removed as the waker in
+ *	   one hold.  A session that has set its latch before this did so under an
+ *	   earlier hold, and the waker as publisher finds the batch.  The next
+ *	   waker starts later.
+ *	11. The publisher ends by an error, which no function in its loop should
+ *	   raise: its exit callback continues.  The session that holds others back
+ *	   may end in the same way: the callback publishes or withdraws its batch,
+ *	   and then 6 applies.  If a process is killed (SIGKILL), or ends in an
+ *	   immediate shutdown, PostgreSQL creates the shared memory again, and the
+ *	   heap is empty.
+ *	12. During recovery no transaction commits, and the heap is empty.  After
+ *	   its end, all of the above applies.
+ *	13. The waker, or the publisher, stops at any point and does not continue.
+ *	   Each hold of publish_ready_and_end() that leaves a rest increments
+ *	   "wanted" before its release (see waker_progress.c).  "finished" is set
+ *	   to this value only by a process that has read it, and has found after
+ *	   this, under the lock, that no batch can be published.  Until then, each
+ *	   session that commits becomes a reserve after PINPOINT_STALL_INTERVAL,
+ *	   and the one that has left the rest does so by a timeout.
  *
  * From these steps it follows that no batch stays in the heap while it can be
- * published, even if no other transaction ever commits.  In step 13, this requires that
- * the session that has left the rest is not within a transaction, or that others commit.
- * A process that stops while it has the lock stops all others that need it.
+ * published, even if no other transaction ever commits.  In step 13, this
+ * requires that the session that has left the rest is not within a
+ * transaction, or that others commit.  A process that stops while it has the
+ * lock stops all others that need it.
  *
- * Why the heap does not grow without limit.  Each session that inserts a batch also
- * publishes at least one batch, if any can be published.  So the number of batches
- * that can be published grows only when a slow commit ends, whatever the ratio of
- * senders to the waker is.
+ * Why the heap does not grow without limit.  Each session that inserts a batch
+ * also publishes at least one batch, if any can be published.  So the number
+ * of batches that can be published grows only when a slow commit ends,
+ * whatever the ratio of senders to the waker is.
  *
- * The order of publication does not depend on the process: each batch is the first of
- * the heap when it is published, and can_publish() was true for it under the same hold
- * of the lock.
+ * The order of publication does not depend on the process: each batch is the
+ * first of the heap when it is published, and can_publish() was true for it
+ * under the same hold of the lock.
  *
- * Why a listener sees the rows.  A batch becomes ready only after its transaction is
- * visible to all new snapshots and its locks are released.  It is published after
- * that, by any session.
+ * Why a listener sees the rows.  A batch becomes ready only after its
+ * transaction is visible to all new snapshots and its locks are released.  It
+ * is published after that, by any session.
  *
- * Positions.  A batch is counted (see positions.c) when it becomes ready.  The heap
- * does not show the number up to which all counted batches are published: it is
- * ordered by stamp, so its first batch need not have the lowest number.  A search of
- * the heap under the lock would take too long.  Therefore batches are observed in
- * rounds.  At the start of a round, the counter and the number of batches in the heap
- * are stored.  When as many of these have been published, all batches up to that
- * counter are published, and the next round begins.  The resulting number is at most
- * as old as two of the longest waits in the heap.
+ * Positions.  A batch is counted (see positions.c) when it becomes ready.  The
+ * heap does not show the number up to which all counted batches are published:
+ * it is ordered by stamp, so its first batch need not have the lowest number.
+ * A search of the heap under the lock would take too long.  Therefore batches
+ * are observed in rounds.  At the start of a round, the counter and the number
+ * of batches in the heap are stored.  When as many of these have been
+ * published, all batches up to that counter are published, and the next round
+ * begins.  The resulting number is at most as old as two of the longest waits
+ * in the heap.
  *
- * The lock.  All work under PinpointOrderLock is bounded.  Adding a batch to the heap
- * or removing it takes a number of steps in proportion to the logarithm of the heap's
- * size.  A look-up of the listeners of a batch covers at most
- * PINPOINT_CHANNELS_LOOKED_UP channels.  One hold of the lock publishes one batch, and
- * further batches up to a limit of work: see publication.c.
+ * The lock.  All work under PinpointOrderLock is bounded.  Adding a batch to
+ * the heap or removing it takes a number of steps in proportion to the
+ * logarithm of the heap's size.  A look-up of the listeners of a batch covers
+ * at most PINPOINT_CHANNELS_LOOKED_UP channels.  One hold of the lock
+ * publishes one batch, and further batches up to a limit of work: see
+ * publication.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -185,10 +197,10 @@ typedef struct CommitOrder
 	uint64		nround;
 
 	/*
-	 * PID of the process that publishes all batches that can be published; 0 if
-	 * there is none, or if the waker does this.  The waker and reserves also
-	 * publish while there is one.  A process also reads it without the lock, to
-	 * find out whether it contains its own PID.
+	 * PID of the process that publishes all batches that can be published; 0
+	 * if there is none, or if the waker does this.  The waker and reserves
+	 * also publish while there is one.  A process also reads it without the
+	 * lock, to find out whether it contains its own PID.
 	 */
 	int			publisher;
 } CommitOrder;

@@ -3,10 +3,11 @@
  * early_commit_work.c
  *		Does long work of a commit before the commit is announced.
  *
- * After its announcement, a commit holds back the notifications of later commits (see
- * commit_order.c), so the time between the announcement and the commit record should
- * be short.  XACT_EVENT_PRE_COMMIT is the last callback before the record.  After it,
- * PostgreSQL executes these steps, which can take this long:
+ * After its announcement, a commit holds back the notifications of later
+ * commits (see commit_order.c), so the time between the announcement and the
+ * commit record should be short.  XACT_EVENT_PRE_COMMIT is the last callback
+ * before the record.  After it, PostgreSQL executes these steps, which can
+ * take this long:
  *
  *	AtEOXact_Parallel, AfterTriggerEndXact, AtEOXact_LargeObject
  *								short
@@ -15,15 +16,16 @@
  *	smgrDoPendingSyncs			with wal_level = minimal, writes and syncs files
  *								of tables that this transaction created: in
  *								proportion to their size
- *	PreCommit_Notify			waits for other transactions, if this transaction
- *								also used PostgreSQL's own queue
+ *	PreCommit_Notify			waits for other transactions, if this
+ *								transaction also used PostgreSQL's own queue
  *	PreCommit_CheckForSerializationFailure
  *								short
  *
- * This file executes the second and the third step before the announcement, so that
- * little or no work remains for PostgreSQL.  PostgreSQL still executes its own steps,
- * so correctness does not depend on this file.  Libraries that were loaded before this
- * one can execute long pre-commit callbacks after ours.  This cannot be avoided.
+ * This file executes the second and the third step before the announcement, so
+ * that little or no work remains for PostgreSQL.  PostgreSQL still executes
+ * its own steps, so correctness does not depend on this file.  Libraries that
+ * were loaded before this one can execute long pre-commit callbacks after
+ * ours.  This cannot be avoided.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,36 +1,42 @@
 /*-------------------------------------------------------------------------
  *
  * heartbeat.c
- *		Heartbeats: notifications that show that a connection works, and a position.
+ *		Heartbeats: notifications that show that a connection works, and a
+ *		position.
  *
- * Sessions that listen on PINPOINT_HEARTBEAT_CHANNEL receive a notification every
- * pinpoint.heartbeat_interval.  Its payload is a position (see positions.c) and
- * "primary" or "standby".  The session has received all notifications on its channels
- * that were counted up to this position before the heartbeat.  A client that has
- * received no heartbeat for some time connects again, executes LISTEN, and queries
- * which channels have changed since the last heartbeat.
+ * Sessions that listen on PINPOINT_HEARTBEAT_CHANNEL receive a notification
+ * every pinpoint.heartbeat_interval.  Its payload is a position (see
+ * positions.c) and "primary" or "standby".  The session has received all
+ * notifications on its channels that were counted up to this position before
+ * the heartbeat.  A client that has received no heartbeat for some time
+ * connects again, executes LISTEN, and queries which channels have changed
+ * since the last heartbeat.
  *
- * The waker sends heartbeats (see waker.c), one for each database in which a session
- * listens on that channel.  A heartbeat is an ordinary batch in the same log as all
- * other batches, so it arrives after the batches that were published before it.  It
- * has no transaction, and is published at once.  Its position is read before its text
- * is written, and so before its publication: all batches that were counted up to it
- * were published then; see pinpoint_commit_order_published().  Batches that were
- * counted since then may also arrive before the heartbeat, which does not cover them.
+ * The waker sends heartbeats (see waker.c), one for each database in which a
+ * session listens on that channel.  A heartbeat is an ordinary batch in the
+ * same log as all other batches, so it arrives after the batches that were
+ * published before it.  It has no transaction, and is published at once.  Its
+ * position is read before its text is written, and so before its publication:
+ * all batches that were counted up to it were published then; see
+ * pinpoint_commit_order_published().  Batches that were counted since then may
+ * also arrive before the heartbeat, which does not cover them.
  *
  * A standby that does not count notifications (see primary_status.c) sends no
- * heartbeats, because their positions would cover notifications that were not counted.
+ * heartbeats, because their positions would cover notifications that were not
+ * counted.
  *
- * A heartbeat without listeners is discarded at its publication, like any batch.  If
- * the log has no space, the heartbeat is not sent: a client that then connects again
- * loses nothing.
+ * A heartbeat without listeners is discarded at its publication, like any
+ * batch.  If the log has no space, the heartbeat is not sent: a client that
+ * then connects again loses nothing.
  *
- * Notifications in PostgreSQL's own queue are counted, but are not in this log.  A session
- * sends a heartbeat only after it has read that queue; see listener/held_heartbeat.c.
+ * Notifications in PostgreSQL's own queue are counted, but are not in this
+ * log.  A session sends a heartbeat only after it has read that queue; see
+ * listener/held_heartbeat.c.
  *
- * No session can notify that channel through pg_pinpoint: see listen_notify.c, and
- * wal_message_parser.c for those of an older primary.  Sessions cannot share the channel.
- * For notifications through PostgreSQL's own queue, see position_text.c.
+ * No session can notify that channel through pg_pinpoint: see listen_notify.c,
+ * and wal_message_parser.c for those of an older primary.  Sessions cannot
+ * share the channel.  For notifications through PostgreSQL's own queue, see
+ * position_text.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * heartbeat.h
- *		Heartbeats: notifications that show that a connection works, and a position.
+ *		Heartbeats: notifications that show that a connection works, and a
+ *		position.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * ready_heap.c
- *		The heap of committed batches that are not published yet, ordered by stamp.
+ *		The heap of committed batches that are not published yet, ordered by
+ *		stamp.
  *
- * It is a leftist heap: a binary tree in which no batch comes before its parent, and in
- * which the path of right children is the shortest path from any batch to a missing
- * child.  Its length is heap_rank, which is at most the logarithm of the number of
- * batches below.  Insertion and removal follow only such paths.  (PostgreSQL's pairing
- * heap is faster on average.  But the removal of the first of N batches can take N
- * steps.)
+ * It is a leftist heap: a binary tree in which no batch comes before its
+ * parent, and in which the path of right children is the shortest path from
+ * any batch to a missing child.  Its length is heap_rank, which is at most the
+ * logarithm of the number of batches below.  Insertion and removal follow only
+ * such paths.  (PostgreSQL's pairing heap is faster on average.  But the
+ * removal of the first of N batches can take N steps.)
  *
- * PinpointOrderLock protects the heap, and the callers hold it exclusively.  A heap is
- * a pointer to its first batch, NULL if it is empty.
+ * PinpointOrderLock protects the heap, and the callers hold it exclusively.  A
+ * heap is a pointer to its first batch, NULL if it is empty.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -26,8 +27,8 @@ static bool comes_before(const PinpointBatchReady *a, const PinpointBatchReady *
 static PinpointBatch *merge_heaps(PinpointBatch *a, PinpointBatch *b);
 
 /*
- * Insert a batch that has become READY; its stamp and turn are set.  Returns the
- * new heap.
+ * Insert a batch that has become READY; its stamp and turn are set.  Returns
+ * the new heap.
  */
 PinpointBatch *
 pinpoint_ready_heap_insert(PinpointBatch *heap, PinpointBatch *batch)
@@ -121,7 +122,10 @@ pinpoint_ready_heap_check(PinpointBatch *heap, uint32 limit, uint64 turn,
 {
 	uint32		n = 0;
 
-	/* Paths of left children can be long.  The limit also bounds the recursion. */
+	/*
+	 * Paths of left children can be long.  The limit also bounds the
+	 * recursion.
+	 */
 	while (heap != NULL && n < limit)
 	{
 		const PinpointBatchReady *ready = pinpoint_batch_ready(heap);

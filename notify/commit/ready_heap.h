@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * ready_heap.h
- *		The heap of committed batches that are not published yet, ordered by stamp.
+ *		The heap of committed batches that are not published yet, ordered by
+ *		stamp.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,35 +3,40 @@
  * waker_reserve.c
  *		Does the work of a waker that makes no progress.
  *
- * Processes leave work to the waker: batches to publish, sessions to signal, and
- * sessions in pinpoint.wait() to wake.  The waker may not run; see waker_progress.c.
- * Then each session does a part of the work before it commits, in any transaction.
- * The part is bounded: one hold of PinpointOrderLock to publish batches,
- * PINPOINT_SIGNALS_PER_ROUND signals, and a round of pinpoint_waiters_wake_queued().
+ * Processes leave work to the waker: batches to publish, sessions to signal,
+ * and sessions in pinpoint.wait() to wake.  The waker may not run; see
+ * waker_progress.c.  Then each session does a part of the work before it
+ * commits, in any transaction.  The part is bounded: one hold of
+ * PinpointOrderLock to publish batches, PINPOINT_SIGNALS_PER_ROUND signals,
+ * and a round of pinpoint_waiters_wake_queued().
  *
- * Possibly no session commits.  So a session that has left work looks again after
- * PINPOINT_STALL_INTERVAL: a timeout makes PostgreSQL run a small transaction, as soon
- * as the session is idle.  PROCSIG_CATCHUP_INTERRUPT does the same, and unlike
- * PROCSIG_NOTIFY_INTERRUPT it does so in a session that does not listen.  If the waker
- * makes no progress, the session does a part, and the next one after CONTINUE_INTERVAL,
- * until nothing is left.  In between, it executes the commands of its client.  The
- * same holds for another session that has done a part, if it has ever notified.
+ * Possibly no session commits.  So a session that has left work looks again
+ * after PINPOINT_STALL_INTERVAL: a timeout makes PostgreSQL run a small
+ * transaction, as soon as the session is idle.  PROCSIG_CATCHUP_INTERRUPT does
+ * the same, and unlike PROCSIG_NOTIFY_INTERRUPT it does so in a session that
+ * does not listen.  If the waker makes no progress, the session does a part,
+ * and the next one after CONTINUE_INTERVAL, until nothing is left.  In
+ * between, it executes the commands of its client.  The same holds for another
+ * session that has done a part, if it has ever notified.
  *
- * A session that ends while the waker has its work waits until the waker has completed
- * a round.  If the waker makes no progress meanwhile, the session does all the work.
- * PostgreSQL processes no barriers at exit (see ProcSignalBarrier), so a process that
- * waits for all sessions waits for this one, too.
+ * A session that ends while the waker has its work waits until the waker has
+ * completed a round.  If the waker makes no progress meanwhile, the session
+ * does all the work.  PostgreSQL processes no barriers at exit (see
+ * ProcSignalBarrier), so a process that waits for all sessions waits for this
+ * one, too.
  *
- * So work that is left to a waker that does not run is begun 100 to 200 ms later, if
- * the session that has left it is idle or has ended.  If it stays in a transaction, any
- * other session does a part when it commits.  If no session of the server commits, the
- * work waits for the end of that transaction.  Two cases have no timeout, and depend on
- * commits of others: the startup process of a standby, and background workers that
- * notify.  The waker can also stop while it has a lock.  Nobody can release the lock for
- * it, and all who need the lock wait.  The work under a lock is bounded.
+ * So work that is left to a waker that does not run is begun 100 to 200 ms
+ * later, if the session that has left it is idle or has ended.  If it stays in
+ * a transaction, any other session does a part when it commits.  If no session
+ * of the server commits, the work waits for the end of that transaction.  Two
+ * cases have no timeout, and depend on commits of others: the startup process
+ * of a standby, and background workers that notify.  The waker can also stop
+ * while it has a lock.  Nobody can release the lock for it, and all who need
+ * the lock wait.  The work under a lock is bounded.
  *
- * When the waker goes on, it and the sessions can do the work at the same time.  All
- * of it is taken from lists under a lock, so it is done once, and in order.
+ * When the waker goes on, it and the sessions can do the work at the same
+ * time.  All of it is taken from lists under a lock, so it is done once, and
+ * in order.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

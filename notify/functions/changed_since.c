@@ -57,10 +57,10 @@ pinpoint_position(PG_FUNCTION_ARGS)
 
 	/*
 	 * The counter is read before later snapshots are taken.  The partner is
-	 * pinpoint_commit_order_publish(), which counts a transaction after it has
-	 * become visible.  Without the barrier, a snapshot could be older than the
-	 * position: the client would not see a row, and no later call would report
-	 * its channel.
+	 * pinpoint_commit_order_publish(), which counts a transaction after it
+	 * has become visible.  Without the barrier, a snapshot could be older
+	 * than the position: the client would not see a row, and no later call
+	 * would report its channel.
 	 */
 	pg_memory_barrier();
 	PG_RETURN_TEXT_P(position_text(counter));

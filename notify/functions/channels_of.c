@@ -3,10 +3,10 @@
  * channels_of.c
  *		The function pinpoint.channels_of().
  *
- * It analyzes and rewrites a query, as PostgreSQL does to execute it.  This replaces
- * views with their queries, and adds the policies of row-level security.  Then it
- * collects the tables that the query reads.  Tables that only functions read are not
- * found.
+ * It analyzes and rewrites a query, as PostgreSQL does to execute it.  This
+ * replaces views with their queries, and adds the policies of row-level
+ * security.  Then it collects the tables that the query reads.  Tables that
+ * only functions read are not found.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * listen.c
- *		The functions pinpoint.listen() and pinpoint.unlisten(): LISTEN and UNLISTEN
- *		with channels as parameters.
+ *		The functions pinpoint.listen() and pinpoint.unlisten(): LISTEN and
+ *		UNLISTEN with channels as parameters.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,12 +3,13 @@
  * notify_row.c
  *		The trigger function pinpoint.notify_row().
  *
- * Its arguments are templates of the channel and, optionally, of the payload.  {column}
- * stands for the value of a column, as text; {{ and }} stand for braces.  The templates
- * are expanded for the new row and for the old row.  If the channels differ, both are
- * notified, each with the payload of its row.  If they are equal, the payload is that
- * of the new row.  If a column of the channel is NULL, there is no notification for
- * this row.  In a payload, NULL is an empty string.
+ * Its arguments are templates of the channel and, optionally, of the payload.
+ * {column} stands for the value of a column, as text; {{ and }} stand for
+ * braces.  The templates are expanded for the new row and for the old row.  If
+ * the channels differ, both are notified, each with the payload of its row.
+ * If they are equal, the payload is that of the new row.  If a column of the
+ * channel is NULL, there is no notification for this row.  In a payload, NULL
+ * is an empty string.
  *
  * A template is parsed once per statement and table.
  *
@@ -196,6 +197,7 @@ parse(const char *source, Relation rel)
 			appendStringInfoChar(&text, *c);
 	}
 	part->text = text.data;
+
 	return parts;
 }
 

@@ -3,10 +3,11 @@
  * wait.c
  *		The procedure pinpoint.wait(); see positions.c and waiters.c.
  *
- * It is a procedure, and not a function, because a function is called with a snapshot,
- * which would hold back VACUUM while the session waits.  A procedure that commits
- * releases its snapshots, and PostgreSQL takes a new one afterwards.  This procedure
- * does not commit, but releases its snapshots in the same way.
+ * It is a procedure, and not a function, because a function is called with a
+ * snapshot, which would hold back VACUUM while the session waits.  A procedure
+ * that commits releases its snapshots, and PostgreSQL takes a new one
+ * afterwards.  This procedure does not commit, but releases its snapshots in
+ * the same way.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

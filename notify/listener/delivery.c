@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * delivery.c
- *		Reads published notifications in a listening session, and sends them to its
- *		client.
+ *		Reads published notifications in a listening session, and sends them to
+ *		its client.
  *
  * PostgreSQL determines the time.  After PROCSIG_NOTIFY_INTERRUPT it calls
- * ProcessNotifyInterrupt() when the session is idle, or just before ReadyForQuery.
- * This runs a small transaction that reads PostgreSQL's own queue, and flushes.  This
- * file recognizes the transaction before its commit:
+ * ProcessNotifyInterrupt() when the session is idle, or just before
+ * ReadyForQuery.  This runs a small transaction that reads PostgreSQL's own
+ * queue, and flushes.  This file recognizes the transaction before its commit:
  *
  *	- no statement of the client has run in it, and none is being executed;
  *	- no portal is active: a procedure that commits starts new transactions, but
@@ -18,32 +18,35 @@
  * notifications, so that a wrong decision here cannot leave a session asleep.
  *
  * An idle session also runs a transaction when it has to process invalidation
- * messages.  Notifications can be delivered in this transaction, but PostgreSQL does
- * not flush after it.  If our signal or timeout is still pending, the flush follows
- * with it.  Otherwise, the interrupt is raised here.
+ * messages.  Notifications can be delivered in this transaction, but
+ * PostgreSQL does not flush after it.  If our signal or timeout is still
+ * pending, the flush follows with it.  Otherwise, the interrupt is raised
+ * here.
  *
- * A session that is about to end delivers nothing, although it may run transactions,
- * for instance to drop its temporary tables.  Notifications that were assigned to it
- * are reassigned when it has ended.
+ * A session that is about to end delivers nothing, although it may run
+ * transactions, for instance to drop its temporary tables.  Notifications that
+ * were assigned to it are reassigned when it has ended.
  *
- * A Parse or Describe message or a fast-path call can also be mistaken for the small
- * transaction, if it has just ended while our signal is still pending.  The client
- * then receives its notifications directly before ReadyForQuery, as it would with the
- * signal.
+ * A Parse or Describe message or a fast-path call can also be mistaken for the
+ * small transaction, if it has just ended while our signal is still pending.
+ * The client then receives its notifications directly before ReadyForQuery, as
+ * it would with the signal.
  *
- * The small transaction may fail before it reaches this file, for instance for lack of
- * memory.  It is repeated then, since no other process would do it.  After
- * MAX_FAILURES in a row, the session ends.  An error while sending, for instance a
- * payload that the client's encoding cannot represent, ends the session at once, as in
- * PostgreSQL: there is no other way to tell the client that it missed a notification.
+ * The small transaction may fail before it reaches this file, for instance for
+ * lack of memory.  It is repeated then, since no other process would do it.
+ * After MAX_FAILURES in a row, the session ends.  An error while sending, for
+ * instance a payload that the client's encoding cannot represent, ends the
+ * session at once, as in PostgreSQL: there is no other way to tell the client
+ * that it missed a notification.
  *
- * With pinpoint.latency_target, a delivery that would be too soon after the last one
- * is delayed; see pacing.c.
+ * With pinpoint.latency_target, a delivery that would be too soon after the
+ * last one is delayed; see pacing.c.
  *
- * Sending takes as long as the client does not read.  To avoid holding back VACUUM,
- * a delivery waits while the transaction has a snapshot, but not for ever (see
- * MAX_SNAPSHOTS).  The slot contains the time since when the session has been sending,
- * for processes that wait for it: see standby/replay_blockers.c.
+ * Sending takes as long as the client does not read.  To avoid holding back
+ * VACUUM, a delivery waits while the transaction has a snapshot, but not for
+ * ever (see MAX_SNAPSHOTS).  The slot contains the time since when the session
+ * has been sending, for processes that wait for it: see
+ * standby/replay_blockers.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -203,8 +206,8 @@ pinpoint_delivery_at_pre_commit(void)
 		return;
 
 	/*
-	 * The pause has ended, or an error has cancelled the timeout, or this is a
-	 * transaction of the client, which may have changed
+	 * The pause has ended, or an error has cancelled the timeout, or this is
+	 * a transaction of the client, which may have changed
 	 * pinpoint.latency_target.
 	 */
 	if (pinpoint_slot_resting() &&
@@ -233,8 +236,8 @@ pinpoint_delivery_at_pre_commit(void)
 	}
 
 	/*
-	 * pinpoint.latency_target does not delay a heartbeat that is held: it costs
-	 * no more wakeups.  Alone, it must not look like a load.
+	 * pinpoint.latency_target does not delay a heartbeat that is held: it
+	 * costs no more wakeups.  Alone, it must not look like a load.
 	 */
 	if (pinpoint_held_heartbeat_any())
 	{
@@ -349,16 +352,16 @@ deliver(void)
 		delivered = deliver_range(&reading);
 
 		/*
-		 * PostgreSQL may not flush after this transaction.  The pending signal
-		 * may not arrive, because the waker skips a session that has read.
-		 * The pending timeout may be set to a later time below.
+		 * PostgreSQL may not flush after this transaction.  The pending
+		 * signal may not arrive, because the waker skips a session that has
+		 * read. The pending timeout may be set to a later time below.
 		 */
 		if (reading.queued_for_waker || is_timed)
 			notifyInterruptPending = true;
 
 		/*
-		 * More batches were published meanwhile, which is always so under high
-		 * load.  Let PostgreSQL flush before they are read.
+		 * More batches were published meanwhile, which is always so under
+		 * high load.  Let PostgreSQL flush before they are read.
 		 */
 		if (pinpoint_pacing_end_reading(delivered))
 			notifyInterruptPending = true;
@@ -526,8 +529,8 @@ send_collected(void)
 		(PqCommMethods->flush() != 0 || ClientConnectionLost))
 	{
 		/*
-		 * The client has disconnected.  This ends the session, which reassigns
-		 * its notifications.
+		 * The client has disconnected.  This ends the session, which
+		 * reassigns its notifications.
 		 */
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * delivery.h
- *		Reads published notifications in a listening session, and sends them to its
- *		client.
+ *		Reads published notifications in a listening session, and sends them to
+ *		its client.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

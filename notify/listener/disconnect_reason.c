@@ -3,20 +3,21 @@
  * disconnect_reason.c
  *		Tells a client why the session of a listener was ended.
  *
- * A notification that cannot be delivered is never skipped: the session ends, so that
- * its client knows that it must read the current state.  This file handles two reasons
- * that are not errors of the session: the session was evicted (see evict.c), or
- * PostgreSQL cannot run the transaction in which the session reads notifications.
+ * A notification that cannot be delivered is never skipped: the session ends,
+ * so that its client knows that it must read the current state.  This file
+ * handles two reasons that are not errors of the session: the session was
+ * evicted (see evict.c), or PostgreSQL cannot run the transaction in which the
+ * session reads notifications.
  *
- * In both cases the session ends as by pg_terminate_backend().  This also works if the
- * session is idle in a transaction, within a query, or sending notifications to a
- * client that does not read.  A session that is reporting an error to such a client
- * ends later; see evict.c.  The DETAIL of the session's last message contains
- * the reason.
+ * In both cases the session ends as by pg_terminate_backend().  This also
+ * works if the session is idle in a transaction, within a query, or sending
+ * notifications to a client that does not read.  A session that is reporting
+ * an error to such a client ends later; see evict.c.  The DETAIL of the
+ * session's last message contains the reason.
  *
  * Every error also cancels all timeouts of the session, including that of
- * pinpoint.latency_target.  Therefore a session that reports an error checks again for
- * unread notifications.
+ * pinpoint.latency_target.  Therefore a session that reports an error checks
+ * again for unread notifications.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

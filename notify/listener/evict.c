@@ -3,26 +3,27 @@
  * evict.c
  *		Ends sessions of listeners that block others.
  *
- * To evict a listener is to mark its slot with the reason, and to send SIGTERM to its
- * session, as pg_terminate_backend() does.  No further batch is published for it.  Its
- * last message contains the reason; see disconnect_reason.c.  These processes evict:
+ * To evict a listener is to mark its slot with the reason, and to send SIGTERM
+ * to its session, as pg_terminate_backend() does.  No further batch is
+ * published for it.  Its last message contains the reason; see
+ * disconnect_reason.c.  These processes evict:
  *
- *	senders			listeners whose backlog exceeds pinpoint.max_listener_lag; on
- *					a standby the waker does so; listeners on channels whose
+ *	senders			listeners whose backlog exceeds pinpoint.max_listener_lag;
+ *					on a standby the waker does so; listeners on channels whose
  *					committed changes cannot be notified
  *	the startup		listeners that keep space which replay needs; all listeners
  *	process			of a database, if notifications for it cannot be delivered
  *	the waker		sessions that block replay and whose clients do not read
  *
- * Slots are marked under PinpointOrderLock.  The signals are sent after its release.
- * A session may have ended by then, and another process may have its PID.  This is as
- * unlikely as with pg_terminate_backend().
+ * Slots are marked under PinpointOrderLock.  The signals are sent after its
+ * release.  A session may have ended by then, and another process may have its
+ * PID.  This is as unlikely as with pg_terminate_backend().
  *
- * A session may end much later, for instance if it is reporting an error to a client
- * that does not read.  Therefore its unread batches are released at once if it
- * has not begun to read.  (It will not begin any more.) But a session that shares
- * channels keeps them until it has ended, because it may be processing its
- * assigned notifications at this moment.
+ * A session may end much later, for instance if it is reporting an error to a
+ * client that does not read.  Therefore its unread batches are released at
+ * once if it has not begun to read.  (It will not begin any more.) But a
+ * session that shares channels keeps them until it has ended, because it may
+ * be processing its assigned notifications at this moment.
  *
  * This file allocates memory only at server start, and throws no error.
  *

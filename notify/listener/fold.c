@@ -3,14 +3,14 @@
  * fold.c
  *		Removes duplicates among the notifications of one delivery.
  *
- * PostgreSQL removes duplicates within a transaction.  With pinpoint.fold, a session
- * also removes duplicates among all of its unread notifications, from any number of
- * transactions: a notification with the same channel and payload is sent once, where
- * the first one was, and with the PID of the last sender.
+ * PostgreSQL removes duplicates within a transaction.  With pinpoint.fold, a
+ * session also removes duplicates among all of its unread notifications, from
+ * any number of transactions: a notification with the same channel and payload
+ * is sent once, where the first one was, and with the PID of the last sender.
  *
- * For this, notifications are collected before they are sent.  When MAX_BYTES are
- * collected, they are sent, and a new collection begins.  So a duplicate may remain,
- * but no notification is lost.
+ * For this, notifications are collected before they are sent.  When MAX_BYTES
+ * are collected, they are sent, and a new collection begins.  So a duplicate
+ * may remain, but no notification is lost.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -109,8 +109,8 @@ pinpoint_fold_add(const char *channel, const char *payload, int32 sender_pid,
 	AssertNoLockHeld();
 
 	/*
-	 * A batch can contain very many notifications.  As between two batches, no
-	 * other interrupt is processed.
+	 * A batch can contain very many notifications.  As between two batches,
+	 * no other interrupt is processed.
 	 */
 	if (unlikely(ProcDiePending))
 		CHECK_FOR_INTERRUPTS();

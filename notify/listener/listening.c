@@ -3,9 +3,9 @@
  * listening.c
  *		The channels that this session listens on.
  *
- * They are kept in a local table.  The table is the filter on delivery.  When the
- * session ends, it also lists the entries to remove from the channel map, so that no
- * session ever scans the map.
+ * They are kept in a local table.  The table is the filter on delivery.  When
+ * the session ends, it also lists the entries to remove from the channel map,
+ * so that no session ever scans the map.
  *
  * LISTEN in three steps:
  *
@@ -19,38 +19,42 @@
  *				and channels of UNLISTEN are removed from both tables.
  *	abort		undo the prepare step.
  *
- * A LISTEN begins at the end of its prepare step: if it commits, the session receives
- * all batches with a higher number than the one that was read.  It must begin that
- * early.  As soon as the transaction of the LISTEN has committed, other sessions can see
- * its rows, and get the locks that it held, and their later notifications must be
- * delivered.  But the steps of this library after the commit follow some time later.
- * Batches that were published before need not be delivered: no session could know of
- * this LISTEN.
+ * A LISTEN begins at the end of its prepare step: if it commits, the session
+ * receives all batches with a higher number than the one that was read.  It
+ * must begin that early.  As soon as the transaction of the LISTEN has
+ * committed, other sessions can see its rows, and get the locks that it held,
+ * and their later notifications must be delivered.  But the steps of this
+ * library after the commit follow some time later.  Batches that were
+ * published before need not be delivered: no session could know of this
+ * LISTEN.
  *
- * All new channels of a transaction begin together, as in PostgreSQL.  A publication
- * during the prepare step finds the session only by the channels that are entered
- * already.  So the number is read when all are entered: see step 11 in wakeup.c.  This is
- * about channels that the session does not share.  What is assigned to it on a shared
- * channel is delivered, even if it was published earlier: no other session receives it.
+ * All new channels of a transaction begin together, as in PostgreSQL.  A
+ * publication during the prepare step finds the session only by the channels
+ * that are entered already.  So the number is read when all are entered: see
+ * step 11 in wakeup.c.  This is about channels that the session does not
+ * share.  What is assigned to it on a shared channel is delivered, even if it
+ * was published earlier: no other session receives it.
  *
- * pinpoint.notify_on_listen.  When such a channel becomes valid, it is added to a list,
- * and the interrupt is raised.  The next delivery begins with these channels; see
- * delivery.c.  So the session is notified once, after the commit and before the next
- * ReadyForQuery, and before it receives any other notification on the channel.
+ * pinpoint.notify_on_listen.  When such a channel becomes valid, it is added
+ * to a list, and the interrupt is raised.  The next delivery begins with these
+ * channels; see delivery.c.  So the session is notified once, after the commit
+ * and before the next ReadyForQuery, and before it receives any other
+ * notification on the channel.
  *
- * PostgreSQL keeps a separate list.  The two can differ if memory for PostgreSQL's
- * list runs out after the commit, or if other libraries call Async_Listen() or similar
- * functions.  Then PostgreSQL's list is correct.  It is checked if a transaction seems
- * to fail after its LISTEN was committed, if the session does not react to a wakeup (see
- * wakeup.c), and after a transaction in which other libraries have called these
- * functions.
+ * PostgreSQL keeps a separate list.  The two can differ if memory for
+ * PostgreSQL's list runs out after the commit, or if other libraries call
+ * Async_Listen() or similar functions.  Then PostgreSQL's list is correct.  It
+ * is checked if a transaction seems to fail after its LISTEN was committed, if
+ * the session does not react to a wakeup (see wakeup.c), and after a
+ * transaction in which other libraries have called these functions.
  *
- * The channels of other libraries are known only after the commit, when PostgreSQL has
- * added them to its list.  But their LISTEN must begin before the commit, too.  So
- * before the commit, publications of all channels in the database find this session, and
- * the number of the last publication is read.  After the commit, the interrupt is
- * raised.  The next transaction enters the channels into the local table and the channel
- * map, and they begin after that number.  If it fails, the one after it does.
+ * The channels of other libraries are known only after the commit, when
+ * PostgreSQL has added them to its list.  But their LISTEN must begin before
+ * the commit, too.  So before the commit, publications of all channels in the
+ * database find this session, and the number of the last publication is read.
+ * After the commit, the interrupt is raised.  The next transaction enters the
+ * channels into the local table and the channel map, and they begin after that
+ * number.  If it fails, the one after it does.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -101,9 +105,9 @@ typedef struct LocalChannel
 								 * equal to listening between transactions */
 	Findable	findable;		/* how publications find this session */
 	bool		shared;			/* with other sessions; see sharing.c.  True
-								 * only if BY_CHANNEL: otherwise nothing can be
-								 * assigned to this session, and it receives
-								 * all notifications on the channel */
+								 * only if BY_CHANNEL: otherwise nothing can
+								 * be assigned to this session, and it
+								 * receives all notifications on the channel */
 	uint64		begins_after;	/* deliver batches with a higher sequence */
 	bool		notifies;		/* the session is to be notified when the
 								 * channel becomes valid */
@@ -256,8 +260,8 @@ pinpoint_listening_begin(List *actions)
 		return;
 
 	/*
-	 * ... then change the map, so that LISTEN and UNLISTEN of one channel cost
-	 * nothing there
+	 * ... then change the map, so that LISTEN and UNLISTEN of one channel
+	 * cost nothing there
 	 */
 	foreach(lc, actions)
 	{
@@ -748,9 +752,9 @@ pinpoint_listening_next_to_notify(void)
 }
 
 /*
- * Does this session listen on a channel?  If so, sets *begins_after: the batches
- * with a higher number are for this session; and *shared: does it share the
- * channel?
+ * Does this session listen on a channel?  If so, sets *begins_after: the
+ * batches with a higher number are for this session; and *shared: does it
+ * share the channel?
  *
  * hash: pinpoint_hash_channel() of the channel.
  */
@@ -834,8 +838,8 @@ after_leaving(void)
 	left_shared_channel = false;
 
 	/*
-	 * Not earlier: while this is set, an eviction does not release the batches
-	 * that pinpoint_reassign() reads.
+	 * Not earlier: while this is set, an eviction does not release the
+	 * batches that pinpoint_reassign() reads.
 	 */
 	if (nshared == 0)
 		pinpoint_slot_set_shares(false);

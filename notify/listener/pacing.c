@@ -3,24 +3,25 @@
  * pacing.c
  *		When a listening session delivers: pinpoint.latency_target.
  *
- * A delivery that would be too soon after the last one is delayed: a timeout raises
- * the interrupt again when it is due.  The slot stays SIGNALLED meanwhile, so no sender
- * signals this session again.  No process waits for it, and no transaction is open.
- * PostgreSQL cancels all timeouts when there is an error, and then the interrupt is
- * raised at once; see disconnect_reason.c.  Between a command and its ReadyForQuery,
- * when the client waits, no delivery is delayed.
+ * A delivery that would be too soon after the last one is delayed: a timeout
+ * raises the interrupt again when it is due.  The slot stays SIGNALLED
+ * meanwhile, so no sender signals this session again.  No process waits for
+ * it, and no transaction is open.  PostgreSQL cancels all timeouts when there
+ * is an error, and then the interrupt is raised at once; see
+ * disconnect_reason.c.  Between a command and its ReadyForQuery, when the
+ * client waits, no delivery is delayed.
  *
- * After a delayed delivery, the next one will probably be delayed, too.  Then the
- * session is not signalled for it.  It sets the timeout after the delivery, and is
- * RESTING until then.  Thus a session under constant load wakes up once in each
- * interval, and not twice.  If it finds no notification at the timeout, the load is
- * over.
+ * After a delayed delivery, the next one will probably be delayed, too.  Then
+ * the session is not signalled for it.  It sets the timeout after the
+ * delivery, and is RESTING until then.  Thus a session under constant load
+ * wakes up once in each interval, and not twice.  If it finds no notification
+ * at the timeout, the load is over.
  *
- * On a busy server with very many listeners, the waker takes longer than the interval
- * to signal all of them.  Sessions that rest would then wake up more often than those
- * that wait for their signal, and leave too little processor time to senders.  So
- * after MAX_RESTS, a session waits for a signal again.  It rests again if the signal
- * comes too soon.
+ * On a busy server with very many listeners, the waker takes longer than the
+ * interval to signal all of them.  Sessions that rest would then wake up more
+ * often than those that wait for their signal, and leave too little processor
+ * time to senders.  So after MAX_RESTS, a session waits for a signal again.
+ * It rests again if the signal comes too soon.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,28 +3,28 @@
  * slow_listener.c
  *		Warns about a listener that is far behind, or ends its session.
  *
- * A listener with unread notifications keeps a part of the queue, and with a full
- * queue, every NOTIFY fails.  Senders check for this early, because a backlog grows
- * only when they send:
+ * A listener with unread notifications keeps a part of the queue, and with a
+ * full queue, every NOTIFY fails.  Senders check for this early, because a
+ * backlog grows only when they send:
  *
  *	- If half of the queue is in use, there is a WARNING, as in PostgreSQL: to
  *	  the sender and in the server log, at most once in WARNING_INTERVAL.  It
  *	  names the listener that is furthest behind.
  *	- If the backlog of a listener exceeds pinpoint.max_listener_lag, there is
  *	  such a warning (pinpoint.on_lag = warn), or its session ends
- *	  (pinpoint.on_lag = disconnect), so that its client connects again and reads
- *	  the current state, and senders do not fail.
+ *	  (pinpoint.on_lag = disconnect), so that its client connects again and
+ *	  reads the current state, and senders do not fail.
  *
  * See evict.c for how a session ends.
  *
- * On a standby no session sends.  There the waker checks at least twice a second, and the
- * warning is only in the server log.
+ * On a standby no session sends.  There the waker checks at least twice a
+ * second, and the warning is only in the server log.
  *
- * A NOTIFY that finds no space fails with PostgreSQL's own error, and a hint that
- * names the listener that is furthest behind.
+ * A NOTIFY that finds no space fails with PostgreSQL's own error, and a hint
+ * that names the listener that is furthest behind.
  *
- * All of this is done before a commit.  A sender may still fail there, for instance
- * because a message does not fit into memory.
+ * All of this is done before a commit.  A sender may still fail there, for
+ * instance because a message does not fit into memory.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

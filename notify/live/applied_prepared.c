@@ -3,31 +3,33 @@
  * applied_prepared.c
  *		Notifies prepared transactions that apply workers commit.
  *
- * The apply worker of a subscription with two_phase commits prepared transactions
- * without a statement, and no hook is called before that.  It commits them within a
- * transaction of its own, whose pre-commit callback follows.  The locks have been
- * released by then.
+ * The apply worker of a subscription with two_phase commits prepared
+ * transactions without a statement, and no hook is called before that.  It
+ * commits them within a transaction of its own, whose pre-commit callback
+ * follows.  The locks have been released by then.
  *
- * Therefore shared memory contains the tables that these transactions have locked for
- * writing.  The worker that prepares a transaction stores them directly after it has
- * written the record, before the apply worker goes on.  It may be the apply worker or a
- * parallel apply worker.  In each pre-commit, the apply worker looks for transactions
- * of its subscription that have been committed, and notifies the channels of their
- * tables; see also unnotified.c.  If a worker ends between the two commits, the next
- * worker of the subscription finds the transaction.
+ * Therefore shared memory contains the tables that these transactions have
+ * locked for writing.  The worker that prepares a transaction stores them
+ * directly after it has written the record, before the apply worker goes on.
+ * It may be the apply worker or a parallel apply worker.  In each pre-commit,
+ * the apply worker looks for transactions of its subscription that have been
+ * committed, and notifies the channels of their tables; see also unnotified.c.
+ * If a worker ends between the two commits, the next worker of the
+ * subscription finds the transaction.
  *
- * A worker that starts also looks for transactions that were prepared before the server
- * was started.  It recognizes them by their names.  It has committed a transaction of
- * its own before it commits a prepared one.
+ * A worker that starts also looks for transactions that were prepared before
+ * the server was started.  It recognizes them by their names.  It has
+ * committed a transaction of its own before it commits a prepared one.
  *
- * The channels are determined after the commit, with the labels of that time.  If
- * another session has changed a label since, this has notified the channel before.
+ * The channels are determined after the commit, with the labels of that time.
+ * If another session has changed a label since, this has notified the channel
+ * before.
  *
  * Memory.  Each prepared transaction has an entry at its number (see
- * prepared_transactions.c).  So there is always room.  An entry remains until a worker
- * of the subscription has seen that the transaction is over.  If the number is used
- * again before, the entry is lost.  The next commit of each apply worker then notifies
- * all watched tables of its database.
+ * prepared_transactions.c).  So there is always room.  An entry remains until
+ * a worker of the subscription has seen that the transaction is over.  If the
+ * number is used again before, the entry is lost.  The next commit of each
+ * apply worker then notifies all watched tables of its database.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -129,8 +131,8 @@ pinpoint_applied_prepared_shmem_init(void *memory)
 }
 
 /*
- * Is this a worker of a subscription?  Workers that copy tables prepare nothing,
- * so their looks find nothing.
+ * Is this a worker of a subscription?  Workers that copy tables prepare
+ * nothing, so their looks find nothing.
  */
 static bool
 is_apply_worker(void)

@@ -1,43 +1,48 @@
 /*-------------------------------------------------------------------------
  *
  * changes.c
- *		Notifies the channels of the watched tables that a transaction has changed.
+ *		Notifies the channels of the watched tables that a transaction has
+ *		changed.
  *
- * PostgreSQL counts the rows that a transaction inserts, updates and deletes, for each
- * table and subtransaction, and whether the transaction truncates a table.  When a
- * subtransaction is rolled back, its counts are discarded.  Before the commit, all
- * counts are in the list of the outermost level.  The table access method counts them,
- * so it does not matter which statement, trigger or worker has made a change.
+ * PostgreSQL counts the rows that a transaction inserts, updates and deletes,
+ * for each table and subtransaction, and whether the transaction truncates a
+ * table.  When a subtransaction is rolled back, its counts are discarded.
+ * Before the commit, all counts are in the list of the outermost level.  The
+ * table access method counts them, so it does not matter which statement,
+ * trigger or worker has made a change.
  *
- * These changes are not counted: those of ALTER TABLE, which changes rows by writing a
- * new table, and those of some tables; see uncounted.c.  Such a table counts as changed
- * if the transaction has locked it for writing; see written_tables.c.  A transaction that
- * changes it can have no XID, for instance if its rows are on another server.
- * postgres_fdw commits there in XACT_EVENT_PRE_COMMIT, before this transaction commits and
- * its notification is sent.  So a session that receives it sees the changed rows.
+ * These changes are not counted: those of ALTER TABLE, which changes rows by
+ * writing a new table, and those of some tables; see uncounted.c.  Such a
+ * table counts as changed if the transaction has locked it for writing; see
+ * written_tables.c.  A transaction that changes it can have no XID, for
+ * instance if its rows are on another server.  postgres_fdw commits there in
+ * XACT_EVENT_PRE_COMMIT, before this transaction commits and its notification
+ * is sent.  So a session that receives it sees the changed rows.
  *
- * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes the rows
- * from the parent, and calls no hook.  It marks a row of pg_inherits.  No other statement
- * updates that catalog, whose changes are counted, too.  So the parent is found before
- * the commit, when it is locked.  The second transaction can fail; it notifies nothing.
+ * DETACH PARTITION CONCURRENTLY has two transactions.  The first one removes
+ * the rows from the parent, and calls no hook.  It marks a row of pg_inherits.
+ * No other statement updates that catalog, whose changes are counted, too.  So
+ * the parent is found before the commit, when it is locked.  The second
+ * transaction can fail; it notifies nothing.
  *
- * The hooks in live.c and watch.c report other changes here: a table is altered or
- * dropped, or gets another channel; a partition or child is attached, detached or
- * dropped, which changes the rows of its parent.  The channels are notified at the
- * commit, and not by the statement, because a transaction that has notified cannot be
- * prepared.  PREPARE TRANSACTION discards what was reported: such a statement locks the
- * table, or the child, so COMMIT PREPARED notifies the same channels; see
- * commit_prepared.c.
+ * The hooks in live.c and watch.c report other changes here: a table is
+ * altered or dropped, or gets another channel; a partition or child is
+ * attached, detached or dropped, which changes the rows of its parent.  The
+ * channels are notified at the commit, and not by the statement, because a
+ * transaction that has notified cannot be prepared.  PREPARE TRANSACTION
+ * discards what was reported: such a statement locks the table, or the child,
+ * so COMMIT PREPARED notifies the same channels; see commit_prepared.c.
  *
- * Without track_counts nothing is counted.  If the setting was off during a part of the
- * transaction, and the transaction has an XID, all watched tables count as changed.
- * If one statement switches it off and on again, this is not noticed.  An apply worker
- * executes no statements, but can reload its configuration within a transaction, more
- * than once.  If it has done so since the end of the previous transaction, the setting
- * may have been off, and all watched tables count as changed, too.
+ * Without track_counts nothing is counted.  If the setting was off during a
+ * part of the transaction, and the transaction has an XID, all watched tables
+ * count as changed.  If one statement switches it off and on again, this is
+ * not noticed.  An apply worker executes no statements, but can reload its
+ * configuration within a transaction, more than once.  If it has done so since
+ * the end of the previous transaction, the setting may have been off, and all
+ * watched tables count as changed, too.
  *
- * A notification becomes part of the transaction like one of the statement NOTIFY.
- * With pinpoint.enabled = off it uses PostgreSQL's own queue.
+ * A notification becomes part of the transaction like one of the statement
+ * NOTIFY. With pinpoint.enabled = off it uses PostgreSQL's own queue.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -306,7 +311,7 @@ for_each_counted(void (*action) (const char *channel))
 			 counts->tuples_deleted > 0 || counts->truncdropped) &&
 			!cannot_be_watched(counts->parent))
 			for_each(pinpoint_watched_tables_to_notify(
-								PINPOINT_COUNTED_TABLE(counts->parent)),
+													   PINPOINT_COUNTED_TABLE(counts->parent)),
 					 action);
 		if (PINPOINT_COUNTED_TABLE(counts->parent) == InheritsRelationId)
 			detaches = counts->tuples_updated > 0;

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * changes.h
- *		Notifies the channels of the watched tables that a transaction has changed.
+ *		Notifies the channels of the watched tables that a transaction has
+ *		changed.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,28 +3,31 @@
  * commit_prepared.c
  *		PREPARE TRANSACTION and COMMIT PREPARED of changes of watched tables.
  *
- * At COMMIT PREPARED, the counts of the prepared transaction are not accessible.  But
- * the transaction still has its locks, also after a restart of the server.  All tables
- * that it has locked for writing count as changed.  If it has locked the extension, it
- * drops it, and all watched tables count as changed.
+ * At COMMIT PREPARED, the counts of the prepared transaction are not
+ * accessible.  But the transaction still has its locks, also after a restart
+ * of the server.  All tables that it has locked for writing count as changed.
+ * If it has locked the extension, it drops it, and all watched tables count as
+ * changed.
  *
- * The notifications belong to the transaction of the statement COMMIT PREPARED, which
- * ends directly after the prepared one has committed; see unnotified.c.
+ * The notifications belong to the transaction of the statement COMMIT
+ * PREPARED, which ends directly after the prepared one has committed; see
+ * unnotified.c.
  *
- * A standby could replay the first commit, and never the second one, if this server
- * ends in between.  Therefore PREPARE TRANSACTION writes the notifications to the WAL,
- * too.  The standby publishes them when the changes are visible there, and those of the
- * second commit in addition.
+ * A standby could replay the first commit, and never the second one, if this
+ * server ends in between.  Therefore PREPARE TRANSACTION writes the
+ * notifications to the WAL, too.  The standby publishes them when the changes
+ * are visible there, and those of the second commit in addition.
  *
- * The channels are determined twice.  Before the commit, no other session can change
- * them, because watch() waits for the prepared transaction.  After the commit, labels
- * that the prepared transaction itself has set are visible.  A label that another
- * session commits in this moment can be visible, too.  Its channel is then notified
- * without need, which does no harm.
+ * The channels are determined twice.  Before the commit, no other session can
+ * change them, because watch() waits for the prepared transaction.  After the
+ * commit, labels that the prepared transaction itself has set are visible.  A
+ * label that another session commits in this moment can be visible, too.  Its
+ * channel is then notified without need, which does no harm.
  *
- * If no table is watched before the commit, the prepared transaction is not even looked
- * up, because that reads all prepared transactions of the server.  It may still watch
- * the first table of the database.  So the labels are also read after the commit.
+ * If no table is watched before the commit, the prepared transaction is not
+ * even looked up, because that reads all prepared transactions of the server.
+ * It may still watch the first table of the database.  So the labels are also
+ * read after the commit.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -139,17 +142,19 @@ pinpoint_commit_prepared_before(const char *gid)
 	 */
 	lock_catalogs();
 	AcceptInvalidationMessages();
-	current.gid = gid;
-	current.any_watched = pinpoint_watched_tables_exist();
-	current.xid = InvalidTransactionId;
-	current.tables = NIL;
+	current.	gid = gid;
+	current.	any_watched = pinpoint_watched_tables_exist();
+	current.	xid = InvalidTransactionId;
+	current.	tables = NIL;
+
 	pinpoint_unnotified_set_unknown(true);
 	if (current.any_watched)
 		find_changes();
 
 	pinpoint_unnotified_begin();
 	pinpoint_unnotified_set_committed();
-	current.last_record = ProcLastRecPtr;
+	current.	last_record = ProcLastRecPtr;
+
 	return true;
 }
 
@@ -177,7 +182,8 @@ find_changes(void)
 
 	if (xids == NIL)
 		return;
-	current.xid = linitial_oid(xids);
+	current.	xid = linitial_oid(xids);
+
 	pinpoint_unnotified_set_unknown(false);
 	locks = pinpoint_prepared_transaction_locks(current.xid, &n);
 	for (int i = 0; i < n; i++)
@@ -193,7 +199,8 @@ found_lock(const PinpointPreparedLock *lock)
 			pinpoint_unnotified_notify(pinpoint_watched_tables_channels());
 		return;
 	}
-	current.tables = lappend_oid(current.tables, lock->oid);
+	current.	tables = lappend_oid(current.tables, lock->oid);
+
 	pinpoint_unnotified_notify(pinpoint_watched_tables_to_notify(lock->oid));
 
 	/* watch() and SECURITY LABEL take this lock: there may be a new label. */

@@ -3,8 +3,8 @@
  * live.c
  *		Statements, and changes of catalogs, that concern watched tables.
  *
- * Most changes of a watched table are noticed at the end of the transaction, without
- * a hook; see changes.c.  hooks.c calls this file for the rest:
+ * Most changes of a watched table are noticed at the end of the transaction,
+ * without a hook; see changes.c.  hooks.c calls this file for the rest:
  *
  *	before a statement		is track_counts off?
  *	SECURITY LABEL			register the provider of the labels, and lock them

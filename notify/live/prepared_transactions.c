@@ -3,14 +3,14 @@
  * prepared_transactions.c
  *		Prepared transactions of this database: their names and their locks.
  *
- * A prepared transaction has its locks until it is committed, also after a restart of
- * the server.  They tell which tables it may have changed.  PostgreSQL keeps them in a
- * process entry of the transaction: one of the array PreparedXactProcs, which has
- * max_prepared_transactions elements.  The index of the element is called the number of
- * the prepared transaction here.
+ * A prepared transaction has its locks until it is committed, also after a
+ * restart of the server.  They tell which tables it may have changed.
+ * PostgreSQL keeps them in a process entry of the transaction: one of the
+ * array PreparedXactProcs, which has max_prepared_transactions elements.  The
+ * index of the element is called the number of the prepared transaction here.
  *
- * The entry can be used again as soon as the transaction has ended.  Then the locks of
- * another transaction are read.  That does no harm: the session that
+ * The entry can be used again as soon as the transaction has ended.  Then the
+ * locks of another transaction are read.  That does no harm: the session that
  * commits the first one has notified its changes, or will.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
@@ -63,6 +63,7 @@ List *
 pinpoint_prepared_transactions_find(const char *gid, bool is_prefix)
 {
 	List	   *xids = NIL;
+
 	LOCAL_FCINFO(fcinfo, 0);
 	FmgrInfo	flinfo;
 	ReturnSetInfo rsinfo = {.type = T_ReturnSetInfo};

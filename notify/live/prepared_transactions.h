@@ -16,8 +16,8 @@
 /* A lock of a prepared transaction on a table or on an extension. */
 typedef struct PinpointPreparedLock
 {
-	LockTagType type;			/* LOCKTAG_RELATION: a table;
-								 * LOCKTAG_OBJECT: an extension */
+	LockTagType type;			/* LOCKTAG_RELATION: a table; LOCKTAG_OBJECT:
+								 * an extension */
 	Oid			oid;
 	LOCKMASK	modes;			/* the modes that it holds */
 } PinpointPreparedLock;

@@ -3,24 +3,26 @@
  * uncounted.c
  *		Tables whose changes PostgreSQL does not count.
  *
- * The access method "heap" counts the rows that it inserts, updates and deletes.  Others
- * need not do so, and nobody counts the rows of a foreign table.
+ * The access method "heap" counts the rows that it inserts, updates and
+ * deletes.  Others need not do so, and nobody counts the rows of a foreign
+ * table.
  *
- * TimescaleDB can store rows of a hypertable in a table that inherits from nothing.  The
- * hypertable and its chunks are heap tables, but their counts do not tell all changes.
- * Its catalogs are its own, so this library reads only that the database has its function
- * create_hypertable().  Then each table with children counts as a hypertable, and its
- * children as chunks.  A transaction that drops the function may have changed hypertables
- * before.
+ * TimescaleDB can store rows of a hypertable in a table that inherits from
+ * nothing.  The hypertable and its chunks are heap tables, but their counts do
+ * not tell all changes.  Its catalogs are its own, so this library reads only
+ * that the database has its function create_hypertable().  Then each table
+ * with children counts as a hypertable, and its children as chunks.  A
+ * transaction that drops the function may have changed hypertables before.
  *
- * A table of Citus cannot be watched at all.  It is known by its trigger, which calls a
- * function citus_truncate_trigger().
+ * A table of Citus cannot be watched at all.  It is known by its trigger,
+ * which calls a function citus_truncate_trigger().
  *
- * Most databases can have no uncounted table: they have no other access method, no
- * foreign server and no function create_hypertable().  A session reads this from the
- * catalogs, again after they have changed.  Then it need not look at its locks at each
- * commit.  A table that a transaction has changed was created later than what it needs,
- * and the message about that was processed when the table was locked.
+ * Most databases can have no uncounted table: they have no other access
+ * method, no foreign server and no function create_hypertable().  A session
+ * reads this from the catalogs, again after they have changed.  Then it need
+ * not look at its locks at each commit.  A table that a transaction has
+ * changed was created later than what it needs, and the message about that was
+ * processed when the table was locked.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -220,8 +222,8 @@ pinpoint_uncounted_may_be_hypertable(const FormData_pg_class *relation)
 }
 
 /*
- * Is this a table of Citus?  Most changes of its rows are made in shards, and on
- * other nodes.
+ * Is this a table of Citus?  Most changes of its rows are made in shards, and
+ * on other nodes.
  *
  * Errors: out of memory, those of reading catalogs.
  */

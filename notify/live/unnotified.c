@@ -3,20 +3,23 @@
  * unnotified.c
  *		Committed changes that the current transaction still has to notify.
  *
- * A prepared transaction is committed by a session that is in another transaction, and
- * its changes are notified at the end of this other one.  In between, this session must
- * not fail, because the commit cannot be undone.  So it cannot be cancelled or
- * terminated from before the first commit until after the second one: this file holds
- * interrupts.  A request that arrives meanwhile has no effect on the statement.  A
- * request to terminate the session takes effect directly after it.
+ * A prepared transaction is committed by a session that is in another
+ * transaction, and its changes are notified at the end of this other one.  In
+ * between, this session must not fail, because the commit cannot be undone.
+ * So it cannot be cancelled or terminated from before the first commit until
+ * after the second one: this file holds interrupts.  A request that arrives
+ * meanwhile has no effect on the statement.  A request to terminate the
+ * session takes effect directly after it.
  *
- * An error is still possible: the queue is full, or memory is used up.  Then the
- * sessions that listen on the channels are disconnected, and the channels have changed
- * for pinpoint.changed_since().  If it is not known which channels these are, all
- * channels of the database count.  This neither fails nor allocates memory.
+ * An error is still possible: the queue is full, or memory is used up.  Then
+ * the sessions that listen on the channels are disconnected, and the channels
+ * have changed for pinpoint.changed_since().  If it is not known which
+ * channels these are, all channels of the database count.  This neither fails
+ * nor allocates memory.
  *
- * Standbys need nothing: PREPARE TRANSACTION has written the notifications to the WAL,
- * and a standby publishes them when it replays the commit of the prepared transaction.
+ * Standbys need nothing: PREPARE TRANSACTION has written the notifications to
+ * the WAL, and a standby publishes them when it replays the commit of the
+ * prepared transaction.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

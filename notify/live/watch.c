@@ -3,47 +3,52 @@
  * watch.c
  *		pinpoint.watch() and pinpoint.unwatch().
  *
- * A watched table has a security label of the provider "pinpoint".  The label is the
- * name of its channel.  So only the owner of a table can watch it.  The label is
- * transactional, stays when the table is renamed, is dropped with the table, and is
- * part of its definition in a dump.
+ * A watched table has a security label of the provider "pinpoint".  The label
+ * is the name of its channel.  So only the owner of a table can watch it.  The
+ * label is transactional, stays when the table is renamed, is dropped with the
+ * table, and is part of its definition in a dump.
  *
- * The command SECURITY LABEL FOR pinpoint does the same as pinpoint.watch(), because
- * pg_dump writes it.  The provider is registered when a session executes this command
- * for the first time, not before: if it were always registered, SECURITY LABEL without
- * FOR would have another meaning than without this library.
+ * The command SECURITY LABEL FOR pinpoint does the same as pinpoint.watch(),
+ * because pg_dump writes it.  The provider is registered when a session
+ * executes this command for the first time, not before: if it were always
+ * registered, SECURITY LABEL without FOR would have another meaning than
+ * without this library.
  *
- * pinpoint.watch() locks the table and all its partitions and children as CREATE
- * TRIGGER locks a table: it waits until the transactions that have changed one of them
- * are over, and others wait until its own is.  watched_tables.c explains why.
+ * pinpoint.watch() locks the table and all its partitions and children as
+ * CREATE TRIGGER locks a table: it waits until the transactions that have
+ * changed one of them are over, and others wait until its own is.
+ * watched_tables.c explains why.
  *
- * Applications call it each time they start.  If the table has the label already, it
- * takes no lock on the table, writes nothing and notifies nothing.  Nothing needs to be
- * done for partitions and children either.  Those that existed when the label was set
- * were locked then, and those that were attached later were locked when they were
- * attached; see pinpoint_watch_inheritance_changed().
+ * Applications call it each time they start.  If the table has the label
+ * already, it takes no lock on the table, writes nothing and notifies nothing.
+ * Nothing needs to be done for partitions and children either.  Those that
+ * existed when the label was set were locked then, and those that were
+ * attached later were locked when they were attached; see
+ * pinpoint_watch_inheritance_changed().
  *
- * The lock of the labels.  CREATE EXTENSION and DROP EXTENSION of this library read all
- * labels of the database.  A label that is not committed yet is not visible to them.  So
- * a transaction that changes a label locks the labels of the database, until it ends, in
- * mode RowExclusiveLock, which does not conflict with itself.  CREATE and DROP EXTENSION
- * lock them in mode ShareLock before they read.  There are two cases.  Either the label
- * is committed or rolled back before they read.  Or its transaction waits until they are
- * over, and then knows whether the extension exists.  The lock is that of an object of
- * pg_seclabel that does not exist, so nobody else requests it.
+ * The lock of the labels.  CREATE EXTENSION and DROP EXTENSION of this library
+ * read all labels of the database.  A label that is not committed yet is not
+ * visible to them.  So a transaction that changes a label locks the labels of
+ * the database, until it ends, in mode RowExclusiveLock, which does not
+ * conflict with itself.  CREATE and DROP EXTENSION lock them in mode ShareLock
+ * before they read.  There are two cases.  Either the label is committed or
+ * rolled back before they read.  Or its transaction waits until they are over,
+ * and then knows whether the extension exists.  The lock is that of an object
+ * of pg_seclabel that does not exist, so nobody else requests it.
  *
- * Deadlocks.  The labels are locked before the table.  So a statement that waits for
- * the labels has not locked its table yet, and CREATE and DROP EXTENSION, which lock
- * tables when they have locked the labels, do not wait for this statement.  If they wait
- * for the labels, they have locked the extension and its objects, and no table, unless by
- * an earlier statement of their transaction or by CASCADE.  watch(), unwatch() and
- * SECURITY LABEL lock no object of the extension.  A deadlock requires other statements
- * in the same transaction, which lock another watched table in a conflicting mode before,
- * or use a view of the extension afterwards.  PostgreSQL detects it.
+ * Deadlocks.  The labels are locked before the table.  So a statement that
+ * waits for the labels has not locked its table yet, and CREATE and DROP
+ * EXTENSION, which lock tables when they have locked the labels, do not wait
+ * for this statement.  If they wait for the labels, they have locked the
+ * extension and its objects, and no table, unless by an earlier statement of
+ * their transaction or by CASCADE.  watch(), unwatch() and SECURITY LABEL lock
+ * no object of the extension.  A deadlock requires other statements in the
+ * same transaction, which lock another watched table in a conflicting mode
+ * before, or use a view of the extension afterwards.  PostgreSQL detects it.
  *
- * While CREATE or DROP EXTENSION waits for the labels, others that change labels wait
- * behind it.  Statements that change rows, and watch() of a watched table, do not need
- * this lock.
+ * While CREATE or DROP EXTENSION waits for the labels, others that change
+ * labels wait behind it.  Statements that change rows, and watch() of a
+ * watched table, do not need this lock.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -306,7 +311,7 @@ pinpoint_change_source(PG_FUNCTION_ARGS)
 	const char *source = "counts";
 
 	if (OidIsValid(find_distributed(
-						pinpoint_watched_table_with_descendants(relid))))
+									pinpoint_watched_table_with_descendants(relid))))
 		source = "incomplete";
 	else if (pinpoint_watched_table_is_partly_uncounted(relid))
 		source = "locks";
@@ -398,8 +403,8 @@ get_name(Oid relid)
  * later changes of the label wait.
  *
  * A lock that makes unwatch() wait would have to be ShareUpdateExclusiveLock,
- * which does not block sessions that change rows.  But VACUUM takes it, too.  So
- * each start of an application would wait for it, and cancel an autovacuum
+ * which does not block sessions that change rows.  But VACUUM takes it, too.
+ * So each start of an application would wait for it, and cancel an autovacuum
  * worker.
  *
  * False may be wrong, for instance if the scan misses a label that is replaced
@@ -573,6 +578,7 @@ has_label(const ObjectAddress *object, const char *label)
 
 	if (current == NULL || label == NULL)
 		return current == label;
+
 	return strcmp(current, label) == 0;
 }
 
@@ -713,8 +719,8 @@ pinpoint_watch_remove_all(void)
  * Called before a transaction commits that has created the extension.  From
  * then on, tables are watched that have got a label while it did not exist.
  * As in watch(), transactions that have changed them must end first, because
- * they may notify nothing, and the channels are notified.  DROP TABLE may delete
- * a label before its table is locked.
+ * they may notify nothing, and the channels are notified.  DROP TABLE may
+ * delete a label before its table is locked.
  *
  * Errors: out of memory, those of reading catalogs and of waiting for locks.
  */

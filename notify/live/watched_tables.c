@@ -3,8 +3,8 @@
  * watched_tables.c
  *		The watched tables of this database, and the channels of changed tables.
  *
- * A watched table has a security label of the provider "pinpoint", which is the name
- * of its channel; see watch.c.  This session keeps in its memory:
+ * A watched table has a security label of the provider "pinpoint", which is
+ * the name of its channel; see watch.c.  This session keeps in its memory:
  *
  *	any_watched		is any table of the database watched?
  *	known			for each table that this session has changed, and for each
@@ -13,11 +13,11 @@
  *					are counted; see uncounted.c.  In a database with watched
  *					tables, also for each relation that was locked for writing
  *
- * So a transaction reads no catalog if nothing is watched, or if the session knows the
- * tables that it has changed.
+ * So a transaction reads no catalog if nothing is watched, or if the session
+ * knows the tables that it has changed.
  *
- * Invalidation.  Each of these invalidates the relcache entry of a table when it
- * commits, and for its own transaction at the end of the command:
+ * Invalidation.  Each of these invalidates the relcache entry of a table when
+ * it commits, and for its own transaction at the end of the command:
  *
  *	a change of the label of the table		pinpoint_watch_labels_changed()
  *	a change of the parents of the table	pinpoint_watch_inheritance_changed()
@@ -25,46 +25,53 @@
  *	a change of its access method, its		PostgreSQL
  *	first child
  *
- * At a message for a table, the table is no longer known.  It is read again, by the
- * indexes of both catalogs, when the session has changed it the next time.  Other
- * tables stay known.  PostgreSQL sends messages for other reasons, too, for instance
- * after ANALYZE.  They cost the same, and only for tables that the session changes.
+ * At a message for a table, the table is no longer known.  It is read again,
+ * by the indexes of both catalogs, when the session has changed it the next
+ * time.  Other tables stay known.  PostgreSQL sends messages for other
+ * reasons, too, for instance after ANALYZE.  They cost the same, and only for
+ * tables that the session changes.
  *
  * A transaction that changes a label also invalidates the relcache entry of
- * pg_seclabel.  So a session learns that the first table is watched.  If any_watched is
- * true, this message has no effect: otherwise all sessions would read pg_seclabel after
- * each change of a label.  So any_watched can stay true when no table is watched any
- * more.  This costs the look-ups of known tables, and nothing is notified.
+ * pg_seclabel.  So a session learns that the first table is watched.  If
+ * any_watched is true, this message has no effect: otherwise all sessions
+ * would read pg_seclabel after each change of a label.  So any_watched can
+ * stay true when no table is watched any more.  This costs the look-ups of
+ * known tables, and nothing is notified.
  *
- * The messages are sent whether or not something is watched, and whether or not the
- * extension exists.  So what a session knows stays true while nothing is watched, and
- * when the extension is dropped and created again.  In a database without the
- * extension, nothing is read.  A transaction that creates the extension waits until
- * all others that have changed a label are over.  Then it locks the tables that have a
- * label, as watch() does: they are watched from its commit on.
+ * The messages are sent whether or not something is watched, and whether or
+ * not the extension exists.  So what a session knows stays true while nothing
+ * is watched, and when the extension is dropped and created again.  In a
+ * database without the extension, nothing is read.  A transaction that creates
+ * the extension waits until all others that have changed a label are over.
+ * Then it locks the tables that have a label, as watch() does: they are
+ * watched from its commit on.
  *
- * Why no change of a watched table is overlooked.  A transaction that has changed a
- * table holds a lock on it, of mode RowExclusiveLock at least, until it ends.  To watch
- * a table, its descendants included, means to lock all of them in a mode that conflicts
- * with this one, until the label is committed; see watch.c.  So there are two cases.
- * Either the transaction got its lock on the table before, and has ended when the lock
- * is granted to watch(): it has committed before the table was watched.  Or it got its
- * lock after the label was committed.  PostgreSQL sends invalidation messages before
- * it releases the locks of a transaction, and processes them after it has acquired a
- * lock on a table, so this session knows that it has to read the label: the message is
- * for the table with the label, which can be an ancestor of the changed one.
+ * Why no change of a watched table is overlooked.  A transaction that has
+ * changed a table holds a lock on it, of mode RowExclusiveLock at least, until
+ * it ends.  To watch a table, its descendants included, means to lock all of
+ * them in a mode that conflicts with this one, until the label is committed;
+ * see watch.c.  So there are two cases.  Either the transaction got its lock
+ * on the table before, and has ended when the lock is granted to watch(): it
+ * has committed before the table was watched.  Or it got its lock after the
+ * label was committed.  PostgreSQL sends invalidation messages before it
+ * releases the locks of a transaction, and processes them after it has
+ * acquired a lock on a table, so this session knows that it has to read the
+ * label: the message is for the table with the label, which can be an ancestor
+ * of the changed one.
  *
- * The same is true when a table becomes a partition or a child of a watched one: all
- * descendants of the table are locked then.  If the new parent is not watched, and has
- * no watched ancestor, they are not locked.  A transaction that has changed one of them
- * may process the message of the child only after its end.  It need not notify the
- * parent, because watching the parent means to wait for this transaction.  The next one
- * of the session processes both messages.
+ * The same is true when a table becomes a partition or a child of a watched
+ * one: all descendants of the table are locked then.  If the new parent is not
+ * watched, and has no watched ancestor, they are not locked.  A transaction
+ * that has changed one of them may process the message of the child only after
+ * its end.  It need not notify the parent, because watching the parent means
+ * to wait for this transaction.  The next one of the session processes both
+ * messages.
  *
- * A label that is committed while this file reads the catalogs belongs to a table that
- * the transaction has not changed.  A message that arrives meanwhile is not lost: what
- * was read counts as older than the message.  When a transaction or subtransaction
- * aborts, PostgreSQL processes its messages in its own session.
+ * A label that is committed while this file reads the catalogs belongs to a
+ * table that the transaction has not changed.  A message that arrives
+ * meanwhile is not lost: what was read counts as older than the message.  When
+ * a transaction or subtransaction aborts, PostgreSQL processes its messages in
+ * its own session.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -108,8 +115,8 @@ typedef struct KnownTable
 	List	   *parents;		/* of OIDs */
 	bool		is_counted;		/* are its changes counted? */
 	bool		may_be_hypertable;
-	uint64		read_at;		/* value of "messages" before the channel and the
-								 * parents were read, or 0 */
+	uint64		read_at;		/* value of "messages" before the channel and
+								 * the parents were read, or 0 */
 	uint64		storage_read_at;	/* the same for the other two */
 	uint64		changed_at;		/* value at the last message for it, or 0 */
 } KnownTable;
@@ -126,7 +133,8 @@ static MemoryContext known_context = NULL;
  */
 static uint64 messages = 1;
 static uint64 all_changed_at = 1;	/* the last message for all tables */
-static uint64 labels_changed_at = 1;	/* the last one for pg_seclabel, or all */
+static uint64 labels_changed_at = 1;	/* the last one for pg_seclabel, or
+										 * all */
 
 static bool any_watched = false;
 static uint64 any_read_at = 0;	/* value of "messages" before it was read */

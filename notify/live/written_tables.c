@@ -3,27 +3,29 @@
  * written_tables.c
  *		The tables that this transaction has locked for writing.
  *
- * A statement locks each table that it changes, however it is executed, and keeps the
- * lock until the transaction ends.  When a subtransaction is rolled back, the locks that
- * it acquired are released.  So the locks tell which tables have changed, if nobody
- * counts the changes.  They tell too much: a statement that changes no row takes them,
- * too.  Nothing is told if an extension that changes a table releases its lock earlier.
+ * A statement locks each table that it changes, however it is executed, and
+ * keeps the lock until the transaction ends.  When a subtransaction is rolled
+ * back, the locks that it acquired are released.  So the locks tell which
+ * tables have changed, if nobody counts the changes.  They tell too much: a
+ * statement that changes no row takes them, too.  Nothing is told if an
+ * extension that changes a table releases its lock earlier.
  *
- * PostgreSQL does not give access to the table of locks that a process has in its own
- * memory.  So the locks are read in shared memory.
+ * PostgreSQL does not give access to the table of locks that a process has in
+ * its own memory.  So the locks are read in shared memory.
  *
- *	fast path		most locks in mode RowExclusiveLock, in the entry of this process.
- *					Only this process adds one.  Another one that needs a conflicting
- *					lock moves it to the lock table, under fpInfoLock, in which the
- *					entry is read here.
- *	lock table		stronger locks, and those that do not fit into the fast path.  The
- *					entry has a list of its locks for each partition.  Others only add
- *					locks to it, those of the fast path.
+ *	fast path		most locks in mode RowExclusiveLock, in the entry of this
+ *					process.  Only this process adds one.  Another one that
+ *					needs a conflicting lock moves it to the lock table, under
+ *					fpInfoLock, in which the entry is read here.
+ *	lock table		stronger locks, and those that do not fit into the fast
+ *					path.  The entry has a list of its locks for each
+ *					partition.  Others only add locks to it, those of the fast
+ *					path.
  *
- * The fast path is read first.  A lock that was moved before this is in the lock table
- * then, and the list is not empty: the process that moved it held fpInfoLock.  A lock that is
- * moved later has been found.  So an empty list is skipped without the lock of its
- * partition.
+ * The fast path is read first.  A lock that was moved before this is in the
+ * lock table then, and the list is not empty: the process that moved it held
+ * fpInfoLock.  A lock that is moved later has been found.  So an empty list is
+ * skipped without the lock of its partition.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

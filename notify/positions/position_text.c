@@ -12,36 +12,41 @@
  *	database		its OID
  *	signature		a keyed hash value of counter and database
  *
- * A position is valid only in its database, on the server that returned it, until the
- * shared memory of this server is created again.  Any other text of the same form is
- * the text of a position that is not known here, for which all channels have changed.
- * So is the form of version 1.0, which had the first three numbers only: clients may
- * have stored such a text before the upgrade.
+ * A position is valid only in its database, on the server that returned it,
+ * until the shared memory of this server is created again.  Any other text of
+ * the same form is the text of a position that is not known here, for which
+ * all channels have changed.  So is the form of version 1.0, which had the
+ * first three numbers only: clients may have stored such a text before the
+ * upgrade.
  *
- * The signature.  A client stores the position of a heartbeat.  Any role can send a
- * notification on the channel of heartbeats through PostgreSQL's own queue, for
- * example with pg_notify() in a CHECK constraint.  If that role could choose the
- * position, it would choose a later one than the server has given, and the client
- * would miss changes.  The key of the hash is random, and is only in shared memory, so
- * no role can compute the signature of another position.
+ * The signature.  A client stores the position of a heartbeat.  Any role can
+ * send a notification on the channel of heartbeats through PostgreSQL's own
+ * queue, for example with pg_notify() in a CHECK constraint.  If that role
+ * could choose the position, it would choose a later one than the server has
+ * given, and the client would miss changes.  The key of the hash is random,
+ * and is only in shared memory, so no role can compute the signature of
+ * another position.
  *
- * Why a notification with a position that this server has really given does no harm.
+ * Why a notification with a position that this server has really given does no
+ * harm.
  *
- *	1. A role can obtain a position Q of this database only if the server has given
- *	   it: with the counter at Q or above.
- *	2. It sends Q through PostgreSQL's own queue, in a transaction F.  F begins to
- *	   send after Q was given.  When F is visible, the place of the database is set to
- *	   the next value of the counter, which is above Q.
+ *	1. A role can obtain a position Q of this database only if the server has
+ *	   given it: with the counter at Q or above.
+ *	2. It sends Q through PostgreSQL's own queue, in a transaction F.  F begins
+ *	   to send after Q was given.  When F is visible, the place of the database
+ *	   is set to the next value of the counter, which is above Q.
  *	3. A client that stores Q, and asks later, is told that all channels of the
- *	   database have changed, because the place of the database is above Q.  So it
- *	   does not matter which notifications it had not received when it stored Q.
- *	4. A client receives F only when F is visible.  If it asks between the visibility
- *	   of F and the step that counts F, the answer can omit a channel.  F is counted
- *	   by the next step of its commit, which waits for nothing but PinpointOrderLock.
- *	   A client receives F after this step, unless it reads PostgreSQL's queue in
- *	   just this moment because of another notification.
- *	5. The next true heartbeat replaces Q.  Its position states what this session has
- *	   received, independent of Q.
+ *	   database have changed, because the place of the database is above Q.  So
+ *	   it does not matter which notifications it had not received when it
+ *	   stored Q.
+ *	4. A client receives F only when F is visible.  If it asks between the
+ *	   visibility of F and the step that counts F, the answer can omit a
+ *	   channel.  F is counted by the next step of its commit, which waits for
+ *	   nothing but PinpointOrderLock.  A client receives F after this step,
+ *	   unless it reads PostgreSQL's queue in just this moment because of
+ *	   another notification.
+ *	5. The next true heartbeat replaces Q.  Its position states what this
+ *	   session has received, independent of Q.
  *
  * On a standby, no notification arrives through PostgreSQL's own queue.
  *
@@ -79,6 +84,9 @@ typedef struct PositionKey
 static PositionKey *position_key = NULL;
 
 static uint64 signature(uint64 counter, Oid dboid);
+#ifdef USE_ASSERT_CHECKING
+static bool hash_is_right(void);
+#endif
 static bool read_hex(const char **cursor, int ndigits, uint64 *number);
 
 Size
@@ -96,11 +104,7 @@ pinpoint_position_text_shmem_size(void)
 void
 pinpoint_position_text_shmem_init(void *memory)
 {
-	/* From OpenSSL: "openssl mac -macopt size:8 SipHash". */
-	Assert(pinpoint_siphash((uint64[2]) {UINT64CONST(0x0706050403020100),
-										 UINT64CONST(0x0f0e0d0c0b0a0908)},
-							UINT64CONST(0x0706050403020100), 0x0b0a0908) ==
-		   UINT64CONST(0x751e8fbc860ee5fb));
+	Assert(hash_is_right());
 
 	position_key = memory;
 	if (!pg_strong_random(&position_key->incarnation,
@@ -124,7 +128,7 @@ pinpoint_position_text_format(uint64 counter, Oid dboid, char *text)
 			 (unsigned long long) GetSystemIdentifier(),
 			 (unsigned long long) position_key->incarnation,
 			 (unsigned long long) counter, dboid);
-	snprintf(text + SIGNED_LENGTH, PINPOINT_POSITION_LENGTH - SIGNED_LENGTH + 1,
+	snprintf(text +SIGNED_LENGTH, PINPOINT_POSITION_LENGTH - SIGNED_LENGTH + 1,
 			 "-%016llx", (unsigned long long) signature(counter, dboid));
 }
 
@@ -171,6 +175,23 @@ signature(uint64 counter, Oid dboid)
 {
 	return pinpoint_siphash(position_key->key, counter, dboid);
 }
+
+#ifdef USE_ASSERT_CHECKING
+
+/*
+ * The expected code is that of "openssl mac -macopt size:8 SipHash".
+ */
+static bool
+hash_is_right(void)
+{
+	uint64		key[2] = {UINT64CONST(0x0706050403020100),
+	UINT64CONST(0x0f0e0d0c0b0a0908)};
+
+	return pinpoint_siphash(key, UINT64CONST(0x0706050403020100), 0x0b0a0908) ==
+		UINT64CONST(0x751e8fbc860ee5fb);
+}
+
+#endif
 
 /*
  * Parse a hexadecimal number, and move the cursor after it.  Returns false if

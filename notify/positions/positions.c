@@ -3,84 +3,94 @@
  * positions.c
  *		Positions: which channels were notified since a given time.
  *
- * A client that has stored a position can query later which of its channels were
- * notified since then.  It needs no connection in between, and the server keeps no
- * data for it.
+ * A client that has stored a position can query later which of its channels
+ * were notified since then.  It needs no connection in between, and the server
+ * keeps no data for it.
  *
  * Shared memory contains a counter, and an array of places.  The hash value of
- * database and channel determines the place of a channel.  Each transaction that
- * notifies is counted once, under PinpointOrderLock, when it is visible to all new
- * snapshots: the places of its channels are set to the next value of the counter, and
- * then the counter is set to that value.  A position is a value of the counter.  A
- * channel has changed since a position if its place is above the position.
+ * database and channel determines the place of a channel.  Each transaction
+ * that notifies is counted once, under PinpointOrderLock, when it is visible
+ * to all new snapshots: the places of its channels are set to the next value
+ * of the counter, and then the counter is set to that value.  A position is a
+ * value of the counter.  A channel has changed since a position if its place
+ * is above the position.
  *
- * The answer may be "changed" for a channel that was not notified, because channels
- * share places.  An answer "unchanged" is always correct.  Let a client get position
- * P, from either function, then take a snapshot S, and then query the channels that
- * have changed since P, with the answer and the next position Q.  Let T be a
- * transaction that notifies channel c and is not visible in S, and k its number.
+ * The answer may be "changed" for a channel that was not notified, because
+ * channels share places.  An answer "unchanged" is always correct.  Let a
+ * client get position P, from either function, then take a snapshot S, and
+ * then query the channels that have changed since P, with the answer and the
+ * next position Q.  Let T be a transaction that notifies channel c and is not
+ * visible in S, and k its number.
  *
- *	1. T is counted after it became visible, so after S was taken, so after P was
- *	   read.
+ *	1. T is counted after it became visible, so after S was taken, so after P
+ *	   was read.
  *	2. The counter only grows.  So k > P.
  *	3. The place of c is set to k before the counter is.
  *	4. Q is read from the counter before the place of c is read.
- *	5. If k <= Q, then Q was read after step 3, and between the two accesses of steps 3
- *	   and 4 there are barriers.  So the place is at least k, and c is reported.
+ *	5. If k <= Q, then Q was read after step 3, and between the two accesses of
+ *	   steps 3 and 4 there are barriers.  So the place is at least k, and c is
+ *	   reported.
  *	6. If k > Q, then T was not counted when Q was read, so its COMMIT had not
- *	   returned.  The next query begins at Q, and the same argument holds for it.
+ *	   returned.  The next query begins at Q, and the same argument holds for
+ *	   it.
  *
- * The client must take S after P is read: it reads the tables in a later statement,
- * not in the same one.  A transaction above READ COMMITTED has only one snapshot, so
- * the functions fail there.
+ * The client must take S after P is read: it reads the tables in a later
+ * statement, not in the same one.  A transaction above READ COMMITTED has only
+ * one snapshot, so the functions fail there.
  *
- * Why transactions are counted when they are ready, and not when they are published.
- * A slower commit can hold back the publication for as long as it takes.  The COMMIT
- * of the transaction has already returned then, and the answer must include it.
+ * Why transactions are counted when they are ready, and not when they are
+ * published.  A slower commit can hold back the publication for as long as it
+ * takes.  The COMMIT of the transaction has already returned then, and the
+ * answer must include it.
  *
- * Why the places are set while the lock is held.  If a place were set before that, to
- * the expected next value of the counter, other transactions could overtake it: the
- * counter would be above that value when T becomes visible, a client would get it as
- * its position, with a snapshot without T, and T's channel would never look changed.
- * If a place were set after the counter, a client could read the new counter and the
- * old place.  Therefore both are set in one step.  The work is bounded: the places are
- * determined before the commit, and there are at most NPLACES, which took 0.05 ms in a
- * measurement.  No data is looked up, allocated, or read from the batch.
+ * Why the places are set while the lock is held.  If a place were set before
+ * that, to the expected next value of the counter, other transactions could
+ * overtake it: the counter would be above that value when T becomes visible, a
+ * client would get it as its position, with a snapshot without T, and T's
+ * channel would never look changed.  If a place were set after the counter, a
+ * client could read the new counter and the old place.  Therefore both are set
+ * in one step.  The work is bounded: the places are determined before the
+ * commit, and there are at most NPLACES, which took 0.05 ms in a measurement.
+ * No data is looked up, allocated, or read from the batch.
  *
- * Parts of one transaction could also be counted one after the other, each with a
- * separate number: the argument above is about one channel.  But heartbeats state that
- * all counted batches are published, and that needs one number for each batch.
+ * Parts of one transaction could also be counted one after the other, each
+ * with a separate number: the argument above is about one channel.  But
+ * heartbeats state that all counted batches are published, and that needs one
+ * number for each batch.
  *
- * Positions of another server, of another database, or of this server before its
- * shared memory was created again, are not valid here; see position_text.c.  For an
- * invalid position, all channels have changed.  So a client detects a restart, a crash
- * and a failover to another server, and reads its data once.
+ * Positions of another server, of another database, or of this server before
+ * its shared memory was created again, are not valid here; see
+ * position_text.c.  For an invalid position, all channels have changed.  So a
+ * client detects a restart, a crash and a failover to another server, and
+ * reads its data once.
  *
- * PostgreSQL's own queue.  Notifications in PostgreSQL's queue have no batch, and
- * their channels are unknown.  Therefore a transaction that has used that queue is
- * counted at a place of its database, which is compared for each channel of the
- * database.  The transaction is recognized by a lock that it holds (see
- * own_queue.c).  This covers all ways to notify, with and without the extension.
- * PostgreSQL delivers the notification.
+ * PostgreSQL's own queue.  Notifications in PostgreSQL's queue have no batch,
+ * and their channels are unknown.  Therefore a transaction that has used that
+ * queue is counted at a place of its database, which is compared for each
+ * channel of the database.  The transaction is recognized by a lock that it
+ * holds (see own_queue.c).  This covers all ways to notify, with and without
+ * the extension.  PostgreSQL delivers the notification.
  *
- * The floor.  If transactions may have committed without being counted, the counter is
- * set to its next value, which becomes the floor: all channels have changed since
- * positions below it.  This is done after the last such transaction is visible.  If it
- * is done late, the effect is that of a transaction that is counted late.  It is done
+ * The floor.  If transactions may have committed without being counted, the
+ * counter is set to its next value, which becomes the floor: all channels have
+ * changed since positions below it.  This is done after the last such
+ * transaction is visible.  If it is done late, the effect is that of a
+ * transaction that is counted late.  It is done
  *
- *	- on a standby, at the commit of a transaction whose notifications are incomplete
- *	  there, and of a transaction that executes CREATE EXTENSION: earlier
- *	  notifications in the database used PostgreSQL's own queue, so they are not in
- *	  the WAL;
+ *	- on a standby, at the commit of a transaction whose notifications are
+ *	  incomplete there, and of a transaction that executes CREATE EXTENSION:
+ *	  earlier notifications in the database used PostgreSQL's own queue, so
+ *	  they are not in the WAL;
  *	- on a standby, when it begins to know that its primary replicates;
  *	- at the end of recovery.  Positions that a standby gave are unknown on the
- *	  primary that it has become.  They would be exact if all committed notifications
- *	  had been replicated, but the server cannot know this.
+ *	  primary that it has become.  They would be exact if all committed
+ *	  notifications had been replicated, but the server cannot know this.
  *
- * Standbys.  The startup process counts a replayed transaction after PostgreSQL has
- * made it visible.  A standby receives only the notifications that the primary has
- * replicated.  While it does not know that it receives all, all channels have changed,
- * and there are no heartbeats; see primary_status.c.
+ * Standbys.  The startup process counts a replayed transaction after
+ * PostgreSQL has made it visible.  A standby receives only the notifications
+ * that the primary has replicated.  While it does not know that it receives
+ * all, all channels have changed, and there are no heartbeats; see
+ * primary_status.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -150,9 +160,10 @@ static int	database_list = -1;
 static enum
 {
 	WAKE_NONE,
-	WAKE_PLACES,				/* of listed[] or place_bits, and database_list */
+	WAKE_PLACES,				/* of listed[] or place_bits, and
+								 * database_list */
 	WAKE_ALL
-} to_wake = WAKE_NONE;
+}			to_wake = WAKE_NONE;
 
 static int	place_of(Oid dboid, uint32 hash);
 static int	place_of_database(Oid dboid);
@@ -334,7 +345,7 @@ touch_places(void)
 void
 pinpoint_positions_count(void)
 {
-	uint64		number = next_number();	/* steps 1 and 2 */
+	uint64		number = next_number(); /* steps 1 and 2 */
 
 	Assert(prepared);
 #ifdef USE_ASSERT_CHECKING
@@ -597,8 +608,9 @@ pinpoint_positions_begin_look(PinpointLook *look)
 	AssertNoLockHeld();
 
 	/*
-	 * The end of recovery raises the floor before RecoveryInProgress() returns
-	 * false.  The startup process raises it before it sets "replicates".
+	 * The end of recovery raises the floor before RecoveryInProgress()
+	 * returns false.  The startup process raises it before it sets
+	 * "replicates".
 	 */
 	look->all = RecoveryInProgress() && !pinpoint_positions_replicates();
 
@@ -607,14 +619,14 @@ pinpoint_positions_begin_look(PinpointLook *look)
 	look->counter = pinpoint_positions_counter();	/* step 4 */
 
 	/*
-	 * Partner: set_counter().  Without this, the places and the floor could be
-	 * read before the counter.
+	 * Partner: set_counter().  Without this, the places and the floor could
+	 * be read before the counter.
 	 *
-	 * It is a full barrier, and not a read barrier, for two reasons.  A session
-	 * in pinpoint.wait() has stored its entries before, and these must be
-	 * visible before the places are read; see waiters.c.  And the snapshots
-	 * that the client takes with this position must not be older than it; see
-	 * pinpoint_position().
+	 * It is a full barrier, and not a read barrier, for two reasons.  A
+	 * session in pinpoint.wait() has stored its entries before, and these
+	 * must be visible before the places are read; see waiters.c.  And the
+	 * snapshots that the client takes with this position must not be older
+	 * than it; see pinpoint_position().
 	 */
 	pg_memory_barrier();
 }

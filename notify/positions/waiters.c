@@ -3,68 +3,71 @@
  * waiters.c
  *		Sessions in pinpoint.wait(), and how they are woken.
  *
- * A session that waits has an entry in a list for each of its channels.  The number of
- * the list is the place of the channel; see positions.c.  One more entry is in the
- * list of the place of its database.  A session that waits for very many channels has
- * a single entry instead, in a list that each counted transaction of its database
- * takes.
+ * A session that waits has an entry in a list for each of its channels.  The
+ * number of the list is the place of the channel; see positions.c.  One more
+ * entry is in the list of the place of its database.  A session that waits for
+ * very many channels has a single entry instead, in a list that each counted
+ * transaction of its database takes.
  *
- * A process that has counted a transaction takes the entries from the lists of the
- * places of this transaction, and sets the latches of their sessions.  A session whose
- * entry was taken enters all its entries again before it looks again.  So a session
- * that is being woken costs nothing to the next transactions.
+ * A process that has counted a transaction takes the entries from the lists of
+ * the places of this transaction, and sets the latches of their sessions.  A
+ * session whose entry was taken enters all its entries again before it looks
+ * again.  So a session that is being woken costs nothing to the next
+ * transactions.
  *
  * Why no wakeup is lost.
  *
  *	session		enter the entries, then look whether a channel has changed, then
  *				wait for the latch
- *	notifier	count the transaction, then check whether there are entries, then
- *				take them, then set the latches
+ *	notifier	count the transaction, then check whether there are entries,
+ *				then take them, then set the latches
  *
- * There is a full barrier between the first two steps on both sides: at the end of
- * pinpoint_waiters_enter(), and at the start of pinpoint_waiters_exist().  The release
- * of a lock between these steps is not sufficient: a later read can pass the stores
- * before it.
+ * There is a full barrier between the first two steps on both sides: at the
+ * end of pinpoint_waiters_enter(), and at the start of
+ * pinpoint_waiters_exist().  The release of a lock between these steps is not
+ * sufficient: a later read can pass the stores before it.
  *
- * So either the session sees that the channel has changed, or the notifier sees its
- * entries.  Without one of these barriers, both could read old values, and the session
- * would sleep although its channel has changed.
+ * So either the session sees that the channel has changed, or the notifier
+ * sees its entries.  Without one of these barriers, both could read old
+ * values, and the session would sleep although its channel has changed.
  *
- * A session resets its latch before it checks whether its entries were taken, and the
- * latch is set after they were taken.  Both ResetLatch() and SetLatch() contain a full
- * barrier.  So a session that waits has all its entries, or its latch will be set.
- * A latch that is set without need does no harm: the session looks again.
+ * A session resets its latch before it checks whether its entries were taken,
+ * and the latch is set after they were taken.  Both ResetLatch() and
+ * SetLatch() contain a full barrier.  So a session that waits has all its
+ * entries, or its latch will be set.  A latch that is set without need does no
+ * harm: the session looks again.
  *
  * Why PinpointOrderLock is not used.  Sessions that begin and end to wait, and
- * notifiers of their channels, would delay all commits.  PinpointWaitersLock protects
- * the lists.  A notifier reads one counter without a lock if no session waits, and
- * otherwise one number for each place.  It acquires the lock only for a list that is
- * not empty.
+ * notifiers of their channels, would delay all commits.  PinpointWaitersLock
+ * protects the lists.  A notifier reads one counter without a lock if no
+ * session waits, and otherwise one number for each place.  It acquires the
+ * lock only for a list that is not empty.
  *
- * The work of a notifier is bounded.  It sets at most MAX_LATCHES latches.  The rest of
- * a list is appended to the list of the waker in one step, whatever its length.  The
- * waker takes LATCHES_PER_ROUND entries of it under each hold of the lock.
+ * The work of a notifier is bounded.  It sets at most MAX_LATCHES latches.
+ * The rest of a list is appended to the list of the waker in one step,
+ * whatever its length.  The waker takes LATCHES_PER_ROUND entries of it under
+ * each hold of the lock.
  *
- * If there is no waker, or if it makes no progress (see waker_progress.c), the notifier
- * takes LATCHES_PER_ROUND entries.  Each session that it has woken takes as many when
- * it enters its entries again or ends to wait, and so on.  As long as entries remain,
- * there is a session that has been woken and has not done this.  Further notifiers, and
- * a new waker, take entries, too.
+ * If there is no waker, or if it makes no progress (see waker_progress.c), the
+ * notifier takes LATCHES_PER_ROUND entries.  Each session that it has woken
+ * takes as many when it enters its entries again or ends to wait, and so on.
+ * As long as entries remain, there is a session that has been woken and has
+ * not done this.  Further notifiers, and a new waker, take entries, too.
  *
  * No entry is left in the list of the waker when it ends:
  *
- *	notifier	append entries, then read the latch of the waker: it wakes the waker, or
- *				takes entries as above
+ *	notifier	append entries, then read the latch of the waker: it wakes the
+ *				waker, or takes entries as above
  *	waker		remove its latch, then read the list: it wakes all
  *
  * There is a full barrier between the two steps on both sides: in
- * pinpoint_waiters_wake(), and at the start of pinpoint_waiters_wake_queued(), which
- * at_exit() in waker.c calls after pinpoint_commit_order_remove_waker().  So the
- * notifier sees that there is no latch, or the waker sees the entries.  A waker that
- * starts sets its latch and then reads the list, likewise.
+ * pinpoint_waiters_wake(), and at the start of pinpoint_waiters_wake_queued(),
+ * which at_exit() in waker.c calls after pinpoint_commit_order_remove_waker().
+ * So the notifier sees that there is no latch, or the waker sees the entries.
+ * A waker that starts sets its latch and then reads the list, likewise.
  *
- * The entries have a fixed number in shared memory, about 800 bytes for each possible
- * session.  Nothing is allocated here, so nothing can fail.
+ * The entries have a fixed number in shared memory, about 800 bytes for each
+ * possible session.  Nothing is allocated here, so nothing can fail.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -117,8 +120,7 @@ typedef struct Waiter
 	TimestampTz since;
 	struct Latch *latch;
 	bool		woken;			/* an entry was taken, or none is entered yet.
-								 * Also read by the session without the
-								 * lock */
+								 * Also read by the session without the lock */
 } Waiter;
 
 /*

@@ -10,13 +10,13 @@
  *	nnotifications times	uint32 number of the channel, payload, 0, padding
  *							to 4 bytes
  *
- * and then, each MAXALIGNed, by max_assignments PinpointAssignments and nlisteners
- * slot numbers.
+ * and then, each MAXALIGNed, by max_assignments PinpointAssignments and
+ * nlisteners slot numbers.
  *
- * The layout of a batch is computed first, to determine its size.  The batch is
- * written when space is reserved for it.  The sender does both before its commit.  No
- * other process reads the contents before the batch is published, and after that they
- * do not change.  Therefore they need no lock.
+ * The layout of a batch is computed first, to determine its size.  The batch
+ * is written when space is reserved for it.  The sender does both before its
+ * commit.  No other process reads the contents before the batch is published,
+ * and after that they do not change.  Therefore they need no lock.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -501,6 +501,6 @@ pinpoint_batch_assignments(PinpointBatch *batch)
 {
 	Assert(batch->nassignments <= batch->max_assignments);
 	return (PinpointAssignment *) ((char *) batch + batch->size -
-							  listeners_size(batch->nlisteners) -
-							  assignments_size(batch->max_assignments));
+								   listeners_size(batch->nlisteners) -
+								   assignments_size(batch->max_assignments));
 }

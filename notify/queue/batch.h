@@ -22,15 +22,16 @@
 /*
  * The state of a batch.  Each change has a function below.
  *
- *	RESERVED	it has space, and its contents are being written or are complete.
+ *	RESERVED	it has space, and its contents are being written or are
+ *				complete.
  *	IN_FLIGHT	its transaction is committing; it is in the in-flight list.
  *	READY		its transaction has committed; it is in the ready heap.
  *	PUBLISHED	it is in the message log.
  *
- * A batch without a transaction, or of a replayed one, changes from RESERVED to
- * PUBLISHED.  A batch without listeners never becomes PUBLISHED.  The space of a batch
- * that is not PUBLISHED is freed by pinpoint_message_log_withdraw(), without a change of
- * its state.
+ * A batch without a transaction, or of a replayed one, changes from RESERVED
+ * to PUBLISHED.  A batch without listeners never becomes PUBLISHED.  The space
+ * of a batch that is not PUBLISHED is freed by
+ * pinpoint_message_log_withdraw(), without a change of its state.
  */
 typedef enum PinpointBatchState
 {
@@ -43,7 +44,8 @@ typedef enum PinpointBatchState
 typedef struct PinpointBatchInFlight
 {
 	dlist_node	link;			/* of the in-flight list */
-	XLogRecPtr	bound;			/* lower bound of its stamp; see commit_order.c */
+	XLogRecPtr	bound;			/* lower bound of its stamp; see
+								 * commit_order.c */
 } PinpointBatchInFlight;
 
 typedef struct PinpointBatchReady
@@ -85,8 +87,7 @@ typedef struct PinpointBatch
 	Oid			dboid;			/* database of the sender */
 	int32		sender_pid;		/* for the message to the client */
 	uint32		nchannels;		/* number of channels that follow */
-	uint32		nnotifications; /* number of notifications after the
-								 * channels */
+	uint32		nnotifications; /* number of notifications after the channels */
 	uint32		nlisteners;		/* number of slots at the end: the listeners
 								 * that were found before the commit; see
 								 * wakeup.c */
@@ -94,17 +95,17 @@ typedef struct PinpointBatch
 									 * these slots; see sharing.c */
 
 	uint16		nassignments;	/* number of PinpointAssignments in use */
-	uint64		last_listen;			/* set with the first group: number of the last
-								 * LISTEN before the look-up of listeners; see
-								 * wakeup.c.  pinpoint_wakeup_find_replayed()
-								 * sets it later, without a lock. */
+	uint64		last_listen;	/* set with the first group: number of the
+								 * last LISTEN before the look-up of
+								 * listeners; see wakeup.c.
+								 * pinpoint_wakeup_find_replayed() sets it
+								 * later, without a lock. */
 	union
 	{
 		PinpointBatchInFlight in_flight;
 		PinpointBatchReady ready;
 		PinpointBatchPublished published;
-	}			of;				/* by state; only the functions below use
-								 * this */
+	}			of;				/* by state; only the functions below use this */
 	uint8		state;			/* a PinpointBatchState */
 	uint8		heap_rank;		/* READY: see ready_heap.c */
 	uint32		all_share_from; /* all sharing sessions receive the
@@ -206,7 +207,7 @@ typedef struct PinpointBatchLayout
 	int		   *listeners;		/* slots found before the commit; NULL if the
 								 * listeners are looked up at publication */
 	uint32		nlisteners;		/* number of these slots */
-	uint64		last_listen;			/* see PinpointBatch */
+	uint64		last_listen;	/* see PinpointBatch */
 	uint16		max_assignments;	/* see PinpointBatch */
 } PinpointBatchLayout;
 
@@ -214,8 +215,7 @@ typedef struct PinpointBatchLayout
 typedef struct PinpointBatchWriter
 {
 	PinpointBatch *batch;
-	uint64		nrecords;		/* number of channels and notifications in
-								 * it */
+	uint64		nrecords;		/* number of channels and notifications in it */
 	Size		written;		/* bytes of its body that they use */
 } PinpointBatchWriter;
 
@@ -231,7 +231,7 @@ extern void pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout,
 												int *slots, uint32 nslots,
 												uint64 last_listen);
 extern void pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout,
-											uint16 max_assignments);
+												  uint16 max_assignments);
 extern void pinpoint_batch_write(PinpointBatch *batch,
 								 PinpointBatchLayout *layout);
 extern Size pinpoint_batch_size_of_body(Size body_size, uint16 max_assignments);

@@ -3,23 +3,25 @@
  * blocks.c
  *		The space of the message log, in blocks of a fixed size.
  *
- * The address range of the log (see log_storage.c) is divided into blocks.  A few
- * arrays in main shared memory contain all data that is needed to reserve and to free
- * space.  The functions below never read a batch, and so never the file of the log.
- * Freeing 8 GB takes hardly longer than freeing 8 kB.
+ * The address range of the log (see log_storage.c) is divided into blocks.  A
+ * few arrays in main shared memory contain all data that is needed to reserve
+ * and to free space.  The functions below never read a batch, and so never the
+ * file of the log.  Freeing 8 GB takes hardly longer than freeing 8 kB.
  *
- * One block is open: new batches are placed in it, one after the other.  A batch that
- * does not fit into the rest of the open block is placed in the lowest free blocks
- * that it fits into.  If these are above the open block, and the batch can continue in
- * the blocks after the open block, it begins in the open block.  The last block of the
- * batch is then the open block.  A reservation fails only if neither is possible.
+ * One block is open: new batches are placed in it, one after the other.  A
+ * batch that does not fit into the rest of the open block is placed in the
+ * lowest free blocks that it fits into.  If these are above the open block,
+ * and the batch can continue in the blocks after the open block, it begins in
+ * the open block.  The last block of the batch is then the open block.  A
+ * reservation fails only if neither is possible.
  *
- * A block is in use while it contains a batch that is not published yet, or one that
- * is published and kept.  The block counts the former.  For the latter it stores the
- * epoch of the last publication.  An epoch is a group of publications; message_log.c
- * determines from which epoch on batches are kept.  A closed block without unpublished
- * batches is added to the list of its epoch, as this epoch cannot change any more.
- * When an epoch is no longer kept, the blocks in its list are free.
+ * A block is in use while it contains a batch that is not published yet, or
+ * one that is published and kept.  The block counts the former.  For the
+ * latter it stores the epoch of the last publication.  An epoch is a group of
+ * publications; message_log.c determines from which epoch on batches are kept.
+ * A closed block without unpublished batches is added to the list of its
+ * epoch, as this epoch cannot change any more.  When an epoch is no longer
+ * kept, the blocks in its list are free.
  *
  * The space of withdrawn batches, and of batches without listeners, is free
  * when their block is free.  At the end of the open block, it is reused when
@@ -28,12 +30,12 @@
  * The work of one call is bounded by the number of blocks (MAX_BLOCKS).  Nearly
  * always, it is the work for one or two blocks.
  *
- * The caller of a function that changes or reads single blocks holds PinpointOrderLock
- * exclusively.
+ * The caller of a function that changes or reads single blocks holds
+ * PinpointOrderLock exclusively.
  *
- * A build with assertions overwrites the beginning of a block that becomes free, and
- * the space in the open block that will be reused.  When the block is taken again, it
- * must still have these contents.
+ * A build with assertions overwrites the beginning of a block that becomes
+ * free, and the space in the open block that will be reused.  When the block
+ * is taken again, it must still have these contents.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -572,8 +574,8 @@ pinpoint_blocks_withdraw(Size offset, Size size)
 }
 
 /*
- * Batches of this epoch and later are kept.  The caller holds PinpointOrderLock,
- * shared or exclusive.
+ * Batches of this epoch and later are kept.  The caller holds
+ * PinpointOrderLock, shared or exclusive.
  */
 uint64
 pinpoint_blocks_oldest_epoch(void)
@@ -641,8 +643,8 @@ pinpoint_blocks_use_file(void)
  * In a build with assertions: check what a change of a part of the range can
  * have broken.  The caller holds PinpointOrderLock exclusively.
  *
- * Each change checks its own blocks, and now and then all blocks: so seldom that
- * a change checks a few blocks on average.
+ * Each change checks its own blocks, and now and then all blocks: so seldom
+ * that a change checks a few blocks on average.
  */
 static void
 check_changed_blocks(Size offset, Size size)
@@ -700,7 +702,8 @@ check_block(int i)
 }
 
 /*
- * Check all blocks and the lists of epochs.  The caller holds PinpointOrderLock.
+ * Check all blocks and the lists of epochs.  The caller holds
+ * PinpointOrderLock.
  */
 void
 pinpoint_blocks_check(void)

@@ -4,18 +4,21 @@
  *		The storage of the message log: one address range, partly shared memory,
  *		partly a file.
  *
- * The postmaster maps the range, and all processes inherit it, so it has the same
- * address in each process.  The first part (pinpoint.queue_memory) is shared memory.
- * The rest, up to pinpoint.queue_size, is a sparse file in pg_notify/, mapped directly
- * after the memory.  The message log prefers low addresses, so it uses the file only
- * while the backlog of listeners exceeds the memory.
+ * The postmaster maps the range, and all processes inherit it, so it has the
+ * same address in each process.  The first part (pinpoint.queue_memory) is
+ * shared memory.  The rest, up to pinpoint.queue_size, is a sparse file in
+ * pg_notify/, mapped directly after the memory.  The message log prefers low
+ * addresses, so it uses the file only while the backlog of listeners exceeds
+ * the memory.
  *
- * The disk space of the file is allocated in steps, each before the file is written
- * to.  If the disk is full, the sender gets an error before its commit, and a write to
- * the range cannot fail.  When no block of the file is in use, the space is returned.
+ * The disk space of the file is allocated in steps, each before the file is
+ * written to.  If the disk is full, the sender gets an error before its
+ * commit, and a write to the range cannot fail.  When no block of the file is
+ * in use, the space is returned.
  *
- * PostgreSQL excludes the contents of pg_notify/ from base backups.  They are not
- * needed after a restart, so this library truncates the file at each start.
+ * PostgreSQL excludes the contents of pg_notify/ from base backups.  They are
+ * not needed after a restart, so this library truncates the file at each
+ * start.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -256,8 +259,8 @@ pinpoint_log_storage_shrink(Size usable)
 
 #ifdef USE_ASSERT_CHECKING
 /*
- * Overwrite free space, so that a process that still reads it fails.  Not in the
- * file, whose pages may be on disk only.
+ * Overwrite free space, so that a process that still reads it fails.  Not in
+ * the file, whose pages may be on disk only.
  *
  * offset, size: a part of the range, in bytes.
  */

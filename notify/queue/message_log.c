@@ -4,34 +4,38 @@
  *		The queue: committed batches, in the order in which they are read.
  *
  * The log is one contiguous address range, identical in all processes (see
- * log_storage.c), so plain pointers link the batches.  The sender reserves and writes
- * a batch before its commit.  This is the only step that can report a full queue.
- * Publication links the batch to the end of the list of published batches: a few
- * stores, which cannot fail.  blocks.c determines the address of a batch.
+ * log_storage.c), so plain pointers link the batches.  The sender reserves and
+ * writes a batch before its commit.  This is the only step that can report a
+ * full queue.  Publication links the batch to the end of the list of published
+ * batches: a few stores, which cannot fail.  blocks.c determines the address
+ * of a batch.
  *
  * Lifetime.  Publications are grouped into epochs: a new epoch begins when the
- * publications of the current one have as many bytes as a block.  A listener with
- * unread batches pins the epoch of the first one.  A listener without unread batches
- * refers to no batch of the log.  An epoch is kept while it or an earlier one is pinned.
- * If no epoch is pinned, no published batch is kept, and a new epoch begins.  A batch
- * without listeners is never added to the list.
+ * publications of the current one have as many bytes as a block.  A listener
+ * with unread batches pins the epoch of the first one.  A listener without
+ * unread batches refers to no batch of the log.  An epoch is kept while it or
+ * an earlier one is pinned.  If no epoch is pinned, no published batch is
+ * kept, and a new epoch begins.  A batch without listeners is never added to
+ * the list.
  *
- * The pins are counters in main shared memory, like all other data that is needed to
- * free the space of an epoch.  Freeing an epoch reads none of its batches, whether it
- * has ten or millions.  So any session that holds PinpointOrderLock can do it for all
- * others.
+ * The pins are counters in main shared memory, like all other data that is
+ * needed to free the space of an epoch.  Freeing an epoch reads none of its
+ * batches, whether it has ten or millions.  So any session that holds
+ * PinpointOrderLock can do it for all others.
  *
- * Readers follow the list without a lock.  They begin at a batch of an epoch that they
- * have pinned, and end at a batch that was the last one when they held
- * PinpointOrderLock.  The batches in between do not change and are not freed.  The lock
- * is also the memory barrier: pinpoint_message_log_append() sets the links before the
- * publisher releases the lock, and pinpoint_message_log_after() reads them after the
- * reader has acquired it, in pinpoint_slot_begin_reading().  Without it, a reader could
- * find a NULL link, or a batch whose contents are not there yet.
+ * Readers follow the list without a lock.  They begin at a batch of an epoch
+ * that they have pinned, and end at a batch that was the last one when they
+ * held PinpointOrderLock.  The batches in between do not change and are not
+ * freed.  The lock is also the memory barrier: pinpoint_message_log_append()
+ * sets the links before the publisher releases the lock, and
+ * pinpoint_message_log_after() reads them after the reader has acquired it, in
+ * pinpoint_slot_begin_reading().  Without it, a reader could find a NULL link,
+ * or a batch whose contents are not there yet.
  *
- * The pages of old batches may be on disk only.  Therefore a session that holds
- * PinpointOrderLock reads no published batch except the last one.  A PinpointBatchRef
- * contains everything else that needs to be known about a batch.
+ * The pages of old batches may be on disk only.  Therefore a session that
+ * holds PinpointOrderLock reads no published batch except the last one.  A
+ * PinpointBatchRef contains everything else that needs to be known about a
+ * batch.
  *
  * See batch.c for the contents of a batch.
  *
@@ -367,19 +371,19 @@ pinpoint_message_log_next_sequence(void)
 	pg_atomic_write_u64(&message_log->sequence, sequence);
 
 	/*
-	 * Partner: the barrier at the end of pinpoint_slot_join().  Without this, a
-	 * session that executes LISTEN could read the number from before this hold
-	 * of the lock, although the first batch of the hold has found the session
-	 * and the second has not.
+	 * Partner: the barrier at the end of pinpoint_slot_join().  Without this,
+	 * a session that executes LISTEN could read the number from before this
+	 * hold of the lock, although the first batch of the hold has found the
+	 * session and the second has not.
 	 */
 	pg_memory_barrier();
 	return sequence;
 }
 
 /*
- * Add a batch that has become PUBLISHED to the end of the list.  After that, the caller pins
- * its epoch for a listener, unless a listener has pinned an epoch that is
- * kept.
+ * Add a batch that has become PUBLISHED to the end of the list.  After that,
+ * the caller pins its epoch for a listener, unless a listener has pinned an
+ * epoch that is kept.
  */
 void
 pinpoint_message_log_append(PinpointBatch *batch)

@@ -3,13 +3,14 @@
  * listen_notify.c
  *		The statements NOTIFY, LISTEN, UNLISTEN and DISCARD ALL.
  *
- * ProcessUtility_hook (hooks.c) receives these statements, whether a client sends them,
- * or a rule, a function or a DO block executes them.  This library executes NOTIFY itself.
- * PostgreSQL executes the others first: it makes all checks, and registers the session
- * with its own queue.  Then they are recorded for the channel map.  So every listener
- * can be reached through both queues, and notifications that this library does not
- * intercept still arrive.  On a standby, PostgreSQL refuses LISTEN, and this library
- * does what PostgreSQL does on a primary.
+ * ProcessUtility_hook (hooks.c) receives these statements, whether a client
+ * sends them, or a rule, a function or a DO block executes them.  This library
+ * executes NOTIFY itself.  PostgreSQL executes the others first: it makes all
+ * checks, and registers the session with its own queue.  Then they are
+ * recorded for the channel map.  So every listener can be reached through both
+ * queues, and notifications that this library does not intercept still arrive.
+ * On a standby, PostgreSQL refuses LISTEN, and this library does what
+ * PostgreSQL does on a primary.
  *
  * pg_notify() arrives as pinpoint.notify(), because its calls are replaced; see
  * replacement.c.
@@ -265,9 +266,9 @@ pinpoint_statement_record_action(PinpointActionKind kind, const char *channel)
 	if (pinpoint_is_heartbeat_channel(channel))
 	{
 		/*
-		 * Without the extension, all notifications use PostgreSQL's own queue.
-		 * A heartbeat could arrive before them, and its position would wrongly
-		 * cover them.
+		 * Without the extension, all notifications use PostgreSQL's own
+		 * queue. A heartbeat could arrive before them, and its position would
+		 * wrongly cover them.
 		 */
 		if (kind == PINPOINT_LISTEN && !pinpoint_replacement_exists())
 			return;

@@ -15,9 +15,9 @@
 #include "sql/load_order.h"
 
 /*
- * Libraries that this one must follow.  citus does not start unless it is first.
- * plprofiler does not call the function for shared memory of the libraries that
- * were loaded before it.
+ * Libraries that this one must follow.  citus does not start unless it is
+ * first.  plprofiler does not call the function for shared memory of the
+ * libraries that were loaded before it.
  */
 static const char *const must_precede[] = {"citus", "plprofiler"};
 

@@ -4,24 +4,25 @@
  *		Actions and notifications of the current transaction, until it commits.
  *
  * LISTEN, UNLISTEN and NOTIFY take effect at commit.  Until then, each
- * (sub)transaction keeps two lists: actions (LISTEN, UNLISTEN, UNLISTEN *) in the
- * order of execution, and notifications in the order in which they were sent, without
- * duplicates.  A subtransaction that commits appends its lists to its parent's; one
- * that aborts discards them.  The two lists are independent.
+ * (sub)transaction keeps two lists: actions (LISTEN, UNLISTEN, UNLISTEN *) in
+ * the order of execution, and notifications in the order in which they were
+ * sent, without duplicates.  A subtransaction that commits appends its lists
+ * to its parent's; one that aborts discards them.  The two lists are
+ * independent.
  *
- * UNLISTEN * makes earlier actions superfluous, so they are removed: those of the same
- * (sub)transaction at once, those of its parent when it is merged.  So a transaction
- * has at most one UNLISTEN *, which is its first action.
+ * UNLISTEN * makes earlier actions superfluous, so they are removed: those of
+ * the same (sub)transaction at once, those of its parent when it is merged.
+ * So a transaction has at most one UNLISTEN *, which is its first action.
  *
  * The rules are those of PostgreSQL: a notification is a duplicate if the same
- * (sub)transaction, or one already merged into it, has sent the same channel and
- * payload before.  A subtransaction is not compared with its parent while it runs,
- * since it may be rolled back; duplicates between the two are found when they are
- * merged.
+ * (sub)transaction, or one already merged into it, has sent the same channel
+ * and payload before.  A subtransaction is not compared with its parent while
+ * it runs, since it may be rolled back; duplicates between the two are found
+ * when they are merged.
  *
- * All data is in the memory context of its (sub)transaction.  At commit, the parent
- * takes over this context; at abort, it is deleted.  The list headers are in
- * TopTransactionContext, because merging changes their level.
+ * All data is in the memory context of its (sub)transaction.  At commit, the
+ * parent takes over this context; at abort, it is deleted.  The list headers
+ * are in TopTransactionContext, because merging changes their level.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

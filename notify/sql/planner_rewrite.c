@@ -3,18 +3,19 @@
  * planner_rewrite.c
  *		Replaces calls of pg_notify() in queries, when the query is planned.
  *
- * All queries are planned, including sub-queries, views, rules, and the queries of
- * functions.  planner_hook replaces calls of pg_notify() in the finished plan with calls
- * of its replacement; see replacement.c.  The Query keeps them: another library may make
- * an SQL text of it and send this to a server that does not have the extension, as Citus
- * does.
+ * All queries are planned, including sub-queries, views, rules, and the
+ * queries of functions.  planner_hook replaces calls of pg_notify() in the
+ * finished plan with calls of its replacement; see replacement.c.  The Query
+ * keeps them: another library may make an SQL text of it and send this to a
+ * server that does not have the extension, as Citus does.
  *
- * PostgreSQL may inline an SQL function that contains such a call, and the call then
- * appears in an expression that is not in the Query.  PostgreSQL calls needs_fmgr_hook
- * before it inlines, and the hook can prevent it.  Within the planner, the hook allows
- * inlining and records it.  Elsewhere, PostgreSQL prepares expressions without a plan
- * (defaults in COPY, CHECK constraints, arguments of CALL and EXECUTE), so the hook
- * prevents inlining: then the function is executed, and its body is planned.
+ * PostgreSQL may inline an SQL function that contains such a call, and the
+ * call then appears in an expression that is not in the Query.  PostgreSQL
+ * calls needs_fmgr_hook before it inlines, and the hook can prevent it.
+ * Within the planner, the hook allows inlining and records it.  Elsewhere,
+ * PostgreSQL prepares expressions without a plan (defaults in COPY, CHECK
+ * constraints, arguments of CALL and EXECUTE), so the hook prevents inlining:
+ * then the function is executed, and its body is planned.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -125,8 +126,8 @@ pinpoint_planner_rewrite_prevents_inlining(Oid funcid)
 /*
  * Replace the calls in a finished plan.
  *
- * The plan then depends on the replacements.  These dependencies are added to the
- * plan, so that it is not kept when the extension is dropped.
+ * The plan then depends on the replacements.  These dependencies are added to
+ * the plan, so that it is not kept when the extension is dropped.
  */
 static void
 replace_calls_in_statement(PlannedStmt *stmt)
@@ -182,7 +183,7 @@ replace_calls_in_plan(Plan *plan)
 				pinpoint_replacement_apply(modify->onConflictWhere);
 				pinpoint_replacement_apply((Node *) modify->mergeActionLists);
 				pinpoint_replacement_apply(
-									PINPOINT_MERGE_JOIN_CONDITIONS(modify));
+										   PINPOINT_MERGE_JOIN_CONDITIONS(modify));
 				pinpoint_replacement_apply((Node *)
 										   modify->withCheckOptionLists);
 			}

@@ -3,17 +3,19 @@
  * replacement.c
  *		Replaces calls of pg_notify() and pg_notification_queue_usage().
  *
- * These two are built-in functions, which PostgreSQL finds by OID without reading a
- * catalog.  Therefore not the functions, but their calls are replaced: with calls of
- * pinpoint.notify() and pinpoint.notification_queue_usage(), which the extension
- * creates.  In a database without the extension, no call is replaced.
+ * These two are built-in functions, which PostgreSQL finds by OID without
+ * reading a catalog.  Therefore not the functions, but their calls are
+ * replaced: with calls of pinpoint.notify() and
+ * pinpoint.notification_queue_usage(), which the extension creates.  In a
+ * database without the extension, no call is replaced.
  *
- * The replacements must be members of the extension, because any user can create a
- * schema "pinpoint" in a database that he owns.
+ * The replacements must be members of the extension, because any user can
+ * create a schema "pinpoint" in a database that he owns.
  *
  * The privilege to execute the original function applies.  It is checked in
- * object_access_hook, at the same time, for the same user and with the same error as
- * without this library.  pinpoint.notify() checks it too, for direct calls.
+ * object_access_hook, at the same time, for the same user and with the same
+ * error as without this library.  pinpoint.notify() checks it too, for direct
+ * calls.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

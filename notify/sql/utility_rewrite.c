@@ -3,15 +3,16 @@
  * utility_rewrite.c
  *		Replaces calls of pg_notify() in utility statements, before they run.
  *
- * The planner does not see the arguments of CALL and EXECUTE, or the WHERE clause of
- * COPY FROM.  The arguments of CALL are analyzed together with the statement, and
- * calls in them are replaced as in a query.  The others are analyzed only while the
- * statement runs.  Before that, there is only a raw parse tree: a name, which may mean
- * another function, or none.  Therefore they are analyzed here as PostgreSQL will do
- * it, which also raises PostgreSQL's errors.  Calls that mean pg_notify() get the name
- * of its replacement.  PostgreSQL will look up this name again, so the arguments get
- * casts to the exact types of the replacement.  Then the name cannot mean another
- * function, even if a user has created one in the schema.
+ * The planner does not see the arguments of CALL and EXECUTE, or the WHERE
+ * clause of COPY FROM.  The arguments of CALL are analyzed together with the
+ * statement, and calls in them are replaced as in a query.  The others are
+ * analyzed only while the statement runs.  Before that, there is only a raw
+ * parse tree: a name, which may mean another function, or none.  Therefore
+ * they are analyzed here as PostgreSQL will do it, which also raises
+ * PostgreSQL's errors.  Calls that mean pg_notify() get the name of its
+ * replacement.  PostgreSQL will look up this name again, so the arguments get
+ * casts to the exact types of the replacement.  Then the name cannot mean
+ * another function, even if a user has created one in the schema.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,8 +3,8 @@
  * primary_status.c
  *		What a standby knows of its primary: does it replicate notifications?
  *
- * The primary writes its status to the WAL; see replication_status.c.  The startup
- * process of a standby knows it only from there.
+ * The primary writes its status to the WAL; see replication_status.c.  The
+ * startup process of a standby knows it only from there.
  *
  *	UNKNOWN		at the start of replay, and after the record of a checkpoint at
  *				shutdown or of the end of recovery: the server that writes the
@@ -15,71 +15,84 @@
  *				some are left out
  *	OFF			after "off"
  *
- * Notifications are counted only in the state ON, and if pinpoint.replicate is on in
- * the configuration of the standby.  Otherwise all channels have changed, always, and
- * there are no heartbeats.
+ * Notifications are counted only in the state ON, and if pinpoint.replicate is
+ * on in the configuration of the standby.  Otherwise all channels have
+ * changed, always, and there are no heartbeats.
  *
- * Why the answer "unchanged" of a standby is correct.  Let T be a transaction that
- * notifies channel c of database D on the primary, and P a position that this standby
- * has given before a session on it could see T.
+ * Why the answer "unchanged" of a standby is correct.  Let T be a transaction
+ * that notifies channel c of database D on the primary, and P a position that
+ * this standby has given before a session on it could see T.
  *
- *	1. If T is replayed in the state ON, then T was counted after it became visible,
- *	   or its message was replayed and all channels of D were counted.  Either number
- *	   is above P.
- *	2. If T is replayed in another state, then no answer contains "unchanged" until
- *	   the next "on".  Then the floor is raised, after T has become visible.  The
- *	   floor is above P, so all channels have changed since P.
- *	3. If T leaves nothing in the WAL (it only notifies, and does not replicate), then
- *	   it has not read the flag of its server, because it would have written the
- *	   message.  So it has ended before that server wrote its next "on", and a standby
- *	   that replays this "on" raises the floor as in 2, unless its state was ON
- *	   before.  It was not: a server that has written "on" has set its flag, and clears
- *	   it only after "off", or by a restart, which leaves one of the two records.
- *	4. Positions are not valid on another server, nor after a restart of this one, nor
- *	   after its promotion, which raises the floor.
+ *	1. If T is replayed in the state ON, then T was counted after it became
+ *	   visible, or its message was replayed and all channels of D were counted.
+ *	   Either number is above P.
+ *	2. If T is replayed in another state, then no answer contains "unchanged"
+ *	   until the next "on".  Then the floor is raised, after T has become
+ *	   visible.  The floor is above P, so all channels have changed since P.
+ *	3. If T leaves nothing in the WAL (it only notifies, and does not
+ *	   replicate), then it has not read the flag of its server, because it
+ *	   would have written the message.  So it has ended before that server
+ *	   wrote its next "on", and a standby that replays this "on" raises the
+ *	   floor as in 2, unless its state was ON before.  It was not: a server
+ *	   that has written "on" has set its flag, and clears it only after "off",
+ *	   or by a restart, which leaves one of the two records.
+ *	4. Positions are not valid on another server, nor after a restart of this
+ *	   one, nor after its promotion, which raises the floor.
  *
  * A session that listens for heartbeats receives a position P only after all
- * notifications that were counted up to P.  Those that were not counted are the ones
- * of 2, 3, and of messages in 1.  When the state becomes ON, and when such a message is
- * replayed, listeners of heartbeats are disconnected under the same hold of the lock
- * under which the counter advances.  So no session whose LISTEN has committed before
- * receives a position from after that.  Listeners that did not listen for heartbeats
- * stay connected, but can no longer begin to; see pinpoint_slot_set_heartbeats().
+ * notifications that were counted up to P.  Those that were not counted are
+ * the ones of 2, 3, and of messages in 1.  When the state becomes ON, and when
+ * such a message is replayed, listeners of heartbeats are disconnected under
+ * the same hold of the lock under which the counter advances.  So no session
+ * whose LISTEN has committed before receives a position from after that.
+ * Listeners that did not listen for heartbeats stay connected, but can no
+ * longer begin to; see pinpoint_slot_set_heartbeats().
  *
- * A session that registers in this transaction may still begin to.  What was not
- * counted is visible before the counter advances, so before this transaction commits;
- * the client reads its tables, or calls changed_since(), after that.  In this
- * transaction, changed_since() reports all channels as changed, because none is
- * committed.
+ * A session that registers in this transaction may still begin to.  What was
+ * not counted is visible before the counter advances, so before this
+ * transaction commits; the client reads its tables, or calls changed_since(),
+ * after that.  In this transaction, changed_since() reports all channels as
+ * changed, because none is committed.
  *
- * The orders of events, and why each is safe.  "Record" is one of the two that make
- * the state UNKNOWN.  A primary writes such a record before any session can commit.
+ * The orders of events, and why each is safe.  "Record" is one of the two that
+ * make the state UNKNOWN.  A primary writes such a record before any session
+ * can commit.
  *
- *	switched on				"on" follows all commits that were not replicated: 2, 3.
+ *	switched on				"on" follows all commits that were not replicated:
+ *							2, 3.
  *	switched off			"off" precedes all commits that are not replicated.
- *	off and on, or on and	If the primary has written both, as above.  If its waker has
+ *	off and on, or on and	If the primary has written both, as above.  If its
+ *							waker has
  *	off, quickly			not noticed, the flag was set meanwhile: 1.
- *	a reload on the standby	Its setting does not change what is counted, only whether
- *							the answer uses it.  Switched on, it raises the floor.
- *	primary restarted, with	Record, UNKNOWN, then its status.  The same after a crash,
+ *	a reload on the standby	Its setting does not change what is counted, only
+ *							whether the answer uses it.  Switched on, it raises
+ *							the floor.
+ *	primary restarted, with	Record, UNKNOWN, then its status.  The same after a
+ *							crash,
  *	another setting			where the record is that of the end of recovery.
  *	primary restarted		Record, then UNKNOWN until a server with the library
  *	without the library		writes "on".
- *	standby restarted		UNKNOWN.  It replays from a checkpoint of the primary, which
- *							repeats its status after each one.  Statuses and records
- *							that follow the checkpoint are replayed again, in order.
- *	standby restarted		UNKNOWN until the primary has been restarted with the
+ *	standby restarted		UNKNOWN.  It replays from a checkpoint of the
+ *							primary, which repeats its status after each one.
+ *							Statuses and records that follow the checkpoint are
+ *							replayed again, in order.
+ *	standby restarted		UNKNOWN until the primary has been restarted with
+ *							the
  *	first, to install		library, and has written "on".
- *	new base backup			The same as a restart of the standby.  The backup begins at
- *							a checkpoint, also if it is taken from a standby.
- *	failover				The promoted server writes a record, which all other
- *							standbys replay: UNKNOWN, then its status, or none if it
- *							does not have the library.
- *	failover and back		The old primary is rewound and replays as a standby: restart.
+ *	new base backup			The same as a restart of the standby.  The backup
+ *							begins at a checkpoint, also if it is taken from a
+ *							standby.
+ *	failover				The promoted server writes a record, which all
+ *							other standbys replay: UNKNOWN, then its status, or
+ *							none if it does not have the library.
+ *	failover and back		The old primary is rewound and replays as a
+ *							standby: restart.
  *	cascading standby		It replays the same records in the same order.
- *	timeline switch			PostgreSQL changes the timeline only at one of these records.
+ *	timeline switch			PostgreSQL changes the timeline only at one of
+ *							these records.
  *	older primary			The status of version 1.0 is ignored: UNKNOWN.
- *	message before, commit	The commit record is marked, and counts as incomplete; see
+ *	message before, commit	The commit record is marked, and counts as
+ *							incomplete; see
  *	after the redo point	replay.c.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
@@ -105,7 +118,7 @@ static enum
 	REPORTED_NOTHING,
 	REPORTED_ON,
 	REPORTED_OFF
-} reported = REPORTED_NOTHING;
+}			reported = REPORTED_NOTHING;
 
 /* Is it the status of the server that writes the next records? */
 static bool is_current = false;

@@ -3,47 +3,52 @@
  * replay.c
  *		Reads notifications from the WAL on a standby.
  *
- * wal_messages.c writes them.  The startup process, which replays the WAL, calls this
- * file for these records, after PostgreSQL has replayed them:
+ * wal_messages.c writes them.  The startup process, which replays the WAL,
+ * calls this file for these records, after PostgreSQL has replayed them:
  *
  *	logical message		with our prefix: add it to the batch of its transaction;
  *						see wal_message_parser.c and unfinished.c.
- *	commit				of a transaction with a batch: publish the batch.  PostgreSQL
- *						has made the transaction visible and released its locks
- *						before, so a listener that is notified sees its rows.
- *						Commits are replayed in the order of their records, which is
- *						the order of publication.
+ *	commit				of a transaction with a batch: publish the batch.
+ *						PostgreSQL has made the transaction visible and
+ *						released its locks before, so a listener that is
+ *						notified sees its rows.  Commits are replayed in the
+ *						order of their records, which is the order of
+ *						publication.
  *	abort				free the space.
  *	commit, abort of a	the same: its messages are those of watched tables, and
  *	prepared one		precede PREPARE TRANSACTION.
- *	running transactions	a transaction that is older than all of these has ended,
- *						although its end is not in the WAL, because the primary has
- *						crashed: free the space.
+ *	running transactions	a transaction that is older than all of these has
+ *							ended,
+ *						although its end is not in the WAL, because the primary
+ *						has crashed: free the space.
  *
- * At the end of recovery, all remaining transactions have ended, too.  An error in the
- * startup process would end the standby, so no function of this file raises one.
+ * At the end of recovery, all remaining transactions have ended, too.  An
+ * error in the startup process would end the standby, so no function of this
+ * file raises one.
  *
  * A notification that cannot be delivered is never skipped silently.  If the
- * notifications of a transaction may be incomplete here, all listeners of its database
- * are disconnected at its commit: why_incomplete() determines this.  One case needs an
- * argument.  A standby begins to replay at the redo point of a checkpoint.  If a
- * transaction has written its messages before that point, and its commit record after
- * it, then only the commit is replayed.  Such a transaction had its XID before it
- * wrote a message, and so before the redo point was determined.  The checkpoint stores
- * the next XID after that, so the XID of the transaction is lower than the XID at the
- * start of replay (first_redo_xid).  Its commit record is also marked; see
- * wal_messages.c.  A commit with both properties always disconnects listeners, unless
- * all its messages were replayed.  Other transactions have both properties if they
- * began before the checkpoint and have locked a table exclusively: they disconnect
- * listeners without need.  This ends when no transaction is left that began before the
- * checkpoint, as the records of running transactions show.  A listener that begins
- * after the commit is replayed cannot miss anything.
+ * notifications of a transaction may be incomplete here, all listeners of its
+ * database are disconnected at its commit: why_incomplete() determines this.
+ * One case needs an argument.  A standby begins to replay at the redo point of
+ * a checkpoint.  If a transaction has written its messages before that point,
+ * and its commit record after it, then only the commit is replayed.  Such a
+ * transaction had its XID before it wrote a message, and so before the redo
+ * point was determined.  The checkpoint stores the next XID after that, so the
+ * XID of the transaction is lower than the XID at the start of replay
+ * (first_redo_xid).  Its commit record is also marked; see wal_messages.c.  A
+ * commit with both properties always disconnects listeners, unless all its
+ * messages were replayed.  Other transactions have both properties if they
+ * began before the checkpoint and have locked a table exclusively: they
+ * disconnect listeners without need.  This ends when no transaction is left
+ * that began before the checkpoint, as the records of running transactions
+ * show.  A listener that begins after the commit is replayed cannot miss
+ * anything.
  *
- * A primary also reports whether it replicates, and which transactions have left out
- * notifications; see primary_status.c.
+ * A primary also reports whether it replicates, and which transactions have
+ * left out notifications; see primary_status.c.
  *
- * This file is active only with hot standby.  A server that recovers from a crash has
- * no sessions that could listen.
+ * This file is active only with hot standby.  A server that recovers from a
+ * crash has no sessions that could listen.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

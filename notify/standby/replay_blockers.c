@@ -5,47 +5,51 @@
  *
  * A session that waits for its client to read responds to no other process.
  * PostgreSQL waits for such a session without limit, and so do replay and a
- * promotion.  Without notifications, this needs a client that sends a query and does
- * not read the result.  A listener receives data without having sent a query, so it
- * happens with any client that is stuck.
+ * promotion.  Without notifications, this needs a client that sends a query
+ * and does not read the result.  A listener receives data without having sent
+ * a query, so it happens with any client that is stuck.
  *
- * The rule: when replay waits for a session that sends notifications, the session has
- * the time that a query would have.  Then the waker evicts it.  (The startup process
- * itself only waits.)
+ * The rule: when replay waits for a session that sends notifications, the
+ * session has the time that a query would have.  Then the waker evicts it.
+ * (The startup process itself only waits.)
  *
  * A session that sends has few things for which replay can wait:
  *
- *	its files			DROP DATABASE, CREATE DATABASE with the strategy FILE_COPY and
- *						DROP TABLESPACE ask all processes to close their files (a
- *						ProcSignalBarrier).  PostgreSQL has no limit here, so this
- *						file computes the time that a query would have: see
- *						time_is_up().
- *	its database		recovery conflicts.  The startup process waits as long as
- *	its transaction		the settings say, and then marks the sessions that are to end.
- *						So a mark shows that the time is up, and for whom replay waits.
- *	a replication slot	likewise, from PostgreSQL 16 on.  Before 19, the session is not
- *						marked.
+ *	its files			DROP DATABASE, CREATE DATABASE with the strategy
+ *						FILE_COPY and DROP TABLESPACE ask all processes to
+ *						close their files (a ProcSignalBarrier).  PostgreSQL
+ *						has no limit here, so this file computes the time that
+ *						a query would have: see time_is_up().
+ *	its database		recovery conflicts.  The startup process waits as long
+ *						as
+ *	its transaction		the settings say, and then marks the sessions that are
+ *						to end. So a mark shows that the time is up, and for
+ *						whom replay waits.
+ *	a replication slot	likewise, from PostgreSQL 16 on.  Before 19, the
+ *						session is not marked.
  *
- * A session that sends has no lock and no buffer pin.  If another library makes it keep
- * a lock, the session is marked.
+ * A session that sends has no lock and no buffer pin.  If another library
+ * makes it keep a lock, the session is marked.
  *
- * During a promotion the time is up, whatever the settings are, because a failover does
- * not wait.  A promotion is requested by a file or a signal, and the startup process
- * notices neither while it waits.  When it has noticed the request, the file is gone.
- * So promotion_requested() asks for all three.
+ * During a promotion the time is up, whatever the settings are, because a
+ * failover does not wait.  A promotion is requested by a file or a signal, and
+ * the startup process notices neither while it waits.  When it has noticed the
+ * request, the file is gone.  So promotion_requested() asks for all three.
  *
- * While replay is paused or delayed on purpose, or does I/O, it waits for no session,
- * and none is evicted.
+ * While replay is paused or delayed on purpose, or does I/O, it waits for no
+ * session, and none is evicted.
  *
- * A session must have been sending for MIN_TIME, so that a client that reads is not
- * disconnected by chance.  The waker looks at intervals of CHECK_INTERVAL, and of
- * CHECK_INTERVAL_SENDING while a session waits for its client.  So a stuck client
- * delays a promotion by less than a second.
+ * A session must have been sending for MIN_TIME, so that a client that reads
+ * is not disconnected by chance.  The waker looks at intervals of
+ * CHECK_INTERVAL, and of CHECK_INTERVAL_SENDING while a session waits for its
+ * client.  So a stuck client delays a promotion by less than a second.
  *
- * This file does not end sessions whose clients do not read the result of a query.
+ * This file does not end sessions whose clients do not read the result of a
+ * query.
  *
- * On a primary, the session that drops the database waits in the same way, with and
- * without the library.  This blocks no other session, and can be cancelled.
+ * On a primary, the session that drops the database waits in the same way,
+ * with and without the library.  This blocks no other session, and can be
+ * cancelled.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,21 +3,22 @@
  * replication_status.c
  *		Tells standbys whether this server replicates notifications.
  *
- * A primary writes to the WAL whether it replicates notifications: when it starts,
- * when it has been promoted, when the setting changes, and again after each
- * checkpoint, because a standby and a base backup begin to replay at a checkpoint.  A
- * standby disconnects its listeners when "off" follows after another state, and counts
- * positions only while the status is "on"; see primary_status.c.
+ * A primary writes to the WAL whether it replicates notifications: when it
+ * starts, when it has been promoted, when the setting changes, and again after
+ * each checkpoint, because a standby and a base backup begin to replay at a
+ * checkpoint.  A standby disconnects its listeners when "off" follows after
+ * another state, and counts positions only while the status is "on"; see
+ * primary_status.c.
  *
- * Only the waker writes this message, because it has no database and no role: it sees
- * the value of the setting for the server, which ALTER DATABASE, ALTER ROLE and SET
- * can override for sessions.  A server that replicates for some databases or roles
- * only writes "off".
+ * Only the waker writes this message, because it has no database and no role:
+ * it sees the value of the setting for the server, which ALTER DATABASE, ALTER
+ * ROLE and SET can override for sessions.  A server that replicates for some
+ * databases or roles only writes "off".
  *
- * The promise of "on".  Every transaction with notifications whose commit record
- * follows in the WAL, until the next "off" or the end of this server's WAL, has written
- * its notifications to the WAL, or a message that it has left some out.  The steps,
- * which the comments in the code name:
+ * The promise of "on".  Every transaction with notifications whose commit
+ * record follows in the WAL, until the next "off" or the end of this server's
+ * WAL, has written its notifications to the WAL, or a message that it has left
+ * some out.  The steps, which the comments in the code name:
  *
  *	waker		1. set the flag, then a full barrier
  *				2. read the mark of each session
@@ -32,36 +33,40 @@
  *				d. commit record
  *				e. clear the mark
  *
- * Let T be a commit with notifications that are not replicated, and without that
- * message.  So it has read the flag as cleared in step b.
+ * Let T be a commit with notifications that are not replicated, and without
+ * that message.  So it has read the flag as cleared in step b.
  *
- *	- If T has read the flag before step 1, then its mark was set before, and the
- *	  barriers make the waker see it in step 2, unless step e was over.  In both cases
- *	  the commit record of T is inserted before step 4, and so before "on".
+ *	- If T has read the flag before step 1, then its mark was set before, and
+ *	  the barriers make the waker see it in step 2, unless step e was over.  In
+ *	  both cases the commit record of T is inserted before step 4, and so
+ *	  before "on".
  *	- If T has read the flag after step 6, its commit record follows "off".  If
  *	  another "on" follows that, the first case applies to it.
  *
- * So it does not matter how fast the setting is switched off and on: the flag remains
- * set until "off" is written.  Nor does it matter why T does not replicate: a session
- * that has another value, a statement or a procedure that began with another value, or
- * PostgreSQL's own queue (own_queue.c describes the exceptions).  The message is
- * written before the commit record, so writing it may fail.
+ * So it does not matter how fast the setting is switched off and on: the flag
+ * remains set until "off" is written.  Nor does it matter why T does not
+ * replicate: a session that has another value, a statement or a procedure that
+ * began with another value, or PostgreSQL's own queue (own_queue.c describes
+ * the exceptions).  The message is written before the commit record, so
+ * writing it may fail.
  *
- * The wait in step 3 is for commits only, not for transactions.  It is long only if a
- * commit waits for synchronous replication.  Meanwhile standbys do not count.
+ * The wait in step 3 is for commits only, not for transactions.  It is long
+ * only if a commit waits for synchronous replication.  Meanwhile standbys do
+ * not count.
  *
- * Flag and status are in shared memory, because the waker can be restarted.  When the
- * shared memory is created again, the flag is cleared without "off".  But then the WAL
- * contains a checkpoint record at the end of recovery, after all earlier commits, and
- * a standby knows nothing after that record.
+ * Flag and status are in shared memory, because the waker can be restarted.
+ * When the shared memory is created again, the flag is cleared without "off".
+ * But then the WAL contains a checkpoint record at the end of recovery, after
+ * all earlier commits, and a standby knows nothing after that record.
  *
- * A repetition is marked as unimportant.  Otherwise an idle server would write a
- * checkpoint because of it, and repeat it because of the checkpoint, for ever.
+ * A repetition is marked as unimportant.  Otherwise an idle server would write
+ * a checkpoint because of it, and repeat it because of the checkpoint, for
+ * ever.
  *
- * The message is a logical message with our prefix, without a transaction and without
- * a database.  Logical decoding ignores messages of other databases, so no replication
- * slot outputs it.  Older versions of this library ignore messages without a
- * transaction.
+ * The message is a logical message with our prefix, without a transaction and
+ * without a database.  Logical decoding ignores messages of other databases,
+ * so no replication slot outputs it.  Older versions of this library ignore
+ * messages without a transaction.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -165,10 +170,10 @@ pinpoint_replication_status_begin_commit(void)
 		return false;
 
 	/*
-	 * Step a: the result is odd.  The partner of the barrier is that of step 1
-	 * in set_flag().  Without it, this session could read the flag as cleared,
-	 * and the waker the mark as not set: it would write "on" before the commit
-	 * record of this transaction.
+	 * Step a: the result is odd.  The partner of the barrier is that of step
+	 * 1 in set_flag().  Without it, this session could read the flag as
+	 * cleared, and the waker the mark as not set: it would write "on" before
+	 * the commit record of this transaction.
 	 */
 	pg_atomic_write_u32(mark, (pg_atomic_read_u32(mark) + 1) | 1);
 	pg_memory_barrier();
@@ -192,8 +197,8 @@ pinpoint_replication_status_end_commit(void)
 
 	/*
 	 * Step e.  The partner of the barrier is that at the end of set_flag().
-	 * Without it, the waker could see the mark change before the commit record
-	 * is inserted, and insert "on" before that record.
+	 * Without it, the waker could see the mark change before the commit
+	 * record is inserted, and insert "on" before that record.
 	 */
 	if (value % 2 == 1)
 	{
@@ -295,7 +300,8 @@ set_flag(void)
 
 	/*
 	 * The partner is the barrier of step e in
-	 * pinpoint_replication_status_end_commit(), which tells what could happen.
+	 * pinpoint_replication_status_end_commit(), which tells what could
+	 * happen.
 	 */
 	pg_memory_barrier();
 	return true;

@@ -3,18 +3,19 @@
  * unfinished.c
  *		Replayed transactions that have sent notifications and have not ended.
  *
- * The startup process adds a transaction at its first message that is replayed, and
- * assembles its batch from the messages.  The space of the batch in the message log is
- * reserved at the first message of notifications, which contains its size.  The
- * transaction is removed at its end; see replay.c.
+ * The startup process adds a transaction at its first message that is
+ * replayed, and assembles its batch from the messages.  The space of the batch
+ * in the message log is reserved at the first message of notifications, which
+ * contains its size.  The transaction is removed at its end; see replay.c.
  *
- * An error in the startup process would end the standby, and waiting would delay all
- * sessions on it.  So memory is allocated only in the log.  If the log is full, the
- * listeners that are furthest behind are disconnected, with the reason: first all
- * listeners that keep space in the oldest quarter, then, if this is not enough, in the
- * oldest half, then all.  Most of them release what they keep at once.  For those that
- * cannot (see evict.c), replay waits once for each session, for at most five
- * seconds in total, and never for a client.
+ * An error in the startup process would end the standby, and waiting would
+ * delay all sessions on it.  So memory is allocated only in the log.  If the
+ * log is full, the listeners that are furthest behind are disconnected, with
+ * the reason: first all listeners that keep space in the oldest quarter, then,
+ * if this is not enough, in the oldest half, then all.  Most of them release
+ * what they keep at once.  For those that cannot (see evict.c), replay waits
+ * once for each session, for at most five seconds in total, and never for a
+ * client.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -249,9 +250,10 @@ reserve(Size size)
 					 errhint("Their clients read too slowly, or they have long transactions. If this is expected, increase \"pinpoint.queue_size\" on this server.") : 0));
 
 		/*
-		 * Sessions that were evicted for this before are not waited for again.
-		 * The last attempt is after the last session has ended: otherwise the
-		 * next pass could evict a session although there is space.
+		 * Sessions that were evicted for this before are not waited for
+		 * again. The last attempt is after the last session has ended:
+		 * otherwise the next pass could evict a session although there is
+		 * space.
 		 */
 		while ((batch = try_reserve(size)) == NULL && waits)
 			waits = pinpoint_evict_wait(&began);

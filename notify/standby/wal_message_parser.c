@@ -3,10 +3,11 @@
  * wal_message_parser.c
  *		Parses the messages that wal_messages.c writes to the WAL.
  *
- * wal_messages.c describes the format.  The startup process reads a message after
- * PostgreSQL has replayed its record.  Other programs on the primary can write WAL,
- * too, so nothing here relies on the contents: what is not valid is not added to the
- * batch, which remains incomplete.  No function allocates memory, or raises an error.
+ * wal_messages.c describes the format.  The startup process reads a message
+ * after PostgreSQL has replayed its record.  Other programs on the primary can
+ * write WAL, too, so nothing here relies on the contents: what is not valid is
+ * not added to the batch, which remains incomplete.  No function allocates
+ * memory, or raises an error.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -195,8 +196,8 @@ add_line(PinpointBatchWriter *writer, const char *line, const char *end)
 	}
 
 	/*
-	 * NOTIFY refuses the channel of the heartbeat.  If the WAL contains such a
-	 * notification nevertheless, it must not reach listeners of heartbeats.
+	 * NOTIFY refuses the channel of the heartbeat.  If the WAL contains such
+	 * a notification nevertheless, it must not reach listeners of heartbeats.
 	 */
 	if (!pinpoint_batch_has_channels(writer))
 	{

@@ -3,14 +3,16 @@
  * wal_messages.c
  *		Writes the notifications of a transaction to the WAL, for standbys.
  *
- * With pinpoint.replicate, a transaction writes its notifications as logical messages
- * with the prefix "pg_pinpoint".  They are part of the transaction: the flush of its
- * commit record includes them, and they have no effect if it rolls back.  A server
- * that replays the WAL without this library ignores them.  On a standby, replay.c
- * reads them.  Logical decoding passes them to output plugins that process messages.
+ * With pinpoint.replicate, a transaction writes its notifications as logical
+ * messages with the prefix "pg_pinpoint".  They are part of the transaction:
+ * the flush of its commit record includes them, and they have no effect if it
+ * rolls back.  A server that replays the WAL without this library ignores
+ * them.  On a standby, replay.c reads them.  Logical decoding passes them to
+ * output plugins that process messages.
  *
- * A message is a text in the encoding of the database, so that a program that reads it
- * from a replication slot can also interpret it.  Its first line has six numbers:
+ * A message is a text in the encoding of the database, so that a program that
+ * reads it from a replication slot can also interpret it.  Its first line has
+ * six numbers:
  *
  *	version of this format
  *	PID of the sender
@@ -19,16 +21,18 @@
  *	earlier messages of this transaction contain: the offset
  *
  * The channels follow, one per line, and then the notifications: number of the
- * channel, counted from 0, tab, payload.  A backslash in a name or payload is doubled,
- * and a newline is written as a backslash and an "n".  Long data is divided into
- * several messages, each of whole lines, because a WAL record must fit into memory on
- * both servers.
+ * channel, counted from 0, tab, payload.  A backslash in a name or payload is
+ * doubled, and a newline is written as a backslash and an "n".  Long data is
+ * divided into several messages, each of whole lines, because a WAL record
+ * must fit into memory on both servers.
  *
- * A message with no channels and no notifications has another meaning, which is in
- * place of the offset: PINPOINT_OFFSET_LEFT_OUT or PINPOINT_OFFSET_RAISE_FLOOR.
+ * A message with no channels and no notifications has another meaning, which
+ * is in place of the offset: PINPOINT_OFFSET_LEFT_OUT or
+ * PINPOINT_OFFSET_RAISE_FLOOR.
  *
- * Writing WAL assigns an ID to a transaction without one, so it will have a commit
- * record that can be replayed.  That record is marked; see mark_commit_record().
+ * Writing WAL assigns an ID to a transaction without one, so it will have a
+ * commit record that can be replayed.  That record is marked; see
+ * mark_commit_record().
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

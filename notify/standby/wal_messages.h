@@ -22,7 +22,8 @@
 /*
  * Version of the format of a message, and the oldest one that a standby reads.
  * A standby disconnects listeners if it receives a higher version; see
- * wal_message_parser.c.  script/stages/ha.sh builds a library with a higher version.
+ * wal_message_parser.c.  script/stages/ha.sh builds a library with a higher
+ * version.
  */
 #ifndef PINPOINT_MESSAGE_VERSION
 #define PINPOINT_MESSAGE_VERSION	1

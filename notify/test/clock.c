@@ -3,9 +3,9 @@
  * clock.c
  *		A clock that a test sets, for a server that preloads this library.
  *
- * gettimeofday(), with which PostgreSQL reads the time, returns a time that differs by
- * a number of seconds.  The environment variable CLOCK_OFFSET contains the path of a
- * file with this number (eight bytes).
+ * gettimeofday(), with which PostgreSQL reads the time, returns a time that
+ * differs by a number of seconds.  The environment variable CLOCK_OFFSET
+ * contains the path of a file with this number (eight bytes).
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,9 +3,9 @@
  * deparser.c
  *		A library that makes an SQL text of each query, for the tests.
  *
- * It stands for an extension that sends queries to other servers, as Citus does.  It
- * does so in the planner, before and after the query is planned, for queries that
- * read a table "shipped": the texts are NOTICE messages.
+ * It stands for an extension that sends queries to other servers, as Citus
+ * does.  It does so in the planner, before and after the query is planned, for
+ * queries that read a table "shipped": the texts are NOTICE messages.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

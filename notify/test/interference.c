@@ -3,33 +3,38 @@
  * interference.c
  *		A library that disturbs transactions, for the tests.
  *
- * If it is loaded by LOAD, its callbacks run in a commit before those of pg_pinpoint.
- * If it is preloaded before pg_pinpoint, they run after them.
+ * If it is loaded by LOAD, its callbacks run in a commit before those of
+ * pg_pinpoint. If it is preloaded before pg_pinpoint, they run after them.
  *
  *	interference.pause			where transactions of this session pause: in
- *								"pre_commit", after the "commit" record, after the
- *								"release" of their locks, before PostgreSQL signals
- *								sessions that listen, or when they "drop" an object;
- *								if the library is preloaded before pg_pinpoint, also
- *								"before_commit_prepared", and "after_commit_prepared"
+ *								"pre_commit", after the "commit" record, after
+ *								the "release" of their locks, before PostgreSQL
+ *								signals sessions that listen, or when they
+ *								"drop" an object; if the library is preloaded
+ *								before pg_pinpoint, also
+ *								"before_commit_prepared", and
+ *								"after_commit_prepared"
  *	interference.gate			they pause while this file exists
- *	interference.fail_idle		number of transactions without a statement that fail
- *								in pre-commit: those that PostgreSQL runs for an
- *								interrupt
- *	interference.lose_interrupts	number of such transactions that have no effect
- *	interference.fail_commit_prepared	COMMIT PREPARED fails after it has committed the
- *								prepared transaction, if the library is preloaded
- *								before pg_pinpoint
- *	interference.worker			a file that tells the workers of subscriptions where
- *								to pause or to fail: see in_worker()
+ *	interference.fail_idle		number of transactions without a statement that
+ *								fail in pre-commit: those that PostgreSQL runs
+ *								for an interrupt
+ *	interference.lose_interrupts	number of such transactions that have no
+ *									effect
+ *	interference.fail_commit_prepared	COMMIT PREPARED fails after it has
+ *										committed the
+ *								prepared transaction, if the library is
+ *								preloaded before pg_pinpoint
+ *	interference.worker			a file that tells the workers of subscriptions
+ *								where to pause or to fail: see in_worker()
  *
- * A session that pauses waits for an event of type Extension.  If it is to end, it does so
- * when the file is gone, unless that is after the commit record.
+ * A session that pauses waits for an event of type Extension.  If it is to
+ * end, it does so when the file is gone, unless that is after the commit
+ * record.
  *
  * interference_fail_barrier() makes the processing of a barrier fail at exit.
  * interference_fail_allocations() makes single allocations of memory fail;
- * interference.allocations does this in the processes of a server that preloads the
- * library after pg_pinpoint.
+ * interference.allocations does this in the processes of a server that
+ * preloads the library after pg_pinpoint.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -278,8 +283,9 @@ pause_at(PausePlace place)
 }
 
 /*
- * interference_look_at_channels(partitions int): keep the locks of all partitions of
- * the channel map in shared mode, as somebody does who looks, while the gate exists.
+ * interference_look_at_channels(partitions int): keep the locks of all
+ * partitions of the channel map in shared mode, as somebody does who looks,
+ * while the gate exists.
  */
 Datum
 interference_look_at_channels(PG_FUNCTION_ARGS)
@@ -333,9 +339,9 @@ is_of_pg_pinpoint(void **frames, int nframes)
 }
 
 /*
- * Is PostgreSQL committing a prepared transaction?  If memory runs out there, it
- * keeps the locks of this transaction, and a later PREPARE TRANSACTION ends the
- * server, with any library or none.
+ * Is PostgreSQL committing a prepared transaction?  If memory runs out there,
+ * it keeps the locks of this transaction, and a later PREPARE TRANSACTION ends
+ * the server, with any library or none.
  */
 static bool
 is_of_commit_prepared(void **frames, int nframes)
@@ -424,8 +430,8 @@ interference_fail_allocations(PG_FUNCTION_ARGS)
 }
 
 /*
- * interference_hold_reassignment(): keep the lock that a session takes at its end, to
- * reassign its notifications, while the gate exists.
+ * interference_hold_reassignment(): keep the lock that a session takes at its
+ * end, to reassign its notifications, while the gate exists.
  */
 Datum
 interference_hold_reassignment(PG_FUNCTION_ARGS)
@@ -482,9 +488,10 @@ close_relations(int code, Datum arg)
 }
 
 /*
- * interference_fail_barrier(): when this session ends, the first barrier that it
- * processes fails, with data_sync_retry, if a relation's file is open.  The session has
- * executed LISTEN before: so this happens before pg_pinpoint's callback.
+ * interference_fail_barrier(): when this session ends, the first barrier that
+ * it processes fails, with data_sync_retry, if a relation's file is open.  The
+ * session has executed LISTEN before: so this happens before pg_pinpoint's
+ * callback.
  */
 Datum
 interference_fail_barrier(PG_FUNCTION_ARGS)
@@ -494,11 +501,11 @@ interference_fail_barrier(PG_FUNCTION_ARGS)
 }
 
 /*
- * The first worker of a subscription that comes to an event does what the file says,
- * which then is empty:
+ * The first worker of a subscription that comes to an event does what the file
+ * says, which then is empty:
  *
- *	pre_commit pause XID	pauses in the transaction that commits this prepared one,
- *							while the file exists
+ *	pre_commit pause XID	pauses in the transaction that commits this
+ *							prepared one, while the file exists
  *	pre_commit fail XID		fails there
  *	prepare pause 0			pauses after the record of PREPARE TRANSACTION
  */

@@ -1,6 +1,6 @@
 /*
- * Prints the result of pinpoint_queue_bug_fixed_in() for each argument, a version in
- * the format of server_version_num.
+ * Prints the result of pinpoint_queue_bug_fixed_in() for each argument, a
+ * version in the format of server_version_num.
  */
 #include <stdio.h>
 #include <stdlib.h>

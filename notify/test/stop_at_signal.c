@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * stop_at_signal.c
- *		Stops a process before it signals another one, for a server that preloads this
- *		library.
+ *		Stops a process before it signals another one, for a server that
+ *		preloads this library.
  *
- * The environment variable STOP_AT_SIGNAL contains the path of a file with a PID.  This
- * process removes the file and stops itself when it is about to send the signal with
- * which PostgreSQL wakes a session that listens.  Setting a latch sends another signal.
+ * The environment variable STOP_AT_SIGNAL contains the path of a file with a
+ * PID.  This process removes the file and stops itself when it is about to
+ * send the signal with which PostgreSQL wakes a session that listens.  Setting
+ * a latch sends another signal.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,15 +3,17 @@
  * uncounted.c
  *		Tables whose changes are not counted, for the tests.
  *
- * A table access method.  Its tables are those of "heap".  Before a transaction commits or
- * is prepared, and before pg_pinpoint reads the counts, this library sets those of its
- * tables to zero.  The session loads it when it first opens such a table.  So its callback
- * is called before that of pg_pinpoint.  It does the same at the end of a subtransaction.
- * So the table can have another access method before the commit.
+ * A table access method.  Its tables are those of "heap".  Before a
+ * transaction commits or is prepared, and before pg_pinpoint reads the counts,
+ * this library sets those of its tables to zero.  The session loads it when it
+ * first opens such a table.  So its callback is called before that of
+ * pg_pinpoint.  It does the same at the end of a subtransaction.  So the table
+ * can have another access method before the commit.
  *
- * A DELETE that also deletes rows elsewhere, as that of TimescaleDB in compressed chunks.
- * If there is a table "compressed_of_x", DELETE of a table "x" deletes all its rows, too,
- * by no statement, and adds their number to that of the statement.
+ * A DELETE that also deletes rows elsewhere, as that of TimescaleDB in
+ * compressed chunks. If there is a table "compressed_of_x", DELETE of a table
+ * "x" deletes all its rows, too, by no statement, and adds their number to
+ * that of the statement.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,8 +3,8 @@
  * channel_statistics.c
  *		The functions behind the views of channels.
  *
- * Channel names of other databases may be in another encoding, so they are shown as
- * NULL.
+ * Channel names of other databases may be in another encoding, so they are
+ * shown as NULL.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,8 +3,9 @@
  * listener_statistics.c
  *		The functions behind the views of listening and of waiting sessions.
  *
- * As in pg_stat_activity, every role can see that a session exists.  Only roles with
- * the privileges of its role or of pg_read_all_stats can see the details.
+ * As in pg_stat_activity, every role can see that a session exists.  Only
+ * roles with the privileges of its role or of pg_read_all_stats can see the
+ * details.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,8 +3,8 @@
  * structures.c
  *		A function that checks the structures in shared memory, for tests.
  *
- * It exists only in a build with assertions, and is not part of the extension.  A test
- * creates it:
+ * It exists only in a build with assertions, and is not part of the extension.
+ * A test creates it:
  *
  *	CREATE FUNCTION check_structures(quiet boolean) RETURNS void STRICT
  *		AS '$libdir/pg_pinpoint', 'pinpoint_check_structures' LANGUAGE C

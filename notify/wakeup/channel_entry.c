@@ -8,8 +8,8 @@
  * a node has 32 children.  So adding a listener takes at most a few items, and
  * removing one takes none.
  *
- * The functions that change an entry are called with the lock of its partition in
- * exclusive mode, the others with the lock in shared mode at least.
+ * The functions that change an entry are called with the lock of its partition
+ * in exclusive mode, the others with the lock in shared mode at least.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -40,10 +40,10 @@ typedef struct PinpointListener
 								 * it */
 	Oid			group;			/* role of its session; InvalidOid if it does
 								 * not share the channel */
-	uint32		turn;			/* valid for the first member of a group: index
-								 * of the next member in turn, modulo the size
-								 * of the group; at most MaxBackends; see
-								 * above */
+	uint32		turn;			/* valid for the first member of a group:
+								 * index of the next member in turn, modulo
+								 * the size of the group; at most MaxBackends;
+								 * see above */
 } PinpointListener;
 
 /* Number of listeners that an entry has room for without further items. */
@@ -86,7 +86,7 @@ typedef struct PinpointListeners
 								 * channel */
 	int			nsharers;		/* number of those that share it; they follow
 								 * the others */
-	pg_atomic_uint64 *transactions;	/* number of published transactions with
+	pg_atomic_uint64 *transactions; /* number of published transactions with
 									 * the channel since the entry was made,
 									 * without those with more than
 									 * PINPOINT_CHANNELS_LOOKED_UP channels;
@@ -100,9 +100,9 @@ typedef struct PinpointListeners
 typedef struct PinpointSharingCounts
 {
 	pg_atomic_uint32 nsharing;	/* number of listeners that share a channel */
-	pg_atomic_uint32 max_receivers; /* maximum number of sessions that ever had
-									 * to receive a notification on one shared
-									 * channel */
+	pg_atomic_uint32 max_receivers; /* maximum number of sessions that ever
+									 * had to receive a notification on one
+									 * shared channel */
 } PinpointSharingCounts;
 
 /* Set by the postmaster, and inherited by all processes. */

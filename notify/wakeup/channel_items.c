@@ -3,22 +3,23 @@
  * channel_items.c
  *		The memory of the channel map, in items of a fixed size.
  *
- * An item contains an entry of the map, or a part of the tree of its listeners; see
- * channel_entry.c.  This file knows neither: it takes items, frees them, and decides
- * how much a role may have.
+ * An item contains an entry of the map, or a part of the tree of its
+ * listeners; see channel_entry.c.  This file knows neither: it takes items,
+ * frees them, and decides how much a role may have.
  *
- * dshash in a DSA area is not suitable, for two reasons.  dshash doubles its table
- * while it holds the locks of all partitions, and senders would wait for that.  And an
- * area of limited size loses some memory with each allocation that fails, so a user
- * could use up all of it permanently.
+ * dshash in a DSA area is not suitable, for two reasons.  dshash doubles its
+ * table while it holds the locks of all partitions, and senders would wait for
+ * that.  And an area of limited size loses some memory with each allocation
+ * that fails, so a user could use up all of it permanently.
  *
- * Fair shares.  Any user can fill the memory.  Therefore a role gets no further item
- * if it would then have more memory than is free.  So one role gets at most about half
- * of the memory, the next one about half of the rest, and so on.  What a session uses
- * is charged to its account, and the account has the role of the session.
+ * Fair shares.  Any user can fill the memory.  Therefore a role gets no
+ * further item if it would then have more memory than is free.  So one role
+ * gets at most about half of the memory, the next one about half of the rest,
+ * and so on.  What a session uses is charged to its account, and the account
+ * has the role of the session.
  *
- * A build with assertions overwrites an item that becomes free.  When the item is
- * taken again, it must still have these contents.
+ * A build with assertions overwrites an item that becomes free.  When the item
+ * is taken again, it must still have these contents.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -19,8 +19,8 @@
 typedef uint32 ItemNumber;
 
 /*
- * An item, as this file sees it.  The lock of a partition of the channel map protects
- * the contents of an item in use; see channel_entry.h.
+ * An item, as this file sees it.  The lock of a partition of the channel map
+ * protects the contents of an item in use; see channel_entry.h.
  */
 typedef union ChannelItem
 {

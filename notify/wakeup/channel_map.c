@@ -3,22 +3,23 @@
  * channel_map.c
  *		The listeners of channels: (database, channel) to session slots.
  *
- * The map is a hash table (channel_table.c).  An entry contains the listeners of a
- * channel (channel_entry.c).  Only the owner of a slot adds or removes its number:
- * before the commit of a LISTEN, and after that of an UNLISTEN; see listening.c.  The
- * sender of a notification reads the map to find the sessions to wake.
+ * The map is a hash table (channel_table.c).  An entry contains the listeners
+ * of a channel (channel_entry.c).  Only the owner of a slot adds or removes
+ * its number: before the commit of a LISTEN, and after that of an UNLISTEN;
+ * see listening.c.  The sender of a notification reads the map to find the
+ * sessions to wake.
  *
  * The map is in one piece of main shared memory of fixed size
  * (pinpoint.channel_memory): an array of buckets, and items (channel_items.c).
  *
- * Any user can fill the memory.  Therefore LISTEN does not fail if its channel does
- * not fit: all notifications of the database wake its session instead, see
- * pinpoint_slot_set_wakes_for_all().  A channel does not fit if
+ * Any user can fill the memory.  Therefore LISTEN does not fail if its channel
+ * does not fit: all notifications of the database wake its session instead,
+ * see pinpoint_slot_set_wakes_for_all().  A channel does not fit if
  *
  *	- there is no item left;
  *	- its role would have more memory than is then free, see channel_items.c;
- *	- too many channels have similar hash values.  That does not happen by chance,
- *	  but this rule limits the time of a look-up for any names.
+ *	- too many channels have similar hash values.  That does not happen by
+ *	  chance, but this rule limits the time of a look-up for any names.
  *
  * Hash values depend on a random seed (see pinpoint_hash_channel()), so a user
  * cannot choose names with similar ones.
@@ -309,8 +310,8 @@ pinpoint_channel_map_lookup_many(Oid dboid,
 		begins[i] += begins[i - 1];
 
 	/*
-	 * begins[] contains the ends now.  Each step decrements one of them, until
-	 * all are the beginnings.
+	 * begins[] contains the ends now.  Each step decrements one of them,
+	 * until all are the beginnings.
 	 */
 	for (uint32 i = nchannels; i-- > 0;)
 	{

@@ -3,26 +3,28 @@
  * channel_table.c
  *		The hash table of the channel map, in partitions.
  *
- * The table is an array of buckets.  A bucket is a list of entries.  Its size is fixed
- * at server start.  The highest bits of a hash value determine the bucket, and also
- * the partition, whose lock protects the bucket and its entries.
+ * The table is an array of buckets.  A bucket is a list of entries.  Its size
+ * is fixed at server start.  The highest bits of a hash value determine the
+ * bucket, and also the partition, whose lock protects the bucket and its
+ * entries.
  *
- * An array counts the entries by the highest bits of their hash values, so that a
- * sender does not look up channels without listeners.  It is read without a lock:
+ * An array counts the entries by the highest bits of their hash values, so
+ * that a sender does not look up channels without listeners.  It is read
+ * without a lock:
  *
- *	LISTEN		count its entry, in pinpoint_channel_table_insert(), with an atomic
- *				operation that is a full barrier; then commit
+ *	LISTEN		count its entry, in pinpoint_channel_table_insert(), with an
+ *				atomic operation that is a full barrier; then commit
  *	sender		commit; then acquire PinpointOrderLock to publish; then read the
  *				counter, in pinpoint_channel_map_lookup()
  *
- * If the LISTEN has committed before the sender, the sender reads a counter that
- * includes its entry.  Without these barriers, it could read an older value, 0, and
- * the listener would miss the notification.  (The same applies if the LISTEN read the
- * number of the last publication before the sender took its own; see step 11 in
- * wakeup.c.)  A sender with many channels looks them up before its commit, and a standby
- * before the publication.  The barriers on their side are then in
- * pinpoint_wakeup_find_early() and pinpoint_wakeup_find_replayed(); wakeup.c explains why
- * that is sufficient.
+ * If the LISTEN has committed before the sender, the sender reads a counter
+ * that includes its entry.  Without these barriers, it could read an older
+ * value, 0, and the listener would miss the notification.  (The same applies
+ * if the LISTEN read the number of the last publication before the sender took
+ * its own; see step 11 in wakeup.c.)  A sender with many channels looks them
+ * up before its commit, and a standby before the publication.  The barriers on
+ * their side are then in pinpoint_wakeup_find_early() and
+ * pinpoint_wakeup_find_replayed(); wakeup.c explains why that is sufficient.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,28 +1,33 @@
 /*-------------------------------------------------------------------------
  *
  * publication.c
- *		One hold of PinpointOrderLock to publish batches, and the signals after it.
+ *		One hold of PinpointOrderLock to publish batches, and the signals after
+ *		it.
  *
- * A process that publishes batches, or reassigns notifications, does this between
- * pinpoint_publication_begin(), which acquires PinpointOrderLock exclusively, and
- * pinpoint_publication_end(), which releases it.  Meanwhile, the sessions to signal are
- * collected.  The signals are sent after the release; see signals.c.
+ * A process that publishes batches, or reassigns notifications, does this
+ * between pinpoint_publication_begin(), which acquires PinpointOrderLock
+ * exclusively, and pinpoint_publication_end(), which releases it.  Meanwhile,
+ * the sessions to signal are collected.  The signals are sent after the
+ * release; see signals.c.
  *
- * The waker.  A sender that signals very many sessions takes a long time, and the
- * sessions that it has woken compete with it for the processor.  If there are more
- * than MAX_SIGNALS, it adds the slots to a list of a background worker, the
- * waker; see waker.c and waker_list.c.  The waker skips a slot that is not SIGNALLED
- * any more.  Batches that are published while it processes the list need no further
- * signal for these slots.  If there is no waker, senders send all signals, including
- * those of the list.  If the waker makes no progress (see waker_progress.c), senders
- * send all of their own signals; commit/waker_reserve.c sends those of the list, and those
- * that were taken from it last.  A second signal does no harm.
+ * The waker.  A sender that signals very many sessions takes a long time, and
+ * the sessions that it has woken compete with it for the processor.  If there
+ * are more than MAX_SIGNALS, it adds the slots to a list of a background
+ * worker, the waker; see waker.c and waker_list.c.  The waker skips a slot
+ * that is not SIGNALLED any more.  Batches that are published while it
+ * processes the list need no further signal for these slots.  If there is no
+ * waker, senders send all signals, including those of the list.  If the waker
+ * makes no progress (see waker_progress.c), senders send all of their own
+ * signals; commit/waker_reserve.c sends those of the list, and those that were
+ * taken from it last.  A second signal does no harm.
  *
- * The limit of work.  While a process holds the lock, all other sessions that notify,
- * and all that begin or end to read, wait.  So a process that publishes batches of
- * other sessions ends the publication when it has worked enough.
+ * The limit of work.  While a process holds the lock, all other sessions that
+ * notify, and all that begin or end to read, wait.  So a process that
+ * publishes batches of other sessions ends the publication when it has worked
+ * enough.
  *
- * Nothing fails or is allocated here, because publications follow the commit record.
+ * Nothing fails or is allocated here, because publications follow the commit
+ * record.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * publication.h
- *		One hold of PinpointOrderLock to publish batches, and the signals after it.
+ *		One hold of PinpointOrderLock to publish batches, and the signals after
+ *		it.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

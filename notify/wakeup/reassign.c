@@ -1,50 +1,51 @@
 /*-------------------------------------------------------------------------
  *
  * reassign.c
- *		Reassigns notifications of a session that stops sharing a channel, or that
- *		stays in a transaction.
+ *		Reassigns notifications of a session that stops sharing a channel, or
+ *		that stays in a transaction.
  *
- * A session stops sharing a channel by UNLISTEN or at its end.  Notifications may have
- * been assigned to it that it has not delivered yet.  It reads all its unread batches,
- * and reassigns each of these notifications to another session that shares the
- * channel; see sharing.c.  It has left the channel map before, so no further
- * notification on that channel is assigned to it.
+ * A session stops sharing a channel by UNLISTEN or at its end.  Notifications
+ * may have been assigned to it that it has not delivered yet.  It reads all
+ * its unread batches, and reassigns each of these notifications to another
+ * session that shares the channel; see sharing.c.  It has left the channel map
+ * before, so no further notification on that channel is assigned to it.
  *
- * Its slot pins all batches that it reads, and only the assigned receivers in them can
- * change.  So it needs no lock to read them, whatever their number is.  It takes
- * PinpointOrderLock for each notification that it reassigns.
+ * Its slot pins all batches that it reads, and only the assigned receivers in
+ * them can change.  So it needs no lock to read them, whatever their number
+ * is.  It takes PinpointOrderLock for each notification that it reassigns.
  *
- * The slot of the other session has a reference for this, to the first batch with a
- * notification that was reassigned to it; see pinpoint_slot_reassign():
+ * The slot of the other session has a reference for this, to the first batch
+ * with a notification that was reassigned to it; see pinpoint_slot_reassign():
  *
  *	IDLE, RESTING	the session is signalled.
  *	SIGNALLED		it will use the reference when it begins to read.
  *	READING			it will read again when it is done.
  *
- * Sessions that end do this one after the other; see turn.c.  A session that executes
- * UNLISTEN does not wait for them.
+ * Sessions that end do this one after the other; see turn.c.  A session that
+ * executes UNLISTEN does not wait for them.
  *
- * A session that ends during a delivery may have sent a part of it already.  It
- * reassigns all notifications of this delivery: repeating one is better than losing
- * one.
+ * A session that ends during a delivery may have sent a part of it already.
+ * It reassigns all notifications of this delivery: repeating one is better
+ * than losing one.
  *
- * A session that stays in a transaction.  A notification can be assigned to it, because
- * its transaction began later, or because no member of its group was ready then.  Once
- * a second, the waker looks for sessions that have had something to read for more than
- * a second and are in a transaction.  It reassigns their notifications to members that
- * are ready.
+ * A session that stays in a transaction.  A notification can be assigned to
+ * it, because its transaction began later, or because no member of its group
+ * was ready then.  Once a second, the waker looks for sessions that have had
+ * something to read for more than a second and are in a transaction.  It
+ * reassigns their notifications to members that are ready.
  *
  * The waker does this in portions.  At the beginning of each, it checks under
- * PinpointOrderLock that the session is still SIGNALLED, with the same first unread
- * batch: then the session has not read, and still pins all batches from that one on.
- * The waker pins them, too, for the time of the portion, and reads them without the
- * lock.  Before it changes an assignment, it repeats this check under the lock, and
- * pinpoint_sharing_reassign() checks the assignment itself: the session may execute
- * UNLISTEN.  A session reads only in the state READING, which it enters under the lock.
- * So each notification is delivered by one of the two sessions, and not by both.
+ * PinpointOrderLock that the session is still SIGNALLED, with the same first
+ * unread batch: then the session has not read, and still pins all batches from
+ * that one on.  The waker pins them, too, for the time of the portion, and
+ * reads them without the lock.  Before it changes an assignment, it repeats
+ * this check under the lock, and pinpoint_sharing_reassign() checks the
+ * assignment itself: the session may execute UNLISTEN.  A session reads only
+ * in the state READING, which it enters under the lock.  So each notification
+ * is delivered by one of the two sessions, and not by both.
  *
- * This file must not fail, because it runs after commit and at exit.  At exit, a barrier
- * can fail; turn.c describes how the session goes on.
+ * This file must not fail, because it runs after commit and at exit.  At exit,
+ * a barrier can fail; turn.c describes how the session goes on.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -151,7 +152,8 @@ pinpoint_reassign(PinpointStillShares still_shares)
 
 	/*
 	 * Replay waits for the space, and the other sessions would pin it; or the
-	 * server has ended.  The first attempt may have been in the list of turns.
+	 * server has ended.  The first attempt may have been in the list of
+	 * turns.
 	 */
 	if (pinpoint_slot_evicted() == PINPOINT_EVICTED_QUEUE_FULL ||
 		(one_by_one && !PostmasterIsAlive()))
@@ -165,8 +167,8 @@ pinpoint_reassign(PinpointStillShares still_shares)
 		pinpoint_turn_begin();
 
 	/*
-	 * Concurrently, other sessions can reassign notifications to this one, but
-	 * only on channels that it still shares.
+	 * Concurrently, other sessions can reassign notifications to this one,
+	 * but only on channels that it still shares.
 	 */
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	first_unread = first_batches(slot, &first);

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * reassign.h
- *		Reassigns notifications of a session that stops sharing a channel, or that
- *		stays in a transaction.
+ *		Reassigns notifications of a session that stops sharing a channel, or
+ *		that stays in a transaction.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

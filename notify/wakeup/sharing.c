@@ -3,26 +3,28 @@
  * sharing.c
  *		Selects the sessions that receive a notification on a shared channel.
  *
- * If many sessions wait for work on one channel, a notification wakes all of them,
- * although one can do the work.  Therefore sessions can share a channel
- * (pinpoint.shared_channels).  A notification is sent to all sessions that listen on
- * its channel without sharing it, and to a few of those that share it: in turn, idle
- * sessions first.
+ * If many sessions wait for work on one channel, a notification wakes all of
+ * them, although one can do the work.  Therefore sessions can share a channel
+ * (pinpoint.shared_channels).  A notification is sent to all sessions that
+ * listen on its channel without sharing it, and to a few of those that share
+ * it: in turn, idle sessions first.
  *
- * Sessions share a channel only with sessions of the same role, which form a group.
- * Each group receives every notification, independently of other groups, so no role
- * can take the notifications of another one.  The number of members that receive it is
- * the share_limit of the member that joined the group last.
+ * Sessions share a channel only with sessions of the same role, which form a
+ * group.  Each group receives every notification, independently of other
+ * groups, so no role can take the notifications of another one.  The number of
+ * members that receive it is the share_limit of the member that joined the
+ * group last.
  *
  * They are selected when the batch is published.  The batch stores them, as
- * PinpointAssignments, since a session may read the batch for another reason and must
- * know that the notification is not assigned to it.  The space for assignments is
- * reserved with the batch.  Its size is their maximum number according to a look-up,
- * and one for each other channel.  This can be too small, if several sessions have
- * begun to share a channel since then, or if the batch has more channels than are
- * looked up one by one.  Then all sharing sessions receive the notifications on that
- * channel and on those after it in the batch.  Every notification is received at least
- * once, and repetition is allowed; but these notifications are not reassigned.
+ * PinpointAssignments, since a session may read the batch for another reason
+ * and must know that the notification is not assigned to it.  The space for
+ * assignments is reserved with the batch.  Its size is their maximum number
+ * according to a look-up, and one for each other channel.  This can be too
+ * small, if several sessions have begun to share a channel since then, or if
+ * the batch has more channels than are looked up one by one.  Then all sharing
+ * sessions receive the notifications on that channel and on those after it in
+ * the batch.  Every notification is received at least once, and repetition is
+ * allowed; but these notifications are not reassigned.
  *
  * If a session stops sharing before it has read its assigned notifications, or stays in
  * a transaction, they are reassigned to another session, and marked; see
@@ -86,7 +88,7 @@ static int	best_member(PinpointBatch *batch, uint32 channel,
 						int least);
 static void advance_turn(const PinpointListeners *listeners, Oid group);
 static PinpointAssignment *find_assignment(PinpointBatch *batch, uint32 channel,
-								 int slotno);
+										   int slotno);
 
 /*
  * Reserve space in a batch for its receivers on channels that are shared now,
@@ -167,7 +169,8 @@ pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 	{
 		/*
 		 * Notifications on earlier channels of the batch remain assigned.
-		 * They can be reassigned, but not to a session that has received them.
+		 * They can be reassigned, but not to a session that has received
+		 * them.
 		 */
 		batch->all_share_from = Min(batch->all_share_from, channel);
 		for (int i = 0; i < n; i++)
@@ -217,7 +220,7 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 		{
 			int			member = (turn + i) % n;
 			int			slotno = pinpoint_channel_entry_sharer(listeners,
-													 first_member + member)->slotno;
+															   first_member + member)->slotno;
 			int			ready = readiness(&PinpointSlotsShared->slots[slotno]);
 
 			nlooks++;
@@ -476,7 +479,7 @@ best_member(PinpointBatch *batch, uint32 channel,
 	{
 		int			candidate = (oldest->turn + i) % n;
 		int			slotno = pinpoint_channel_entry_sharer(listeners,
-												 first_member + candidate)->slotno;
+														   first_member + candidate)->slotno;
 		PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 		int			ready = readiness(slot);
 
@@ -495,7 +498,8 @@ best_member(PinpointBatch *batch, uint32 channel,
  * grow until it wraps, because 2^32 is not a multiple of each size of a group,
  * and a loop over all members would miss some then.
  *
- * The caller holds PinpointOrderLock exclusively, and the lock of the partition.
+ * The caller holds PinpointOrderLock exclusively, and the lock of the
+ * partition.
  */
 static void
 advance_turn(const PinpointListeners *listeners, Oid group)

@@ -3,12 +3,12 @@
  * signals.c
  *		Sends signals to sessions that have something to read.
  *
- * The signal is PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT.  PostgreSQL then runs a small
- * transaction as soon as the session is idle, and delivery.c delivers in this
- * transaction.
+ * The signal is PostgreSQL's own PROCSIG_NOTIFY_INTERRUPT.  PostgreSQL then
+ * runs a small transaction as soon as the session is idle, and delivery.c
+ * delivers in this transaction.
  *
- * A session can have ended when it is signalled.  Its slot is free then, or has a new
- * owner.
+ * A session can have ended when it is signalled.  Its slot is free then, or
+ * has a new owner.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -52,10 +52,10 @@ struct PinpointSlot
 	PinpointBatchRef again;		/* while READING_AGAIN: first batch published
 								 * for it since it began; none if there are
 								 * only reassigned notifications */
-	PinpointBatchRef reassigned;	/* first batch with a notification that was
-									 * reassigned to it; its epoch is pinned;
-									 * its bytes are those published before the
-									 * reassignment */
+	PinpointBatchRef reassigned;	/* first batch with a notification that
+									 * was reassigned to it; its epoch is
+									 * pinned; its bytes are those published
+									 * before the reassignment */
 	bool		reassigned_again;	/* a notification was reassigned to it
 									 * since it began to read */
 	TimestampTz signalled_at;	/* time of the last reminder, or when senders
@@ -66,13 +66,12 @@ struct PinpointSlot
 	bool		shares;			/* a notification may be assigned to it, or it
 								 * still has to reassign one */
 	bool		heartbeats;		/* it listens on the channel of heartbeats */
-	bool		missed;			/* it may have missed notifications, so it must
-								 * not begin to listen there, except in the
-								 * transaction in which it registered */
+	bool		missed;			/* it may have missed notifications, so it
+								 * must not begin to listen there, except in
+								 * the transaction in which it registered */
 	PinpointEviction evicted;	/* reason why it was told to end */
 	TimestampTz rests_from;		/* while RESTING: time of its last delivery */
-	TimestampTz rests_until;	/* while RESTING: time at which it will
-								 * check */
+	TimestampTz rests_until;	/* while RESTING: time at which it will check */
 
 	uint64		marked;			/* number of the publication that found this
 								 * listener last */
@@ -80,17 +79,16 @@ struct PinpointSlot
 	bool		wakes_for_all;	/* all publications in its database find it,
 								 * because its channels do not fit into the
 								 * channel map, or are not known yet */
-	dlist_node	wakes_for_all_link;	/* link of the list in PinpointSlots, if
+	dlist_node	wakes_for_all_link; /* link of the list in PinpointSlots, if
 									 * wakes_for_all is set */
 
 	uint32		nchannels;		/* number of channels of the owner, for the
 								 * views */
-	pg_atomic_uint64 last_listen;	/* number of the last LISTEN of the owner; see
-								 * wakeup.c */
-	pg_atomic_uint64 sending_since;	/* time since when the owner has been
-									 * sending notifications; 0 if it does
-									 * not */
-} pg_attribute_aligned(PG_CACHE_LINE_SIZE);
+	pg_atomic_uint64 last_listen;	/* number of the last LISTEN of the owner;
+									 * see wakeup.c */
+	pg_atomic_uint64 sending_since; /* time since when the owner has been
+									 * sending notifications; 0 if it does not */
+}			pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
 StaticAssertDecl(sizeof(PinpointSlot) % PG_CACHE_LINE_SIZE == 0,
 				 "a slot begins on a cache line");
@@ -103,8 +101,8 @@ typedef struct PinpointSlots
 {
 	pg_atomic_uint64 last_listen;	/* number of the last LISTEN; no lock */
 	dlist_head	wakes_for_all;	/* list of the slots with wakes_for_all */
-	TimestampTz last_reminders; /* time of the last check for slots that need a
-								 * reminder; also read without the lock */
+	TimestampTz last_reminders; /* time of the last check for slots that need
+								 * a reminder; also read without the lock */
 	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* array of MaxBackends
 												 * elements */
 } PinpointSlots;

@@ -6,17 +6,17 @@
  * A slot is in one of five states:
  *
  *	IDLE			no unread batch.  The slot has no reference to a batch.
- *	RESTING			likewise, but the session will check by itself soon, because of
- *					pinpoint.latency_target.
+ *	RESTING			likewise, but the session will check by itself soon,
+ *					because of pinpoint.latency_target.
  *	SIGNALLED		a batch for this session was published; its epoch is
- *					pinned, and a signal is pending, or the session will check by
- *					itself.
- *	READING			the session reads from that batch to the one that was the last
- *					when it began.
+ *					pinned, and a signal is pending, or the session will check
+ *					by itself.
+ *	READING			the session reads from that batch to the one that was the
+ *					last when it began.
  *	READING_AGAIN	more batches have been published for it since then.
  *
- * Reassigning a batch to a session counts as publishing it for the session, although
- * the slot has a separate reference for that; see reassign.c.
+ * Reassigning a batch to a session counts as publishing it for the session,
+ * although the slot has a separate reference for that; see reassign.c.
  *
  * A session that is evicted (see listener/evict.c) is in any of these states
  * until it has ended.  If it was SIGNALLED, it may not have a reference any
@@ -29,19 +29,21 @@
  *	READING			READING_AGAIN	IDLE or RESTING when it is done
  *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
  *
- * Only the step from IDLE to SIGNALLED sends a signal, so at most one is pending for a
- * session, however many batches are published.  Batches that are published after the
- * pinned epoch are kept as long as the pin, so the other steps need no separate pin.
+ * Only the step from IDLE to SIGNALLED sends a signal, so at most one is
+ * pending for a session, however many batches are published.  Batches that are
+ * published after the pinned epoch are kept as long as the pin, so the other
+ * steps need no separate pin.
  *
- * A session that ends, or does not listen any more, leaves its slot in any state.  No
- * other step exists, and no other file changes a state: see change_state().
+ * A session that ends, or does not listen any more, leaves its slot in any
+ * state.  No other step exists, and no other file changes a state: see
+ * change_state().
  *
- * The session's own steps change only its own slot, and the pins of epochs, which are
- * atomic.  So they take PinpointOrderLock in shared mode.  This excludes publishers,
- * but allows listeners of one notification to begin and end concurrently, and sessions
- * to LISTEN and UNLISTEN concurrently.  Only the session that removes the last pin
- * from the oldest epoch takes the lock exclusively, to free batches that are no longer
- * kept.
+ * The session's own steps change only its own slot, and the pins of epochs,
+ * which are atomic.  So they take PinpointOrderLock in shared mode.  This
+ * excludes publishers, but allows listeners of one notification to begin and
+ * end concurrently, and sessions to LISTEN and UNLISTEN concurrently.  Only
+ * the session that removes the last pin from the oldest epoch takes the lock
+ * exclusively, to free batches that are no longer kept.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -232,8 +234,9 @@ pinpoint_slot_role(void)
 
 /*
  * Set whether this session has channels that do not fit into the channel map,
- * or are not known yet.  If so, publications of all channels in its database find it.
- * Set to true before pinpoint_slot_join(), and so before the commit of the LISTEN.
+ * or are not known yet.  If so, publications of all channels in its database
+ * find it.  Set to true before pinpoint_slot_join(), and so before the commit
+ * of the LISTEN.
  *
  * A sender that sees this commit finds the session, because it acquires
  * PinpointOrderLock later, to publish.

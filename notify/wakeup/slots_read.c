@@ -4,8 +4,8 @@
  *		What a process reads of the slots of all sessions.
  *
  * Nothing here changes a slot.  A session changes its own slot while it holds
- * PinpointOrderLock in shared mode.  So a reader that does not hold the lock exclusively
- * can see two fields that do not belong together.
+ * PinpointOrderLock in shared mode.  So a reader that does not hold the lock
+ * exclusively can see two fields that do not belong together.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,42 +3,48 @@
  * turn.c
  *		Sessions that end reassign their notifications one after the other.
  *
- * When all clients of a job queue disconnect at once, a hundred sessions would take the
- * processor time of others.  Also, the sessions that wait can leave the channel map
- * first, so that no notification is reassigned to a session that ends, too.  Therefore
- * a session that ends holds PinpointReassignmentLock while it reassigns.
+ * When all clients of a job queue disconnect at once, a hundred sessions would
+ * take the processor time of others.  Also, the sessions that wait can leave
+ * the channel map first, so that no notification is reassigned to a session
+ * that ends, too.  Therefore a session that ends holds
+ * PinpointReassignmentLock while it reassigns.
  *
- * Barriers.  The turn of a session can take seconds if the backlog is long.  Another
- * process, for instance one that drops a database, waits until each session has
- * processed its barrier (see ProcSignalBarrier) or has ended.  PostgreSQL processes no
- * interrupts at exit, and none while a process waits for an LWLock.  So a session that
- * ends processes barriers here, and does not wait in LWLockAcquire().  This is legal: no
- * function of the session continues after this, and the callbacks that follow, for
- * instance the abort of its transaction, open files again that the barrier has closed.
+ * Barriers.  The turn of a session can take seconds if the backlog is long.
+ * Another process, for instance one that drops a database, waits until each
+ * session has processed its barrier (see ProcSignalBarrier) or has ended.
+ * PostgreSQL processes no interrupts at exit, and none while a process waits
+ * for an LWLock.  So a session that ends processes barriers here, and does not
+ * wait in LWLockAcquire().  This is legal: no function of the session
+ * continues after this, and the callbacks that follow, for instance the abort
+ * of its transaction, open files again that the barrier has closed.
  *
- * The list.  A session that waits is in a list, and sleeps on its latch.  The session
- * that releases the lock sets the latch of the first one.  No wakeup is lost:
+ * The list.  A session that waits is in a list, and sleeps on its latch.  The
+ * session that releases the lock sets the latch of the first one.  No wakeup
+ * is lost:
  *
  *	waits		enter the list, then try to acquire the lock, then sleep
  *	releases	release the lock, then read the list, then set the latch
  *
- * Both access the list under its spinlock.  If the one that waits is the first to
- * acquire the spinlock, the other one finds it in the list, or another session before
- * it.  Otherwise the spinlock makes the release of the lock visible to it.  A session
- * whose latch was set may find the lock taken by a session that has just come.  It
- * remains in the list, and is woken at the next release.
+ * Both access the list under its spinlock.  If the one that waits is the first
+ * to acquire the spinlock, the other one finds it in the list, or another
+ * session before it.  Otherwise the spinlock makes the release of the lock
+ * visible to it.  A session whose latch was set may find the lock taken by a
+ * session that has just come.  It remains in the list, and is woken at the
+ * next release.
  *
- * The first session of the list may be stopped, or busy with a barrier.  So each session
- * tries again RESERVE milliseconds after it went to sleep: then the others go on.
+ * The first session of the list may be stopped, or busy with a barrier.  So
+ * each session tries again RESERVE milliseconds after it went to sleep: then
+ * the others go on.
  *
- * Errors.  Processing a barrier may raise an error.  PostgreSQL turns an error at exit
- * into FATAL, which cannot be caught, releases all LWLocks, and goes on with the next
- * callback.  This is at_exit() of transaction_events.c again, which has registered itself for
- * this.  In this second attempt, the session neither waits for its turn nor processes
- * barriers, so it cannot fail again.  It is correct without a turn: UNLISTEN does
- * not wait for one, either.  The barrier remains pending until the session has ended,
- * which PostgreSQL accepts in place of processing it.  The second attempt also leaves
- * the list, and wakes the next session.
+ * Errors.  Processing a barrier may raise an error.  PostgreSQL turns an error
+ * at exit into FATAL, which cannot be caught, releases all LWLocks, and goes
+ * on with the next callback.  This is at_exit() of transaction_events.c again,
+ * which has registered itself for this.  In this second attempt, the session
+ * neither waits for its turn nor processes barriers, so it cannot fail again.
+ * It is correct without a turn: UNLISTEN does not wait for one, either.  The
+ * barrier remains pending until the session has ended, which PostgreSQL
+ * accepts in place of processing it.  The second attempt also leaves the list,
+ * and wakes the next session.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,12 +3,13 @@
  * waker_list.c
  *		The list of sessions that the waker has to signal.
  *
- * A slot is in the list at most once.  So the list has one element for each slot, and is
- * never full.  A slot remains in the list when its session ends: who takes it from
- * the list looks whether it still needs a signal; see publication.c.
+ * A slot is in the list at most once.  So the list has one element for each
+ * slot, and is never full.  A slot remains in the list when its session ends:
+ * who takes it from the list looks whether it still needs a signal; see
+ * publication.c.
  *
- * The slots that were taken from the list last remain in in_hand: the process that has
- * taken them may stop before it has signalled them.
+ * The slots that were taken from the list last remain in in_hand: the process
+ * that has taken them may stop before it has signalled them.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -4,40 +4,43 @@
  *		Has the waker work, and does it make progress?
  *
  * A waker can exist and not run: a debugger has stopped it, its container is
- * throttled, it waits for a disk or for the pipe of the log.  Then other processes do
- * its work; see commit/waker_reserve.c.  They find this in shared memory:
+ * throttled, it waits for a disk or for the pipe of the log.  Then other
+ * processes do its work; see commit/waker_reserve.c.  They find this in shared
+ * memory:
  *
- *	wanted		a process that leaves work to the waker increments it, after the work
- *				is in shared memory.
- *	finished	the value of wanted that was read before a complete round: all work
- *				that was left before that value is done.  The waker has work while
- *				the two differ.
- *	rounds		the waker increments it at the beginning of each round, and again when
- *				it has set finished and will sleep.  A session that publishes a rest
- *				does so, too, at each hold of the lock.
+ *	wanted		a process that leaves work to the waker increments it, after
+ *				the work is in shared memory.
+ *	finished	the value of wanted that was read before a complete round: all
+ *				work that was left before that value is done.  The waker has
+ *				work while the two differ.
+ *	rounds		the waker increments it at the beginning of each round, and
+ *				again when it has set finished and will sleep.  A session that
+ *				publishes a rest does so, too, at each hold of the lock.
  *	seen_rounds, seen_at
  *				the waker had work at this time, and rounds had this value.
  *
- * A process that leaves work also sets the latch of the waker, so a waker that runs
- * begins a round.  So if the waker has work, and rounds is still seen_rounds after
- * PINPOINT_STALL_INTERVAL, the waker makes no progress: it does not run, or it is in
- * a long step.
+ * A process that leaves work also sets the latch of the waker, so a waker that
+ * runs begins a round.  So if the waker has work, and rounds is still
+ * seen_rounds after PINPOINT_STALL_INTERVAL, the waker makes no progress: it
+ * does not run, or it is in a long step.
  *
- * A waker that sleeps because it has nothing to do begins no round, either.  So
- * seen_rounds must not be the last value before it sleeps, unless its latch was set
- * since.  A process that leaves work sets the latch.  One that only looks reads rounds
- * first, and then whether there is work.  If rounds has the last value, there is work
- * only if it was left later, and the latch was set.
+ * A waker that sleeps because it has nothing to do begins no round, either.
+ * So seen_rounds must not be the last value before it sleeps, unless its latch
+ * was set since.  A process that leaves work sets the latch.  One that only
+ * looks reads rounds first, and then whether there is work.  If rounds has the
+ * last value, there is work only if it was left later, and the latch was set.
  *
- * Why work is never forgotten.  A process that sets finished has read wanted before
- * its round.  Both an increment and the read contain a full barrier.  So it has found
- * all work that was left before the value that it has read, wherever it is stopped:
- * until it has done this work, finished keeps its old value.  A process that was stopped
- * for long can set finished to an old value.  Then the next round finds nothing to do.
+ * Why work is never forgotten.  A process that sets finished has read wanted
+ * before its round.  Both an increment and the read contain a full barrier.
+ * So it has found all work that was left before the value that it has read,
+ * wherever it is stopped: until it has done this work, finished keeps its old
+ * value.  A process that was stopped for long can set finished to an old
+ * value.  Then the next round finds nothing to do.
  *
- * An error in the other direction does no harm, either.  The processes that write
- * seen_rounds and seen_at use no lock, and the clock can be set.  If this process takes
- * a waker for stalled that is not, both do a part of the work, under the same locks.
+ * An error in the other direction does no harm, either.  The processes that
+ * write seen_rounds and seen_at use no lock, and the clock can be set.  If
+ * this process takes a waker for stalled that is not, both do a part of the
+ * work, under the same locks.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

@@ -3,26 +3,28 @@
  * wakeup.c
  *		Finds the listeners of a batch, and marks them.
  *
- * When a batch is published, the slots of all sessions that listen on any of its
- * channels are found.  Those that are IDLE or RESTING become SIGNALLED; see slots.c.
- * Those that were IDLE need a signal; see publication.c.
+ * When a batch is published, the slots of all sessions that listen on any of
+ * its channels are found.  Those that are IDLE or RESTING become SIGNALLED;
+ * see slots.c.  Those that were IDLE need a signal; see publication.c.
  *
- * Reminders.  A signal can have no effect: PostgreSQL may run out of memory before its
- * small transaction has begun, or may have no channel of the session in its list.  No
- * other signal would follow, and the batches that the session pins would be kept
- * forever.  So while anything is pinned, senders check once a second for slots that
- * have been SIGNALLED for long, and signal those again, at increasing intervals.  A
- * reminder also sends PROCSIG_CATCHUP_INTERRUPT, for which PostgreSQL always runs a
- * transaction in an idle session; see delivery.c for what the session does in it.
+ * Reminders.  A signal can have no effect: PostgreSQL may run out of memory
+ * before its small transaction has begun, or may have no channel of the
+ * session in its list.  No other signal would follow, and the batches that the
+ * session pins would be kept forever.  So while anything is pinned, senders
+ * check once a second for slots that have been SIGNALLED for long, and signal
+ * those again, at increasing intervals.  A reminder also sends
+ * PROCSIG_CATCHUP_INTERRUPT, for which PostgreSQL always runs a transaction in
+ * an idle session; see delivery.c for what the session does in it.
  *
- * Many channels.  Looking up the listeners of very many channels, one after the other,
- * takes too long under a lock that all commits need.  Therefore a sender with many
- * channels looks them up before its commit, without the lock, and its batch contains
- * the slots that it found.  Listeners that came later are those whose last LISTEN has
- * a higher number than the last one at that time.
+ * Many channels.  Looking up the listeners of very many channels, one after
+ * the other, takes too long under a lock that all commits need.  Therefore a
+ * sender with many channels looks them up before its commit, without the lock,
+ * and its batch contains the slots that it found.  Listeners that came later
+ * are those whose last LISTEN has a higher number than the last one at that
+ * time.
  *
- * Why each listener is found.  A session that executes LISTEN, and a sender, do these
- * steps:
+ * Why each listener is found.  A session that executes LISTEN, and a sender,
+ * do these steps:
  *
  *	1. LISTEN: enter the channels into the map.
  *	2. LISTEN: take a number: increment PinpointSlots.last_listen.
@@ -31,39 +33,44 @@
  *	5. Sender: store the last number that was taken, as batch->last_listen.
  *	6. Sender: read the map.
  *	7. Sender: commit.
- *	8. Sender: acquire PinpointOrderLock, and publish to the slots that were found, and
- *	   to those whose number is above batch->last_listen.
+ *	8. Sender: acquire PinpointOrderLock, and publish to the slots that were
+ *	   found, and to those whose number is above batch->last_listen.
  *
- * The numbers are atomic, and there is a full barrier between each two steps: both
- * take a lock of the channel map, or execute an explicit barrier.  If step 6 came
- * before step 1, then step 5 came before step 2, so batch->last_listen is lower than the
- * number that the listener has taken.  And if step 4 came before step 7, then step 3
- * came before step 8, which finds the number in the slot.  So at publication it is
- * sufficient to check the slots, and not even this is needed if the last number is
- * still batch->last_listen.  A slot that was found may belong to another session by then, or
- * may not listen any more.  Then a session is woken unnecessarily.
+ * The numbers are atomic, and there is a full barrier between each two steps:
+ * both take a lock of the channel map, or execute an explicit barrier.  If
+ * step 6 came before step 1, then step 5 came before step 2, so
+ * batch->last_listen is lower than the number that the listener has taken.
+ * And if step 4 came before step 7, then step 3 came before step 8, which
+ * finds the number in the slot.  So at publication it is sufficient to check
+ * the slots, and not even this is needed if the last number is still
+ * batch->last_listen.  A slot that was found may belong to another session by
+ * then, or may not listen any more.  Then a session is woken unnecessarily.
  *
- *	9. Step 6 can end early, when all slots that listen in the database are found.  They
- *	   are determined after step 5, and a session sets pid in its slot before step 1.
- *	   So a session that is not among them takes a number above batch->last_listen.
- *	   (Comparing the number of slots is not sufficient: some sessions may have ended.)
- *	10. On a standby, the startup process does steps 5 and 6 directly before step 8, in
- *	   this order, and the transaction has committed before.  The argument is the same.
+ *	9. Step 6 can end early, when all slots that listen in the database are
+ *	   found.  They are determined after step 5, and a session sets pid in its
+ *	   slot before step 1.  So a session that is not among them takes a number
+ *	   above batch->last_listen.  (Comparing the number of slots is not
+ *	   sufficient: some sessions may have ended.)
+ *	10. On a standby, the startup process does steps 5 and 6 directly before
+ *	   step 8, in this order, and the transaction has committed before.  The
+ *	   argument is the same.
  *
- * Channels that do not fit into the map, and batches with few channels, need no number.
- * For such a channel, step 1 adds the session to a list under PinpointOrderLock, which
- * step 8 reads.  For a batch with few channels, step 8 reads the map.  If step 4 came
- * before step 7, then step 1 came before step 8.
+ * Channels that do not fit into the map, and batches with few channels, need
+ * no number.  For such a channel, step 1 adds the session to a list under
+ * PinpointOrderLock, which step 8 reads.  For a batch with few channels, step
+ * 8 reads the map.  If step 4 came before step 7, then step 1 came before step
+ * 8.
  *
  * Why all channels of a transaction begin together.
  *
- *	11. Between steps 3 and 4, the session reads the number of the last publication.  On
- *	   the new channels that it does not share, it receives only batches with higher
- *	   numbers.  A batch gets its number in step 8, before the slots are checked or the
- *	   map is read.  There is a full barrier between step 3 and this read, and one between
- *	   the number and the check.  So if the number is above the one that was read, step 3
- *	   came before the check.  Then the batch finds the session by any new channel, as
- *	   above.
+ *	11. Between steps 3 and 4, the session reads the number of the last
+ *	   publication.  On the new channels that it does not share, it receives
+ *	   only batches with higher numbers.  A batch gets its number in step 8,
+ *	   before the slots are checked or the map is read.  There is a full
+ *	   barrier between step 3 and this read, and one between the number and the
+ *	   check.  So if the number is above the one that was read, step 3 came
+ *	   before the check.  Then the batch finds the session by any new channel,
+ *	   as above.
  *
  * models/listen.pml checks these steps.
  *

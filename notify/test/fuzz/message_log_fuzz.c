@@ -3,20 +3,22 @@
  * message_log_fuzz.c
  *		Compares the message log with a simple model of it.
  *
- * The input is a list of choices: the next action, the batch, and its size.  Each
- * batch is written from random notifications, and must be read back unchanged until
- * its space is freed.  The model contains the batches that are in use, and the order
- * of their publication.  After each step, the log must agree with the model:
+ * The input is a list of choices: the next action, the batch, and its size.
+ * Each batch is written from random notifications, and must be read back
+ * unchanged until its space is freed.  The model contains the batches that are
+ * in use, and the order of their publication.  After each step, the log must
+ * agree with the model:
  *
  *	- no two batches overlap, and none is outside of the usable range,
  *	- the published list is that of the model,
- *	- the log is full only if the model is, and empty when all batches are freed.
+ *	- the log is full only if the model is, and empty when all batches are
+ *	  freed.
  *
- * The unusable range is poisoned, so AddressSanitizer reports an access to it.  The
- * space of a freed batch is overwritten.
+ * The unusable range is poisoned, so AddressSanitizer reports an access to it.
+ * The space of a freed batch is overwritten.
  *
- * The locks are checked, too: which lock is held when the log grows or shrinks, and
- * when there is no space.
+ * The locks are checked, too: which lock is held when the log grows or
+ * shrinks, and when there is no space.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -354,9 +356,9 @@ model_trim(void)
 }
 
 /*
- * The longest run of bytes that a new batch could have: free blocks, and before them
- * the rest of the open one, as far as these are usable.  A block is free if no live batch
- * is in it.
+ * The longest run of bytes that a new batch could have: free blocks, and
+ * before them the rest of the open one, as far as these are usable.  A block
+ * is free if no live batch is in it.
  */
 static Size
 model_largest_gap(Size usable)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * postgres_stubs.c
- *		The part of PostgreSQL that batch.c and message_log.c need outside of a server.
+ *		The part of PostgreSQL that batch.c and message_log.c need outside of a
+ *		server.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
