@@ -3,6 +3,7 @@
 //!
 //! Needs PostgreSQL's server and server development package with its
 //! `pg_config` on the PATH, contrib's test_decoding, and pg_pinpoint installed.
+//! The tests planted_fault need a server with assertions.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -172,7 +173,7 @@ fn pinpoint_passes_and_its_record_too() {
 /// A publication leaves its signals to the waker if it has more than a few, so it takes
 /// many listeners and few channels. Who is not woken stays asleep.
 #[test]
-fn signals_that_are_dropped_are_caught() {
+fn planted_fault_drop_signals_is_caught() {
     let torture = Torture::new();
     let child = torture.start_with_timeout(
         "20",
@@ -198,7 +199,7 @@ fn signals_that_are_dropped_are_caught() {
 /// It is out of order, and not a loss, though what overtook may have been all that
 /// was there at first. On a loaded machine, a run may not see the rest arrive.
 #[test]
-fn publication_in_order_of_arrival_is_caught() {
+fn planted_fault_arrival_order_is_caught() {
     let torture = Torture::new();
     let files = tempfile::tempdir().unwrap();
     let [record, shrunk] = ["record", "shrunk"].map(|name| files.path().join(name));
@@ -295,7 +296,7 @@ fn listeners_on_a_standby_that_share_pass() {
 
 /// With listeners on both servers, what is wrong on the primary is still found.
 #[test]
-fn faults_are_caught_with_a_standby() {
+fn planted_fault_is_caught_with_a_standby() {
     let torture = Torture::new();
     let verdict = torture.run(&[
         "--seed=16",
@@ -319,7 +320,7 @@ fn faults_are_caught_with_a_standby() {
 
 /// Each of them leaves a change unreported.
 #[test]
-fn faults_of_positions_are_caught() {
+fn planted_faults_of_positions_are_caught() {
     let torture = Torture::new();
     let files = tempfile::tempdir().unwrap();
     let [record, shrunk] = ["record", "shrunk"].map(|name| files.path().join(name));

@@ -46,7 +46,9 @@ bool		pinpoint_fold = false;
 bool		pinpoint_replicate_notifications = false;
 int			pinpoint_heartbeat_interval = 10 * 1000;
 int			pinpoint_max_waiting = -1;
+#ifdef USE_ASSERT_CHECKING
 int			pinpoint_fault = PINPOINT_FAULT_NONE;
+#endif
 
 static char *shared_channels = NULL;
 static char *notify_on_listen = NULL;
@@ -60,6 +62,7 @@ static const struct config_enum_entry on_lag_options[] = {
 	{NULL, 0, false}
 };
 
+#ifdef USE_ASSERT_CHECKING
 static const struct config_enum_entry fault_options[] = {
 	{"none", PINPOINT_FAULT_NONE, false},
 	{"arrival_order", PINPOINT_FAULT_ARRIVAL_ORDER, false},
@@ -71,6 +74,7 @@ static const struct config_enum_entry fault_options[] = {
 	{"no_reserve", PINPOINT_FAULT_NO_RESERVE, false},
 	{NULL, 0, false}
 };
+#endif
 
 static bool check_channels(char **newval, void **extra, GucSource source);
 static bool is_in_list(const char *list, const char *channel);
@@ -247,6 +251,7 @@ pinpoint_settings_define(void)
 							0,
 							NULL, NULL, NULL);
 
+#ifdef USE_ASSERT_CHECKING
 	DefineCustomEnumVariable("pinpoint.debug_fault",
 							 "Introduces a fault, to check that tests detect it.",
 							 "This is a developer option. Any value other than \"none\" breaks the promises of LISTEN/NOTIFY.",
@@ -256,6 +261,7 @@ pinpoint_settings_define(void)
 							 PGC_SUSET,
 							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
 							 NULL, NULL, NULL);
+#endif
 
 	MarkGUCPrefixReserved("pinpoint");
 }

@@ -10,7 +10,11 @@
 #ifndef PINPOINT_SETTINGS_H
 #define PINPOINT_SETTINGS_H
 
-/* The faults that pinpoint.debug_fault can introduce. */
+/*
+ * The faults that pinpoint.debug_fault can introduce.  They show that tests find
+ * them.  A build without assertions has neither the setting nor a fault.
+ */
+#ifdef USE_ASSERT_CHECKING
 typedef enum PinpointFault
 {
 	PINPOINT_FAULT_NONE,
@@ -29,6 +33,11 @@ typedef enum PinpointFault
 /* Is a fault introduced?  NAME is without its prefix: PINPOINT_FAULT(ARRIVAL_ORDER). */
 #define PINPOINT_FAULT(NAME) \
 	unlikely(pinpoint_fault == PINPOINT_FAULT_##NAME)
+
+extern int	pinpoint_fault;		/* a PinpointFault */
+#else
+#define PINPOINT_FAULT(NAME)	false
+#endif
 
 /*
  * Maximum length of a payload in PostgreSQL, in bytes.  The definition in
@@ -57,7 +66,6 @@ extern bool pinpoint_fold;
 extern bool pinpoint_replicate_notifications;
 extern int	pinpoint_heartbeat_interval;	/* ms; 0 for none */
 extern int	pinpoint_max_waiting;	/* no limit if negative */
-extern int	pinpoint_fault;		/* a PinpointFault */
 
 extern void pinpoint_settings_define(void);
 extern void pinpoint_settings_check(void);

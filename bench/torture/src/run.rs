@@ -19,7 +19,7 @@ use crate::checker::finding::{Finding, error_text};
 use crate::checker::record::{Decoded, Event, Header, PositionEvent, Record};
 use crate::checker::record_file::{FORMAT, Recorder};
 use crate::checker::shrink::is_arrival_of_missing;
-use crate::options::Plan;
+use crate::options::{Fault, Plan};
 use crate::sessions::connection::{execute, within};
 use crate::sessions::decoded_commits::{Decoding, write_marker};
 use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
@@ -113,6 +113,12 @@ async fn prepare(
     standby: Option<&Mutex<Cluster>>,
 ) -> anyhow::Result<(Inspection, Outlets)> {
     let monitor = cluster.connect().await?;
+    if plan.fault != Fault::None {
+        monitor
+            .query_one("SHOW pinpoint.debug_fault", &[])
+            .await
+            .context("no fault can be planted: the server was built without assertions")?;
+    }
     set_up(plan, &monitor)
         .await
         .context("could not make what the torture works on")?;

@@ -1,7 +1,7 @@
 # A slow commit has held back many notifications.  When it ends, no session publishes more
 # than a part of them: the waker publishes the rest.  Nothing is left in any case, and the
 # order is that of the commits.  110_stopped_waker.pl has a waker that does not run.  Here,
-# nobody does its work while it is stopped.
+# nobody does its work while it is stopped, which takes a planted fault.
 
 use strict;
 use warnings;
@@ -13,7 +13,7 @@ use PinpointTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node    = new_node('main', max_connections => 100, conf => 'pinpoint.debug_fault = no_reserve');
+my $node    = new_node('main', max_connections => 100, conf => has_faults() ? 'pinpoint.debug_fault = no_reserve' : '');
 my $library = compile_interference();
 my ($observer, $listener, $innocent, $slow, $waker);
 my $count = 5_000;
@@ -45,31 +45,36 @@ sub all_arrive
 	return;
 }
 
-# ---- nobody publishes all of it
-
 connect_all();
-$waker = stop_waker($observer);
-is(hold_back($observer, $slow, $count), $count, "$count transactions are held back");
-release();
-my $left = stat_queue($observer)->{held_back};
-cmp_ok($left, '>', $count - 500, "the slow session has left $left of them to the waker");
-my $before = stat_queue($observer)->{published_by_others};
-$innocent->run(q(NOTIFY a, 'innocent'));
-my $part = stat_queue($observer)->{published_by_others} - $before;
-cmp_ok($part, '<', 500, "another session that notifies publishes $part");
-cmp_ok($part, '>', 0, 'so that the number of those that wait does not grow');
-kill 'CONT', $waker;
-all_arrive('the waker publishes the rest, in the order of the commits', 'innocent');
+SKIP:
+{
+	skip 'no fault can be planted: the server was built without assertions', 12 unless has_faults();
 
-# ---- the waker is terminated
+	# ---- nobody publishes all of it
 
-$waker = stop_waker($observer);
-hold_back($observer, $slow, $count);
-release();
-cmp_ok(stat_queue($observer)->{held_back}, '>', 0, 'some are left to the waker');
-is($observer->value("SELECT pg_terminate_backend($waker)"), 't', 'it is terminated');
-kill 'CONT', $waker;
-all_arrive('before it ends, it publishes the rest');
+	$waker = stop_waker($observer);
+	is(hold_back($observer, $slow, $count), $count, "$count transactions are held back");
+	release();
+	my $left = stat_queue($observer)->{held_back};
+	cmp_ok($left, '>', $count - 500, "the slow session has left $left of them to the waker");
+	my $before = stat_queue($observer)->{published_by_others};
+	$innocent->run(q(NOTIFY a, 'innocent'));
+	my $part = stat_queue($observer)->{published_by_others} - $before;
+	cmp_ok($part, '<', 500, "another session that notifies publishes $part");
+	cmp_ok($part, '>', 0, 'so that the number of those that wait does not grow');
+	kill 'CONT', $waker;
+	all_arrive('the waker publishes the rest, in the order of the commits', 'innocent');
+
+	# ---- the waker is terminated
+
+	$waker = stop_waker($observer);
+	hold_back($observer, $slow, $count);
+	release();
+	cmp_ok(stat_queue($observer)->{held_back}, '>', 0, 'some are left to the waker');
+	is($observer->value("SELECT pg_terminate_backend($waker)"), 't', 'it is terminated');
+	kill 'CONT', $waker;
+	all_arrive('before it ends, it publishes the rest');
+}
 
 # ---- the slow session is terminated
 
@@ -80,37 +85,43 @@ $observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
 open_gate();
 all_arrive('the slow session is terminated: all the same');
 
-# ---- a limit of work, not of transactions
-
-my @crowd = connect_many($node, 40);
-my $listen = join ';', map { "LISTEN wide$_" } 1 .. 64;
-foreach my $session (@crowd)
+SKIP:
 {
-	$session->run($listen);
-	$session->run('BEGIN');
+	skip 'no fault can be planted: the server was built without assertions', 7 unless has_faults();
+
+	# ---- a limit of work, not of transactions
+
+	my @crowd = connect_many($node, 40);
+	my $listen = join ';', map { "LISTEN wide$_" } 1 .. 64;
+	foreach my $session (@crowd)
+	{
+		$session->run($listen);
+		$session->run('BEGIN');
+	}
+	$slow = connect_to($node);
+	$slow->run("LOAD '$library'");
+	$waker = stop_waker($observer);
+	my $wide = 50;
+	is( hold_back(
+			$observer, $slow, $wide,
+			others => "DO \$\$ BEGIN FOR i IN 1 .. $wide LOOP PERFORM pg_notify('wide' || j, i::text) FROM generate_series(1, 64) j;"
+			  . ' COMMIT; END LOOP; END $$'),
+		$wide, "$wide transactions with 64 channels and 40 listeners on each are held back");
+	release();
+	my $left = stat_queue($observer)->{held_back};
+	cmp_ok($left, '>=', $wide - 4, "the slow session has left $left of them");
+	kill 'CONT', $waker;
+	ok(wait_until(sub { stat_queue($observer)->{held_back} == 0 }), 'until the waker publishes them');
+	is(as_text($listener->wait_for(1)), 'a/slow', 'after the slow one');
+	$_->run('COMMIT') for @crowd;
+	my $wrong = grep {
+		my @got = map { $_->{payload} } $_->take_notifications;
+		"@got" ne join ' ', map { ($_) x 64 } 1 .. $wide;
+	} @crowd;
+	is($wrong, 0, 'all listeners get all of them, in order');
+	$_->close for @crowd, $slow;
 }
-$slow = connect_to($node);
-$slow->run("LOAD '$library'");
-$waker = stop_waker($observer);
-my $wide = 50;
-is( hold_back(
-		$observer, $slow, $wide,
-		others => "DO \$\$ BEGIN FOR i IN 1 .. $wide LOOP PERFORM pg_notify('wide' || j, i::text) FROM generate_series(1, 64) j;"
-		  . ' COMMIT; END LOOP; END $$'),
-	$wide, "$wide transactions with 64 channels and 40 listeners on each are held back");
-release();
-$left = stat_queue($observer)->{held_back};
-cmp_ok($left, '>=', $wide - 4, "the slow session has left $left of them");
-kill 'CONT', $waker;
-ok(wait_until(sub { stat_queue($observer)->{held_back} == 0 }), 'until the waker publishes them');
-is(as_text($listener->wait_for(1)), 'a/slow', 'after the slow one');
-$_->run('COMMIT') for @crowd;
-my $wrong = grep {
-	my @got = map { $_->{payload} } $_->take_notifications;
-	"@got" ne join ' ', map { ($_) x 64 } 1 .. $wide;
-} @crowd;
-is($wrong, 0, 'all listeners get all of them, in order');
-$_->close for @crowd, $slow, $innocent, $listener;
+$_->close for $innocent, $listener;
 server_is_clean($observer, 'nothing is left');
 $observer->close;
 

@@ -1,6 +1,6 @@
 # The waker: a background worker that signals listeners when there are many.
 # Nothing is lost with it, whatever becomes of it.  110_stopped_waker.pl has a waker that does
-# not run.  Here, nobody does its work while it is stopped.
+# not run.  Here, nobody does its work while it is stopped, which takes a planted fault.
 #
 # With PINPOINT_TEST_WAKER=full, 1,000 sessions get 10,000 notifications each.
 
@@ -20,7 +20,7 @@ my $many  = 500;
 my $crowd = $full ? 1000 : 600;
 BEGIN { allow_open_files(2048); }
 
-my $node = new_node('main', max_connections => $crowd + 50, conf => 'pinpoint.debug_fault = no_reserve');
+my $node = new_node('main', max_connections => $crowd + 50, conf => has_faults() ? 'pinpoint.debug_fault = no_reserve' : '');
 my ($observer, $sender) = connect_many($node, 2);
 
 sub waker_pid
@@ -98,21 +98,26 @@ $sender->run(q(NOTIFY a, 'first'));
 all_get('first', "$many listeners are woken", @listeners);
 woken_times(stat_queue($observer)->{wakeups} - $before, $many, $began, 'once each');
 
-# It stands still, so whoever gets anything is not woken by it.  A signal that comes late
-# would make a session read.
-wait_until(sub { !grep { !is_asleep($_) } @listeners }) or die 'somebody is busy';
-stop_waker($observer);
-$sender->run(q(NOTIFY a, 'handed over'));
-is($sender->value('SELECT 1'), 1, 'the sender does not wait for it');
-my @states = map { $_->[0] } @{
-	$observer->run('SELECT DISTINCT state FROM pinpoint.stat_listeners')->rows };
-is_deeply(\@states, ['signalled'], 'nobody else does its work while it is there');
+SKIP:
+{
+	skip 'no fault can be planted: the server was built without assertions', 5 unless has_faults();
 
-# A session that looks for itself need not wait for it.
-is($listeners[0]->query('SELECT 1')->types, 'TDCAZ', 'a command of the client comes first');
-is(as_text($listeners[0]->wait_for(1)), 'a/handed over', 'with what is unread');
-kill 'CONT', $waker;
-all_get('handed over', 'when it goes on, all are woken', @listeners[ 1 .. $#listeners ]);
+	# It stands still, so whoever gets anything is not woken by it.  A signal that comes late
+	# would make a session read.
+	wait_until(sub { !grep { !is_asleep($_) } @listeners }) or die 'somebody is busy';
+	stop_waker($observer);
+	$sender->run(q(NOTIFY a, 'handed over'));
+	is($sender->value('SELECT 1'), 1, 'the sender does not wait for it');
+	my @states = map { $_->[0] } @{
+		$observer->run('SELECT DISTINCT state FROM pinpoint.stat_listeners')->rows };
+	is_deeply(\@states, ['signalled'], 'nobody else does its work while it is there');
+
+	# A session that looks for itself need not wait for it.
+	is($listeners[0]->query('SELECT 1')->types, 'TDCAZ', 'a command of the client comes first');
+	is(as_text($listeners[0]->wait_for(1)), 'a/handed over', 'with what is unread');
+	kill 'CONT', $waker;
+	all_get('handed over', 'when it goes on, all are woken', @listeners[ 1 .. $#listeners ]);
+}
 
 # A few are signalled by the sender.
 my @few = connect_many($node, 8);
@@ -127,24 +132,29 @@ kill 'CONT', $waker;
 $listeners[0]->run(q(NOTIFY a, 'own'));
 all_get('own', 'a sender that listens itself', @listeners);
 
-# Another sender comes first, while the sender commits, and the waker does not signal it.
-my ($first, $itself) = ($sender, $listeners[0]);
-my $library = compile_interference();
-$_->run("LOAD '$library'") for $first, $itself;
-begin_and_pause($observer, $first, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'before it'; COMMIT), 1);
-begin_and_pause($observer, $itself, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'its own'; COMMIT), 2);
-stop_waker($observer);
-open_gate(1);
-is($first->result->error, undef, 'another sender commits');
-is(stat_listener($observer, $itself->pid)->{state}, 'signalled', 'and leaves the signal to the waker');
-open_gate(2);
-is_deeply(all_as_text($itself->result->notifications), [ 'a/before it', 'a/its own' ],
-	'what a session notifies comes with the result of its command');
-kill 'CONT', $waker;
-all_get('before it', 'the others are told', @listeners[ 1 .. $#listeners ]);
-all_get('its own', 'both', @listeners[ 1 .. $#listeners ]);
-$itself->take_notifications;
-$_->run(q(SET interference.pause = 'nowhere')) for $first, $itself;
+SKIP:
+{
+	skip 'no fault can be planted: the server was built without assertions', 5 unless has_faults();
+
+	# Another sender comes first, while the sender commits, and the waker does not signal it.
+	my ($first, $itself) = ($sender, $listeners[0]);
+	my $library = compile_interference();
+	$_->run("LOAD '$library'") for $first, $itself;
+	begin_and_pause($observer, $first, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'before it'; COMMIT), 1);
+	begin_and_pause($observer, $itself, 'commit', q(BEGIN; SELECT pg_current_xact_id(); NOTIFY a, 'its own'; COMMIT), 2);
+	stop_waker($observer);
+	open_gate(1);
+	is($first->result->error, undef, 'another sender commits');
+	is(stat_listener($observer, $itself->pid)->{state}, 'signalled', 'and leaves the signal to the waker');
+	open_gate(2);
+	is_deeply(all_as_text($itself->result->notifications), [ 'a/before it', 'a/its own' ],
+		'what a session notifies comes with the result of its command');
+	kill 'CONT', $waker;
+	all_get('before it', 'the others are told', @listeners[ 1 .. $#listeners ]);
+	all_get('its own', 'both', @listeners[ 1 .. $#listeners ]);
+	$itself->take_notifications;
+	$_->run(q(SET interference.pause = 'nowhere')) for $first, $itself;
+}
 
 # ---- it is ended with something in its list
 
@@ -179,13 +189,18 @@ all_get('to those who leave', 'those who stay get it', @listeners);
 $sender->run(q(NOTIFY c, 'to the new ones'));
 is_deeply([ map { as_text($_->wait_for(1)) } @new ], [ ('c/to the new ones') x @new ],
 	'those who have taken their places are told nothing else');
-stop_waker($observer);
-$sender->run(q(NOTIFY c, 'and again'));
-$_->run('UNLISTEN c; LISTEN a') for @new;
-$sender->run(q(NOTIFY a, 'another channel'));
-kill 'CONT', $waker;
-all_get('another channel', 'nor when they change the channel meanwhile', @new);
-all_get('another channel', 'others get it as well', @listeners);
+SKIP:
+{
+	skip 'no fault can be planted: the server was built without assertions', 2 unless has_faults();
+
+	stop_waker($observer);
+	$sender->run(q(NOTIFY c, 'and again'));
+	$_->run('UNLISTEN c; LISTEN a') for @new;
+	$sender->run(q(NOTIFY a, 'another channel'));
+	kill 'CONT', $waker;
+	all_get('another channel', 'nor when they change the channel meanwhile', @new);
+	all_get('another channel', 'others get it as well', @listeners);
+}
 $_->close for @new, @few;
 
 # There is no room for the crowd before they have ended.

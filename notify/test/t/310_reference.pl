@@ -70,6 +70,8 @@ is_deeply([ sort @settings ], sorted_values_of(q(
 	 WHERE name LIKE 'pinpoint%' AND name <> 'pinpoint.debug_fault')), 'settings');
 is_deeply(values_of(q(SELECT name FROM pg_settings WHERE name LIKE 'pinpoint%' AND source <> 'default')),
 	[], 'they have their defaults');
+is($session->value(q{SELECT current_setting('pinpoint.debug_fault', true)}),
+	has_faults() ? 'none' : undef, 'faults can be planted only in a build with assertions');
 
 my $views = sorted_values_of(q(
 	SELECT oid::regclass::text FROM pg_class

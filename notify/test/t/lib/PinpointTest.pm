@@ -47,6 +47,7 @@ our @EXPORT = qw(
   is_told
   server_is_clean
   drop_database
+  has_faults
   allow_open_files
   compile_clock
   compile_stop_at_signal
@@ -495,6 +496,15 @@ sub gate
 {
 	my ($name) = @_;
 	return "$PostgreSQL::Test::Utils::tmp_check/gate" . ($name // '');
+}
+
+# Can faults be planted?  A library for a server without assertions has no
+# pinpoint.debug_fault.
+sub has_faults
+{
+	my $folder = `pg_config --includedir-server`;
+	chomp $folder;
+	return slurp_file("$folder/pg_config.h") =~ /^#define USE_ASSERT_CHECKING 1/m;
 }
 
 # Makes sure that this process may open $count files, starting it again with a
