@@ -347,7 +347,8 @@ at_resource_release(ResourceReleasePhase phase, bool is_commit,
 					bool is_top_level, void *arg)
 {
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS ||
-		PinpointMyTransaction.phase != PINPOINT_COMMITTED || !is_commit || !is_top_level ||
+		PinpointMyTransaction.phase != PINPOINT_COMMITTED || !is_commit ||
+		!is_top_level ||
 		CurrentResourceOwner != TopTransactionResourceOwner)
 		return;
 

@@ -20,7 +20,7 @@
 
 #include "base/locks.h"
 
-/* The caller holds the lock in any mode; in exclusive mode; does not hold it. */
+/* The caller holds the lock in any mode; in exclusive mode; not at all. */
 #define AssertHeld(lock) \
 	Assert(!IsUnderPostmaster || LWLockHeldByMe(lock))
 #define AssertHeldExclusive(lock) \
@@ -28,13 +28,13 @@
 #define AssertNotHeld(lock) \
 	Assert(!LWLockHeldByMe(lock))
 
-/* The caller holds no lock of pg_pinpoint; none of this rank or a higher one. */
+/* The caller holds no lock of pg_pinpoint; none of this rank or higher. */
 #define AssertNoLockHeld() \
 	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_NONE)
 #define AssertLocksBelow(rank) \
 	Assert(pinpoint_lock_highest_rank() < (rank))
 
-/* The caller cannot be interrupted: neither by an error nor by a cancel request. */
+/* No cancel request and no termination can interrupt the caller. */
 #define AssertInterruptsHeld() \
 	Assert(InterruptHoldoffCount > 0 || CritSectionCount > 0)
 

@@ -271,7 +271,8 @@ pinpoint_next_proclock(PGPROC *proc, int partition, PROCLOCK *previous)
 	SHM_QUEUE  *list = &proc->myProcLocks[partition];
 
 	return (PROCLOCK *) SHMQueueNext(list,
-									 previous == NULL ? list : &previous->procLink,
+									 previous == NULL ? list :
+									 &previous->procLink,
 									 offsetof(PROCLOCK, procLink));
 #endif
 }
@@ -306,7 +307,8 @@ pinpoint_next_proclock(PGPROC *proc, int partition, PROCLOCK *previous)
 
 /* Of a ModifyTable; NULL before PostgreSQL 17. */
 #if PG_VERSION_NUM >= 170000
-#define PINPOINT_MERGE_JOIN_CONDITIONS(modify)	((Node *) (modify)->mergeJoinConditions)
+#define PINPOINT_MERGE_JOIN_CONDITIONS(modify) \
+	((Node *) (modify)->mergeJoinConditions)
 #else
 #define PINPOINT_MERGE_JOIN_CONDITIONS(modify)	NULL
 #endif

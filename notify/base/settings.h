@@ -11,8 +11,8 @@
 #define PINPOINT_SETTINGS_H
 
 /*
- * The faults that pinpoint.debug_fault can introduce.  They show that tests find
- * them.  A build without assertions has neither the setting nor a fault.
+ * The faults that pinpoint.debug_fault can introduce.  They show that tests
+ * find them.  A build without assertions has neither the setting nor a fault.
  */
 #ifdef USE_ASSERT_CHECKING
 typedef enum PinpointFault
@@ -30,7 +30,7 @@ typedef enum PinpointFault
 								 * progress */
 } PinpointFault;
 
-/* Is a fault introduced?  NAME is without its prefix: PINPOINT_FAULT(ARRIVAL_ORDER). */
+/* Is a fault introduced?  NAME is without its prefix. */
 #define PINPOINT_FAULT(NAME) \
 	unlikely(pinpoint_fault == PINPOINT_FAULT_##NAME)
 

@@ -11,8 +11,8 @@
  *	ANNOUNCED	its batch is in the in-flight list, and holds back others.
  *	COMMITTED	the commit record is written, so no step may fail any more.
  *
- *					pre-commit	batch		announce	commit		end of commit,
- *								written					record		abort, exit
+ *					pre-commit	batch		announce	commit		end, abort,
+ *								written					record		exit
  *	RUNNING			SEALED		-			-			-			RUNNING
  *	SEALED			-			RESERVED	-			COMMITTED	RUNNING
  *	RESERVED		-			-			ANNOUNCED	-			RUNNING

@@ -508,7 +508,8 @@ enter_ready(PinpointBatch *batch, XLogRecPtr stamp)
 	if (!PINPOINT_FAULT(COUNT_LATE))
 		pinpoint_positions_count();
 
-	commit_order->ready = pinpoint_ready_heap_insert(commit_order->ready, batch);
+	commit_order->ready =
+		pinpoint_ready_heap_insert(commit_order->ready, batch);
 	commit_order->nready++;
 }
 
@@ -895,7 +896,8 @@ pinpoint_commit_order_check(void)
 	 * none has left the heap: that would have begun the next round.
 	 */
 	Assert(commit_order->nround > 0 ||
-		   commit_order->nready == commit_order->turn - commit_order->round_turn);
+		   commit_order->nready ==
+		   commit_order->turn - commit_order->round_turn);
 	Assert(commit_order->round_counter <= pinpoint_positions_counter());
 	Assert(commit_order->published <= pinpoint_positions_counter());
 

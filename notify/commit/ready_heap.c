@@ -23,7 +23,8 @@
 #include "base/settings.h"
 #include "commit/ready_heap.h"
 
-static bool comes_before(const PinpointBatchReady *a, const PinpointBatchReady *b);
+static bool comes_before(const PinpointBatchReady *a,
+						 const PinpointBatchReady *b);
 static PinpointBatch *merge_heaps(PinpointBatch *a, PinpointBatch *b);
 
 /*

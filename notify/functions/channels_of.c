@@ -105,9 +105,10 @@ analyze(const char *source)
 	if (list_length(statements) == 1 &&
 		IsA(linitial_node(RawStmt, statements)->stmt, SelectStmt))
 	{
-		queries = pg_analyze_and_rewrite_varparams(linitial_node(RawStmt, statements),
-												   source, &types, &ntypes,
-												   NULL);
+		queries =
+			pg_analyze_and_rewrite_varparams(linitial_node(RawStmt, statements),
+											 source, &types, &ntypes,
+											 NULL);
 		if (list_length(queries) == 1)
 			query = linitial_node(Query, queries);
 	}

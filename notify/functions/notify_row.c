@@ -116,7 +116,8 @@ pinpoint_notify_row(PG_FUNCTION_ARGS)
 		first_channel = channel;
 		check_length(channel, data);
 		pinpoint_statement_notify(channel,
-								  expand(trigger->payload, rows[i], desc, true));
+								  expand(trigger->payload, rows[i], desc,
+										 true));
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(trigger->row_context);

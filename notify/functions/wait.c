@@ -112,11 +112,12 @@ pinpoint_wait(PG_FUNCTION_ARGS)
 static TimestampTz
 end_of_wait(NullableDatum *timeout)
 {
+	Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
+
 	if (timeout->isnull)
 		return DT_NOEND;
 	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-												   TimestampTzGetDatum(GetCurrentTimestamp()),
-												   timeout->value));
+												   now, timeout->value));
 }
 
 /*
@@ -273,7 +274,8 @@ sleep_until(TimestampTz until)
 	long		msec = -1;
 
 	if (until != DT_NOEND)
-		msec = Min(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until),
+		msec = Min(TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+												   until),
 				   INT_MAX);
 
 	if (FeBeWaitSet != NULL && WaitEventSetCanReportClosed())

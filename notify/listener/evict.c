@@ -393,7 +393,8 @@ waits_for_client(int slotno, PinpointSlotOwner *owner)
 
 	return pinpoint_slots_read_owner(slotno, owner) &&
 		(owner->evicted != PINPOINT_NOT_EVICTED || owner->sending_since != 0) &&
-		*(volatile uint32 *) &owner->proc->wait_event_info == WAIT_EVENT_CLIENT_WRITE;
+		*(volatile uint32 *) &owner->proc->wait_event_info ==
+		WAIT_EVENT_CLIENT_WRITE;
 }
 
 /*

@@ -97,6 +97,7 @@ pinpoint_held_heartbeat_send(PinpointSend send)
 	strlcpy(payload, held_payload, sizeof(payload));
 	held_payload[0] = '\0';
 	if (pinpoint_listening_on(channel, pinpoint_hash_channel(channel),
-							  &begins_after, &shared) && held_sequence > begins_after)
+							  &begins_after, &shared) &&
+		held_sequence > begins_after)
 		send(channel, payload, held_sender_pid);
 }

@@ -115,7 +115,8 @@ pinpoint_slow_listener_check(void)
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	want_disconnect = want_disconnect &&
-		is_time(&slow_listener_control->last_disconnect, now, DISCONNECT_INTERVAL);
+		is_time(&slow_listener_control->last_disconnect, now,
+				DISCONNECT_INTERVAL);
 	want_warning = want_warning &&
 		is_time(&slow_listener_control->last_warning, now, WARNING_INTERVAL);
 	LWLockRelease(PinpointOrderLock);

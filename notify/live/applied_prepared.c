@@ -168,7 +168,8 @@ static void
 store(int number, TransactionId xid)
 {
 	AppliedEntry *entry = &applied->entries[number];
-	AppliedTransaction transaction = {.xid = xid,.subid = MyLogicalRepWorker->subid};
+	AppliedTransaction transaction =
+	{.xid = xid,.subid = MyLogicalRepWorker->subid};
 	PinpointPreparedLock locks[MAX_TABLES];
 	TransactionId before;
 
@@ -327,7 +328,8 @@ read_own_entry(int number, AppliedTransaction *transaction)
 {
 	AppliedEntry *entry = &applied->entries[number];
 
-	if (*(volatile TransactionId *) &entry->transaction.xid == InvalidTransactionId)
+	if (*(volatile TransactionId *) &entry->transaction.xid ==
+		InvalidTransactionId)
 		return false;
 	SpinLockAcquire(&entry->mutex);
 	*transaction = entry->transaction;

@@ -248,7 +248,7 @@ pinpoint_changes_at_pre_commit(void)
 void
 pinpoint_changes_for_each_channel(void (*action) (const char *channel))
 {
-	/* No subtransaction is left: all counts are those of the outermost level. */
+	/* No subtransaction is left: all counts are of the outermost level. */
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
 	Assert(GetCurrentTransactionNestLevel() == 1);
 
@@ -307,13 +307,13 @@ for_each_counted(void (*action) (const char *channel))
 	for (PgStat_TableXactStatus *counts = pgstat_get_xact_stack_level(1)->first;
 		 counts != NULL; counts = counts->next)
 	{
+		Oid			relid = PINPOINT_COUNTED_TABLE(counts->parent);
+
 		if ((counts->tuples_inserted > 0 || counts->tuples_updated > 0 ||
 			 counts->tuples_deleted > 0 || counts->truncdropped) &&
 			!cannot_be_watched(counts->parent))
-			for_each(pinpoint_watched_tables_to_notify(
-													   PINPOINT_COUNTED_TABLE(counts->parent)),
-					 action);
-		if (PINPOINT_COUNTED_TABLE(counts->parent) == InheritsRelationId)
+			for_each(pinpoint_watched_tables_to_notify(relid), action);
+		if (relid == InheritsRelationId)
 			detaches = counts->tuples_updated > 0;
 	}
 	if (!detaches)
@@ -390,13 +390,14 @@ parents_of_detached(void)
 	HeapTuple	tuple;
 
 	/* With this snapshot, what the last command has changed is visible. */
-	scan = systable_beginscan(inherits, InvalidOid, false, SnapshotSelf, 0, NULL);
+	scan = systable_beginscan(inherits, InvalidOid, false, SnapshotSelf, 0,
+							  NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_inherits row = (Form_pg_inherits) GETSTRUCT(tuple);
+		TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 
-		if (row->inhdetachpending &&
-			TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+		if (row->inhdetachpending && TransactionIdIsCurrentTransactionId(xmin))
 			parents = lappend_oid(parents, row->inhparent);
 	}
 	systable_endscan(scan);

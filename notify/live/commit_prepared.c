@@ -66,7 +66,7 @@ static struct
 	bool		any_watched;	/* was any table watched before it? */
 	TransactionId xid;			/* the prepared transaction; invalid if it was
 								 * not looked up, or not found */
-	List	   *tables;			/* OIDs of the tables that it may have changed */
+	List	   *tables;			/* OIDs of tables that it may have changed */
 	XLogRecPtr	last_record;	/* last WAL record of this session before */
 } current;
 
@@ -99,7 +99,8 @@ pinpoint_commit_prepared_at_prepare(void)
 	oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	pinpoint_changes_for_each_channel(notify_standbys);
 	notifications = pinpoint_pending_notifications();
-	if (notifications != NIL && pinpoint_enabled && pinpoint_replicate_notifications)
+	if (notifications != NIL && pinpoint_enabled &&
+		pinpoint_replicate_notifications)
 	{
 		PinpointBatchLayout *layout = pinpoint_batch_layout(notifications);
 		PinpointBatch *batch = palloc0(layout->size);

@@ -70,7 +70,8 @@ pinpoint_live_before_utility(Node *stmt)
 	pinpoint_changes_at_statement(!IsA(stmt, TransactionStmt));
 	if (IsA(stmt, SecLabelStmt))
 		pinpoint_watch_before_security_label(((SecLabelStmt *) stmt)->provider);
-	return IsA(stmt, AlterTableStmt) && is_row_security((AlterTableStmt *) stmt);
+	return IsA(stmt, AlterTableStmt) &&
+		is_row_security((AlterTableStmt *) stmt);
 }
 
 /*
@@ -127,10 +128,12 @@ pinpoint_live_at_access(ObjectAccessType access, Oid class_id, Oid object_id,
 {
 	if (access == OAT_POST_ALTER && class_id == InheritsRelationId)
 		child_changed(object_id, ((ObjectAccessPostAlter *) arg)->auxiliary_id);
-	else if (access == OAT_DROP && class_id == RelationRelationId && sub_id == 0)
+	else if (access == OAT_DROP && class_id == RelationRelationId &&
+			 sub_id == 0)
 		relation_dropped(object_id);
 	else if (class_id == RelationRelationId &&
-			 ((access == OAT_POST_ALTER && !((ObjectAccessPostAlter *) arg)->is_internal) ||
+			 ((access == OAT_POST_ALTER &&
+			   !((ObjectAccessPostAlter *) arg)->is_internal) ||
 			  (access == OAT_POST_CREATE && sub_id != 0) || access == OAT_DROP))
 		relation_altered(object_id);
 	else if (class_id == PolicyRelationId)
@@ -239,7 +242,11 @@ policy_changed(Oid policy)
 							  1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
-		pinpoint_changes_report_table(((Form_pg_policy) GETSTRUCT(tuple))->polrelid);
+	{
+		Form_pg_policy policy_row = (Form_pg_policy) GETSTRUCT(tuple);
+
+		pinpoint_changes_report_table(policy_row->polrelid);
+	}
 	systable_endscan(scan);
 	table_close(policies, AccessShareLock);
 }

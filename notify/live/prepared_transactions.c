@@ -86,12 +86,14 @@ pinpoint_prepared_transactions_find(const char *gid, bool is_prefix)
 			break;
 		tuple = DatumGetHeapTupleHeader(row);
 		name = TextDatumGetCString(GetAttributeByName(tuple, "gid", &isnull));
-		if ((is_prefix ? strncmp(name, gid, strlen(gid)) : strcmp(name, gid)) == 0 &&
+		if ((is_prefix ? strncmp(name, gid, strlen(gid)) :
+			 strcmp(name, gid)) == 0 &&
 			DatumGetObjectId(GetAttributeByName(tuple, "dbid", &isnull)) == MyDatabaseId)
-			xids = lappend_oid(xids,
-							   DatumGetTransactionId(GetAttributeByName(tuple,
-																		"transaction",
-																		&isnull)));
+		{
+			Datum		xid = GetAttributeByName(tuple, "transaction", &isnull);
+
+			xids = lappend_oid(xids, DatumGetTransactionId(xid));
+		}
 	}
 	FreeExprContext(rsinfo.econtext, true);
 	return xids;
@@ -209,7 +211,8 @@ pinpoint_prepared_transaction_locks(TransactionId xid, int *n)
 														  size)) > size)
 	{
 		size = *n;
-		locks = repalloc_huge(locks, (Size) size * sizeof(PinpointPreparedLock));
+		locks =
+			repalloc_huge(locks, (Size) size * sizeof(PinpointPreparedLock));
 	}
 	return locks;
 }

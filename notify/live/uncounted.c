@@ -107,8 +107,10 @@ read_catalogs(void)
 	if (!registered)
 	{
 		CacheRegisterSyscacheCallback(AMOID, catalog_changed, (Datum) 0);
-		CacheRegisterSyscacheCallback(FOREIGNSERVEROID, catalog_changed, (Datum) 0);
-		CacheRegisterSyscacheCallback(PROCNAMEARGSNSP, catalog_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(FOREIGNSERVEROID, catalog_changed,
+									  (Datum) 0);
+		CacheRegisterSyscacheCallback(PROCNAMEARGSNSP, catalog_changed,
+									  (Datum) 0);
 		registered = true;
 	}
 	at = messages;
@@ -160,7 +162,8 @@ static bool
 any_row(Oid catalog, bool (*is_wanted) (HeapTuple tuple))
 {
 	Relation	rel = table_open(catalog, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	SysScanDesc scan =
+		systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
 	bool		found = false;
 
@@ -251,7 +254,8 @@ has_trigger(Oid relid, const char *function)
 							  1, &key);
 	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		char	   *name = get_func_name(((Form_pg_trigger) GETSTRUCT(tuple))->tgfoid);
+		char	   *name =
+			get_func_name(((Form_pg_trigger) GETSTRUCT(tuple))->tgfoid);
 
 		found = name != NULL && strcmp(name, function) == 0;
 	}

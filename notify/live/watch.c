@@ -290,7 +290,8 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 	else
 	{
 		UnlockRelationOid(relid, ShareUpdateExclusiveLock);
-		UnlockDatabaseObject(SecLabelRelationId, InvalidOid, 0, RowExclusiveLock);
+		UnlockDatabaseObject(SecLabelRelationId, InvalidOid, 0,
+							 RowExclusiveLock);
 	}
 	PG_RETURN_BOOL(was_watched);
 }
@@ -308,10 +309,10 @@ Datum
 pinpoint_change_source(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
+	List	   *relations = pinpoint_watched_table_with_descendants(relid);
 	const char *source = "counts";
 
-	if (OidIsValid(find_distributed(
-									pinpoint_watched_table_with_descendants(relid))))
+	if (OidIsValid(find_distributed(relations)))
 		source = "incomplete";
 	else if (pinpoint_watched_table_is_partly_uncounted(relid))
 		source = "locks";
@@ -756,8 +757,11 @@ labelled_tables(void)
 	HeapTuple	tuple;
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		tables = lappend_oid(tables,
-							 ((FormData_pg_seclabel *) GETSTRUCT(tuple))->objoid);
+	{
+		FormData_pg_seclabel *label = (FormData_pg_seclabel *) GETSTRUCT(tuple);
+
+		tables = lappend_oid(tables, label->objoid);
+	}
 	systable_endscan(scan);
 	table_close(labels, AccessShareLock);
 	return tables;

@@ -402,9 +402,11 @@ is_uncounted(Oid relid)
 	relations = list_make1_oid(relid);
 	for (int i = 0; i < list_length(relations) && !in_hypertable; i++)
 	{
-		in_hypertable = know_storage(list_nth_oid(relations, i))->may_be_hypertable;
+		Oid			relation = list_nth_oid(relations, i);
+
+		in_hypertable = know_storage(relation)->may_be_hypertable;
 		relations = list_concat_unique_oid(relations,
-										   know_table(list_nth_oid(relations, i))->parents);
+										   know_table(relation)->parents);
 	}
 	list_free(relations);
 	return in_hypertable;
@@ -600,8 +602,12 @@ with_relatives(Oid relid, bool children)
 	List	   *relations = list_make1_oid(relid);
 
 	for (int i = 0; i < list_length(relations); i++)
+	{
+		Oid			relation = list_nth_oid(relations, i);
+
 		relations = list_concat_unique_oid(relations,
-										   read_inherits(list_nth_oid(relations, i), children));
+										   read_inherits(relation, children));
+	}
 	return relations;
 }
 
@@ -647,7 +653,8 @@ pinpoint_watched_tables_check(void)
 	KnownTable *table = NULL;
 
 	Assert(any_read_at <= messages);
-	Assert(all_changed_at <= labels_changed_at && labels_changed_at <= messages);
+	Assert(all_changed_at <= labels_changed_at &&
+		   labels_changed_at <= messages);
 	if (known == NULL)
 		return;
 

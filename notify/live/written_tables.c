@@ -129,7 +129,8 @@ find_in_fast_path(int n)
 	LWLockAcquire(&MyProc->fpInfoLock, LW_SHARED);
 	for (int group = 0; group < PINPOINT_FAST_PATH_GROUPS; group++)
 	{
-		uint64		bits = PINPOINT_FAST_PATH_BITS(MyProc, group) & ROW_EXCLUSIVE_BITS;
+		uint64		bits =
+			PINPOINT_FAST_PATH_BITS(MyProc, group) & ROW_EXCLUSIVE_BITS;
 
 		for (; bits != 0; bits &= bits - 1)
 		{

@@ -327,13 +327,12 @@ touch_places(void)
 	for (int i = 0; i < (int) lengthof(place_bits); i++)
 	{
 		uint64		bits = place_bits[i];
+		pg_atomic_uint64 *places = &positions->places[i * 64];
 
 		if (bits == 0)
 			continue;
-		(void) pg_atomic_read_u64(&positions->places[i * 64 +
-													 pg_rightmost_one_pos64(bits)]);
-		(void) pg_atomic_read_u64(&positions->places[i * 64 +
-													 pg_leftmost_one_pos64(bits)]);
+		(void) pg_atomic_read_u64(&places[pg_rightmost_one_pos64(bits)]);
+		(void) pg_atomic_read_u64(&places[pg_leftmost_one_pos64(bits)]);
 	}
 }
 
@@ -404,7 +403,8 @@ set_counter(uint64 number)
 void
 pinpoint_positions_count_database(void)
 {
-	pg_atomic_uint64 *place = &positions->places[place_of_database(MyDatabaseId)];
+	pg_atomic_uint64 *place =
+		&positions->places[place_of_database(MyDatabaseId)];
 	uint64		number;
 
 	AssertNoLockHeld();
@@ -461,9 +461,11 @@ set_places(uint64 number)
 	for (int i = 0; i < (int) lengthof(place_bits); i++)
 	{
 		for (uint64 bits = place_bits[i]; bits != 0; bits &= bits - 1)
-			pg_atomic_write_u64(&positions->places[i * 64 +
-												   pg_rightmost_one_pos64(bits)],
-								number);
+		{
+			int			place = i * 64 + pg_rightmost_one_pos64(bits);
+
+			pg_atomic_write_u64(&positions->places[place], number);
+		}
 	}
 }
 
@@ -641,7 +643,8 @@ pinpoint_positions_all_changed(uint64 counter)
 	AssertNoLockHeld();
 
 	return counter < pg_atomic_read_u64(&positions->floor) ||
-		counter < pg_atomic_read_u64(&positions->places[place_of_database(MyDatabaseId)]);
+		counter <
+		pg_atomic_read_u64(&positions->places[place_of_database(MyDatabaseId)]);
 }
 
 /*

@@ -261,7 +261,8 @@ remove_entry(uint32 number)
 	uint32		new_first = old->next == number ? 0 : old->next;
 
 	AssertHeldExclusive(PinpointWaitersLock);
-	Assert(entry(old->prev)->next == number && entry(old->next)->prev == number);
+	Assert(entry(old->prev)->next == number &&
+		   entry(old->next)->prev == number);
 
 	if (first_entry(old->list) == number)
 		set_first_entry(old->list, new_first);
@@ -309,7 +310,8 @@ pinpoint_waiters_begin(int nchannels, int limit)
 	Assert(me->pid == 0);
 	for (int i = 0; limit >= 0 && i < MaxBackends; i++)
 	{
-		if (waiters->waiters[i].pid != 0 && waiters->waiters[i].roleid == roleid)
+		if (waiters->waiters[i].pid != 0 &&
+			waiters->waiters[i].roleid == roleid)
 			count++;
 	}
 	if (limit >= 0 && count >= limit)

@@ -88,7 +88,8 @@ same_channel(List *notifications, uint32 a, uint32 b)
 static uint32
 channel_hash_at(List *notifications, uint32 index)
 {
-	return ((PinpointNotification *) list_nth(notifications, index))->channel_hash;
+	return ((PinpointNotification *) list_nth(notifications,
+											  index))->channel_hash;
 }
 
 /*
@@ -221,7 +222,8 @@ pinpoint_batch_layout_add_listeners(PinpointBatchLayout *layout, int *slots,
  * Add space for max_assignments PinpointAssignments to a layout.
  */
 void
-pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout, uint16 max_assignments)
+pinpoint_batch_layout_add_assignments(PinpointBatchLayout *layout,
+									  uint16 max_assignments)
 {
 	AssertNoLockHeld();
 	Assert(layout->max_assignments == 0);
@@ -322,7 +324,8 @@ void
 pinpoint_batch_begin(PinpointBatch *batch, PinpointBatchWriter *writer)
 {
 	AssertNotHeld(PinpointOrderLock);
-	Assert(batch->size >= pinpoint_batch_size_of_body(0, batch->max_assignments));
+	Assert(batch->size >=
+		   pinpoint_batch_size_of_body(0, batch->max_assignments));
 
 	batch->state = PINPOINT_BATCH_RESERVED;
 	batch->nlisteners = 0;

@@ -105,7 +105,7 @@ typedef struct PinpointBatch
 		PinpointBatchInFlight in_flight;
 		PinpointBatchReady ready;
 		PinpointBatchPublished published;
-	}			of;				/* by state; only the functions below use this */
+	}			of;				/* by state; only for the functions below */
 	uint8		state;			/* a PinpointBatchState */
 	uint8		heap_rank;		/* READY: see ready_heap.c */
 	uint32		all_share_from; /* all sharing sessions receive the

@@ -52,7 +52,7 @@
 #define NO_BLOCK			(-1)
 #define BITS_PER_WORD		64
 
-/* In a build with assertions: Block.next of a free block that was overwritten. */
+/* With assertions: Block.next of a free block that was overwritten. */
 #define OVERWRITTEN			(-2)
 
 /* So many bytes of a free block are overwritten at most. */
@@ -349,7 +349,8 @@ pinpoint_blocks_reserve(Size size, Size usable, Size *offset)
 	int			first;
 
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(size > 0 && size == MAXALIGN(size) && usable <= log_blocks->capacity);
+	Assert(size > 0 && size == MAXALIGN(size) &&
+		   usable <= log_blocks->capacity);
 
 	if (fits_in_open_block(size))
 	{
@@ -605,7 +606,8 @@ pinpoint_blocks_release_before(uint64 epoch)
 		{
 			int			block = *list;
 
-			Assert(log_blocks->blocks[block].epoch + 1 == log_blocks->oldest_epoch);
+			Assert(log_blocks->blocks[block].epoch + 1 ==
+				   log_blocks->oldest_epoch);
 			*list = log_blocks->blocks[block].next;
 			free_block(block);
 		}
@@ -734,7 +736,8 @@ pinpoint_blocks_check(void)
 			 block = log_blocks->blocks[block].next)
 		{
 			Assert(is_settled(block));
-			Assert(log_blocks->blocks[block].epoch % log_blocks->nepochs == (uint64) i);
+			Assert(log_blocks->blocks[block].epoch % log_blocks->nepochs ==
+				   (uint64) i);
 			nlisted++;
 			Assert(nlisted <= nsettled);
 		}

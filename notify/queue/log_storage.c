@@ -55,7 +55,8 @@ static int	log_file = -1;		/* descriptor of the second part, -1 if there
 static uint32 file_wait_event = 0;	/* for waits while the file grows or
 									 * shrinks */
 
-static void *map_range(void *address, Size size, int protection, int flags, int fd);
+static void *map_range(void *address, Size size, int protection, int flags,
+					   int fd);
 static void empty_file(int code, Datum arg);
 
 /*
@@ -207,7 +208,8 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 
 		pgstat_report_wait_start(file_wait_event);
 		do
-			rc = posix_fallocate(log_file, (off_t) (new_usable - log_memory_size),
+			rc = posix_fallocate(log_file,
+								 (off_t) (new_usable - log_memory_size),
 								 (off_t) step);
 		while (rc == EINTR);
 		pgstat_report_wait_end();

@@ -449,7 +449,8 @@ pinpoint_message_log_after(PinpointBatch *batch)
 
 	Assert(is_in_log(batch));
 	Assert(is_in_log(published->next) &&
-		   pinpoint_batch_published(published->next)->sequence > published->sequence);
+		   pinpoint_batch_published(published->next)->sequence >
+		   published->sequence);
 	return published->next;
 }
 
@@ -486,7 +487,8 @@ void
 pinpoint_message_log_pin(uint64 epoch)
 {
 	AssertHeld(PinpointOrderLock);
-	Assert(epoch >= pinpoint_blocks_oldest_epoch() && epoch <= message_log->epoch);
+	Assert(epoch >= pinpoint_blocks_oldest_epoch() &&
+		   epoch <= message_log->epoch);
 	Assert(LWLockHeldByMeInMode(PinpointOrderLock, LW_EXCLUSIVE) ||
 		   any_pin_until(epoch));
 
@@ -504,7 +506,8 @@ pinpoint_message_log_unpin(uint64 epoch)
 	uint32		pins;
 
 	AssertHeld(PinpointOrderLock);
-	Assert(epoch >= pinpoint_blocks_oldest_epoch() && epoch <= message_log->epoch);
+	Assert(epoch >= pinpoint_blocks_oldest_epoch() &&
+		   epoch <= message_log->epoch);
 
 	pins = pg_atomic_sub_fetch_u32(&epoch_at(epoch)->pins, 1);
 	Assert(pins != PG_UINT32_MAX);

@@ -464,7 +464,8 @@ check_level(PendingLevel *level)
 			Assert(duplicates_lookup(level->duplicates, n)->notification == n);
 		else
 			Assert(i == 0 ||
-				   !same_notification(list_nth(level->notifications, i - 1), n));
+				   !same_notification(list_nth(level->notifications, i - 1),
+									  n));
 	}
 }
 

@@ -198,7 +198,8 @@ pinpoint_replacement_functions(void)
 	Assert(OidIsValid(notify_oid));
 
 	return OidIsValid(queue_usage_oid) ?
-		list_make2_oid(notify_oid, queue_usage_oid) : list_make1_oid(notify_oid);
+		list_make2_oid(notify_oid, queue_usage_oid) :
+		list_make1_oid(notify_oid);
 }
 
 /*
@@ -346,10 +347,11 @@ pinpoint_replacement_is_needed_in_body(HeapTuple proc)
 
 /*
  * Called by object_access_hook: before a function is called, or when a call is
- * prepared, and when an object was created.  A call of pinpoint.notify() requires the privilege
- * to execute pg_notify(), and likewise for the other function.  (All roles
- * have the privilege to execute the replacements, so that no call fails
- * because it was replaced.)  Also records that an extension was created.
+ * prepared, and when an object was created.  A call of pinpoint.notify()
+ * requires the privilege to execute pg_notify(), and likewise for the other
+ * function.  (All roles have the privilege to execute the replacements, so
+ * that no call fails because it was replaced.)  Also records that an
+ * extension was created.
  *
  * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE.
  */

@@ -282,18 +282,21 @@ end_transaction(XLogReaderState *record)
 	switch (info & XLOG_XACT_OPMASK)
 	{
 		case XLOG_XACT_COMMIT:
-			ParseCommitRecord(info, (xl_xact_commit *) XLogRecGetData(record), &commit);
+			ParseCommitRecord(info, (xl_xact_commit *) XLogRecGetData(record),
+							  &commit);
 			end_by_commit(XLogRecGetXid(record), &commit);
 			break;
 		case XLOG_XACT_COMMIT_PREPARED:
-			ParseCommitRecord(info, (xl_xact_commit *) XLogRecGetData(record), &commit);
+			ParseCommitRecord(info, (xl_xact_commit *) XLogRecGetData(record),
+							  &commit);
 			end_by_commit(commit.twophase_xid, &commit);
 			break;
 		case XLOG_XACT_ABORT:
 			end_by_abort(XLogRecGetXid(record));
 			break;
 		case XLOG_XACT_ABORT_PREPARED:
-			ParseAbortRecord(info, (xl_xact_abort *) XLogRecGetData(record), &abort);
+			ParseAbortRecord(info, (xl_xact_abort *) XLogRecGetData(record),
+							 &abort);
 			end_by_abort(abort.twophase_xid);
 			break;
 		default:
@@ -349,7 +352,8 @@ end_by_commit(TransactionId xid, const xl_xact_parsed_commit *commit)
 	/*
 	 * The record may contain no database if no catalog was changed.
 	 */
-	disconnect_listeners(transaction != NULL ? transaction->dboid : commit->dbId,
+	disconnect_listeners(transaction != NULL ? transaction->dboid :
+						 commit->dbId,
 						 reason,
 						 transaction != NULL ? transaction->nnotifications : 0);
 	if (transaction != NULL)

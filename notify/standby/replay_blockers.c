@@ -197,6 +197,8 @@ pinpoint_replay_blockers_check(void)
 static bool
 blocks_replay(PGPROC *proc, TimestampTz since)
 {
+	LocalTransactionId lxid;
+
 	AssertHeld(PinpointOrderLock);
 	Assert(proc != NULL && proc != replay_wait_control->startup_process);
 
@@ -230,8 +232,8 @@ blocks_replay(PGPROC *proc, TimestampTz since)
 			return promoting &&
 				TransactionIdIsValid(*(volatile TransactionId *) &proc->xmin);
 		case WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE:
-			return promoting &&
-				LocalTransactionIdIsValid(*(volatile LocalTransactionId *) &PINPOINT_PROC_LXID(proc));
+			lxid = *(volatile LocalTransactionId *) &PINPOINT_PROC_LXID(proc);
+			return promoting && LocalTransactionIdIsValid(lxid);
 		default:
 			return false;
 	}
@@ -270,7 +272,8 @@ promotion_requested(void)
 	const char *trigger = PINPOINT_PROMOTE_TRIGGER_FILE;
 	struct stat file;
 
-	return (trigger != NULL && trigger[0] != '\0' && stat(trigger, &file) == 0) ||
+	return (trigger != NULL && trigger[0] != '\0' &&
+			stat(trigger, &file) == 0) ||
 		PromoteIsTriggered() || CheckPromoteSignal();
 }
 

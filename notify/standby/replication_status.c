@@ -228,7 +228,8 @@ mark_of(int slotno)
 long
 pinpoint_replication_status_write(void)
 {
-	bool		replicates = pinpoint_replicate_notifications && pinpoint_enabled;
+	bool		replicates =
+		pinpoint_replicate_notifications && pinpoint_enabled;
 	XLogRecPtr	redo;
 	bool		is_repetition;
 

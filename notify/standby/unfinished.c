@@ -189,7 +189,8 @@ begin_batch(PinpointUnfinished *transaction, const PinpointMessage *message)
 {
 	uint16		max_assignments = Min(Min(message->nchannels,
 										  PINPOINT_CHANNELS_LOOKED_UP) *
-									  Max(pinpoint_channel_map_max_receivers(), 1),
+									  Max(pinpoint_channel_map_max_receivers(),
+										  1),
 									  PG_UINT16_MAX);
 	PinpointBatch *batch =
 		reserve(pinpoint_batch_size_of_body(message->body_size,
@@ -373,8 +374,10 @@ pinpoint_unfinished_check(void)
 
 		/* Either a batch, or a reason, or no notifications in the WAL. */
 		Assert(transaction->begun ==
-			   (batch != NULL || transaction->incomplete != PINPOINT_NOT_EVICTED));
-		Assert(batch == NULL || transaction->incomplete == PINPOINT_NOT_EVICTED);
+			   (batch != NULL ||
+				transaction->incomplete != PINPOINT_NOT_EVICTED));
+		Assert(batch == NULL ||
+			   transaction->incomplete == PINPOINT_NOT_EVICTED);
 		if (batch == NULL)
 			continue;
 		Assert(batch->dboid == transaction->dboid);

@@ -92,7 +92,8 @@ kind_of(bool complete, const uint64 *numbers)
 		return PINPOINT_MESSAGE_INVALID;
 	if (numbers[CHANNELS] == 0 && numbers[OFFSET] == PINPOINT_OFFSET_LEFT_OUT)
 		return PINPOINT_MESSAGE_LEFT_OUT;
-	if (numbers[CHANNELS] == 0 && numbers[OFFSET] == PINPOINT_OFFSET_RAISE_FLOOR)
+	if (numbers[CHANNELS] == 0 &&
+		numbers[OFFSET] == PINPOINT_OFFSET_RAISE_FLOOR)
 		return PINPOINT_MESSAGE_RAISE_FLOOR;
 	return PINPOINT_MESSAGE_NOTIFICATIONS;
 }

@@ -17,8 +17,8 @@
  *	version of this format
  *	PID of the sender
  *	channels and notifications of the transaction
- *	bytes that they will use in the message log, and the part of these bytes that
- *	earlier messages of this transaction contain: the offset
+ *	bytes that they will use in the message log, and the part of these bytes
+ *	that earlier messages of this transaction contain: the offset
  *
  * The channels follow, one per line, and then the notifications: number of the
  * channel, counted from 0, tab, payload.  A backslash in a name or payload is
@@ -84,7 +84,8 @@ pinpoint_wal_messages_write(PinpointBatch *batch)
 
 	/* The batch of a transaction that will be prepared is not in the queue. */
 	Assert(PinpointMyTransaction.phase == (PinpointMyTransaction.batch != NULL ?
-										   PINPOINT_RESERVED : PINPOINT_SEALED));
+										   PINPOINT_RESERVED :
+										   PINPOINT_SEALED));
 	Assert(PinpointMyTransaction.batch == NULL ||
 		   PinpointMyTransaction.batch == batch);
 	AssertNoLockHeld();

@@ -119,7 +119,8 @@ static ProcessUtility_hook_type prev_process_utility = NULL;
 #if PG_VERSION_NUM >= 170000
 #define ALLOC_ARGS				MemoryContext context, Size size, int flags
 #define PASS_ALLOC_ARGS			context, size, flags
-#define ALLOCATION_FAILURE		MemoryContextAllocationFailure(context, size, flags)
+#define ALLOCATION_FAILURE \
+	MemoryContextAllocationFailure(context, size, flags)
 #else
 #define ALLOC_ARGS				MemoryContext context, Size size
 #define PASS_ALLOC_ARGS			context, size
@@ -225,7 +226,8 @@ Datum
 interference_start_worker(PG_FUNCTION_ARGS)
 {
 	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_flags =
+		BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_RecoveryFinished,
 		.bgw_restart_time = BGW_NEVER_RESTART,
 		.bgw_name = "interference",
@@ -314,7 +316,8 @@ find_pg_pinpoint(struct dl_phdr_info *info, size_t size, void *arg)
 		return 0;
 	for (int i = 0; i < info->dlpi_phnum; i++)
 	{
-		if (info->dlpi_phdr[i].p_type == PT_LOAD && (info->dlpi_phdr[i].p_flags & PF_X))
+		if (info->dlpi_phdr[i].p_type == PT_LOAD &&
+			(info->dlpi_phdr[i].p_flags & PF_X))
 		{
 			code_start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
 			code_end = code_start + info->dlpi_phdr[i].p_memsz;
@@ -604,12 +607,14 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 				DestReceiver *dest, QueryCompletion *qc)
 {
 	bool		commits_prepared = IsA(pstmt->utilityStmt, TransactionStmt) &&
-		((TransactionStmt *) pstmt->utilityStmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+		((TransactionStmt *) pstmt->utilityStmt)->kind ==
+		TRANS_STMT_COMMIT_PREPARED;
 
 	if (commits_prepared)
 		pause_at(PAUSE_BEFORE_COMMIT_PREPARED);
 	(prev_process_utility ? prev_process_utility : standard_ProcessUtility)
-		(pstmt, query_string, read_only_tree, context, params, query_env, dest, qc);
+		(pstmt, query_string, read_only_tree, context, params, query_env, dest,
+		 qc);
 	if (commits_prepared)
 		pause_at(PAUSE_AFTER_COMMIT_PREPARED);
 	if (commits_prepared && fail_commit_prepared)

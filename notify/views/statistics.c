@@ -123,7 +123,8 @@ pinpoint_stat_get_notify(PG_FUNCTION_ARGS)
 		for (int j = 0; j < PINPOINT_NCOUNTERS; j++)
 			values[1 + j] = Int64GetDatum((int64) counts[i].counts[j]);
 		values[1 + PINPOINT_MAX_HELD_BACK] =
-			Float8GetDatum((double) counts[i].counts[PINPOINT_MAX_HELD_BACK] / 1000.0);
+			Float8GetDatum((double) counts[i].counts[PINPOINT_MAX_HELD_BACK] /
+						   1000.0);
 		values[NOTIFY_COLUMNS - 1] = TimestampTzGetDatum(counts[i].reset);
 		nulls[NOTIFY_COLUMNS - 1] = counts[i].reset == 0;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,

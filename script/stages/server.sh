@@ -2,13 +2,16 @@
 # The stages of script/test that build the libraries, and test them with the makefiles of the parts.
 
 # A callback has the parameters that PostgreSQL gives it, needed or not. The bitcode for JIT is made on
-# the machine's own server only, as clang takes longer than gcc.
+# the machine's own server only, as clang takes longer than gcc. A server that was built for
+# --assertions has what pgindent needs, from version 16 on.
 stage_build() {
 	local part
 	build_extension COPT="-Wall -Wextra -Werror -Wno-unused-parameter" ${PINPOINT_IN_FOLDER:+with_llvm=no}
 	for part in "${PARTS[@]}"; do
 		check "$ROOT/script/checks/symbols" "$WORK/build/$part"
 	done
+	[ ! -x "$("$PG_CONFIG" --bindir)/pg_bsd_indent" ] ||
+		check env "PG_CONFIG=$PG_CONFIG" "$ROOT/script/checks/pgindent"
 }
 
 # Copy the tests to where the servers' user may read and write, and the sources

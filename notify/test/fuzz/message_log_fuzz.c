@@ -278,7 +278,8 @@ check_contents(ModelBatch *m)
 	ListCell   *lc;
 
 	if (m->batch->size != m->size ||
-		(m->state == PUBLISHED && pinpoint_batch_published(m->batch)->epoch != m->epoch))
+		(m->state == PUBLISHED &&
+		 pinpoint_batch_published(m->batch)->epoch != m->epoch))
 		FAIL("the head of a batch has changed");
 	for (uint32 i = 0; i < m->batch->nchannels; i++)
 	{
@@ -307,7 +308,8 @@ check_contents(ModelBatch *m)
 	}
 	if (pinpoint_batch_read_next(&reader, &number) != NULL)
 		FAIL("too many notifications");
-	if (reader.cursor - sizeof(uint32) > (char *) pinpoint_batch_listeners(m->batch))
+	if (reader.cursor - sizeof(uint32) >
+		(char *) pinpoint_batch_listeners(m->batch))
 		FAIL("read beyond the notifications");
 	if (m->batch->nlisteners != m->nlisteners)
 		FAIL("%u listeners", m->batch->nlisteners);
@@ -425,7 +427,8 @@ check_log(void)
 			if (!taken)
 				FAIL("block %d is not free, and has no live batch", block);
 		}
-		if (!is_free(block) && Min(start + log_blocks->block_size, log->capacity) > log->usable)
+		if (!is_free(block) &&
+			Min(start + log_blocks->block_size, log->capacity) > log->usable)
 			FAIL("block %d is in use, but not usable", block);
 	}
 	if (used != log_blocks->nused)
@@ -447,7 +450,9 @@ check_log(void)
 		}
 		if (alive[j].state != PUBLISHED)
 			continue;
-		if (j > 0 && pinpoint_batch_published(alive[j - 1].batch)->next != alive[j].batch)
+		if (j > 0 &&
+			pinpoint_batch_published(alive[j - 1].batch)->next !=
+			alive[j].batch)
 			FAIL("the published list differs at %d", j);
 		published++;
 	}
@@ -660,7 +665,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memory_size = Min(memory_size, range_size);
 	range = aligned_alloc(PAGE, range_size);
 	IsUnderPostmaster = false;
-	pinpoint_message_log_shmem_init(calloc(1, pinpoint_message_log_shmem_size()));
+	pinpoint_message_log_shmem_init(calloc(1,
+										   pinpoint_message_log_shmem_size()));
 	IsUnderPostmaster = true;
 
 	while (nchoices > 0)
