@@ -128,8 +128,8 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 
 /// Returns whether all have passed.
 async fn torture(args: &TortureArgs) -> anyhow::Result<bool> {
-    if let Some(TortureCommand::Check { file, shrink }) = &args.command {
-        return pinpoint_torture::check(file, shrink.as_deref());
+    if let Some(TortureCommand::Check { file }) = &args.command {
+        return pinpoint_torture::check(file);
     }
     let progress = Progress::new(args.plan.duration);
     let shown = Cell::new(Duration::ZERO);

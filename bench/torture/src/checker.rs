@@ -8,7 +8,6 @@ pub mod listener_check;
 pub mod record;
 pub mod record_file;
 pub mod shared_channels;
-pub mod shrink;
 #[cfg(test)]
 mod tests;
 
@@ -211,6 +210,7 @@ impl<P: Plans> Checker<P> {
         Box::new(Difference {
             what,
             witness: None,
+            is_late: false,
             plans,
         })
     }

@@ -44,7 +44,7 @@ use rand::rngs::SysRng;
 use tokio::sync::Mutex;
 
 use crate::checker::finding::Finding;
-use crate::checker::{record_file, shrink};
+use crate::checker::{Checker, record_file};
 pub use crate::options::{Plan, TortureArgs, TortureCommand};
 
 /// Is told how far a run is, and what is being done.
@@ -99,29 +99,23 @@ pub async fn torture(plan: &Plan, on_progress: OnProgress<'_>) -> anyhow::Result
 }
 
 /// Checks a recorded run again, and prints what comes of it. Returns whether it
-/// has passed. If not, and `shrunk` names a file, that gets the least part of the
-/// records that still shows the difference.
-pub fn check(file: &Path, shrunk: Option<&Path>) -> anyhow::Result<bool> {
+/// has passed.
+pub fn check(file: &Path) -> anyhow::Result<bool> {
     let (header, records) = record_file::read(file)?;
     let name = file.display();
-    let (counts, difference) = shrink::check(&header, &records);
-    let Some(difference) = difference else {
-        println!(
-            "{} records, {} notifications received\n{name}: passed",
-            records.len(),
-            counts.notifications
-        );
-        return Ok(true);
-    };
-    println!("{difference}\n\n{name}: FAILED");
-    if let Some(out) = shrunk {
-        let least = shrink::shrink(&header, records, &difference);
-        record_file::write(out, &header, &least)?;
-        println!(
-            "{} records are enough to show it: {}",
-            least.len(),
-            out.display()
-        );
+    let count = records.len();
+    let mut checker = Checker::new(header.workload, header.listeners, header.timeout);
+    let mut records = records.into_iter();
+    while let Some(record) = records.next() {
+        if let Err(mut difference) = checker.apply(record) {
+            difference.is_late |= records.any(|record| difference.is_arrival_of_missing(&record));
+            println!("{difference}\n\n{name}: FAILED");
+            return Ok(false);
+        }
     }
-    Ok(false)
+    println!(
+        "{count} records, {} notifications received\n{name}: passed",
+        checker.counts().notifications
+    );
+    Ok(true)
 }

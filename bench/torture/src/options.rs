@@ -45,10 +45,6 @@ pub enum TortureCommand {
         /// A file that --record has written
         #[arg(value_name = "FILE")]
         file: PathBuf,
-
-        /// Write the smallest part that still shows the difference to OUT
-        #[arg(long, value_name = "OUT")]
-        shrink: Option<PathBuf>,
     },
 }
 

@@ -18,7 +18,6 @@ use crate::checker::difference::Difference;
 use crate::checker::finding::{Finding, error_text};
 use crate::checker::record::{Decoded, Event, Header, PositionEvent, Record};
 use crate::checker::record_file::{FORMAT, Recorder};
-use crate::checker::shrink::is_arrival_of_missing;
 use crate::options::{Fault, Plan};
 use crate::sessions::connection::{execute, within};
 use crate::sessions::decoded_commits::{Decoding, write_marker};
@@ -406,6 +405,7 @@ impl Inspection {
     async fn wait_for_missing(&mut self, mut difference: Box<Difference>) -> Finding {
         let deadline = tokio::time::Instant::now() + LOOK_DEADLINE;
         while difference.what.missing().is_some()
+            && !difference.is_late
             && let Ok(Some((listener, event))) =
                 tokio::time::timeout_at(deadline, self.events.recv()).await
         {
@@ -414,9 +414,7 @@ impl Inspection {
                 // The difference counts for more than its record.
                 let _ = recorder.add(&record);
             }
-            if is_arrival_of_missing(&difference, &record) {
-                difference.what = difference.what.after_arrival();
-            }
+            difference.is_late = difference.is_arrival_of_missing(&record);
         }
         Finding::Difference(difference)
     }

@@ -4,24 +4,21 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::checker::record::{Event, Record};
 use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
 
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Mismatch {
-    #[error("{key} did not arrive, though {received} did, which committed later")]
+    #[error("{received} arrived, but not {key} before it, which committed earlier")]
     Missing { key: Key, received: Key },
     #[error(
         "LISTEN took effect before {first}, which arrived, and after {key}, which committed later \
          and did not"
     )]
-    TwoBeginnings { key: Key, received: Key, first: Key },
-    #[error("{0} did not arrive, though it was complete before the fence was sent")]
+    TwoBeginnings { key: Key, first: Key },
+    #[error("{0} did not arrive before the fence, though it was complete before that was sent")]
     MissingBeforeFence(Key),
-    #[error("{0} arrived after the fence, though it was complete before that was sent")]
-    AfterFence(Key),
-    #[error("{received} arrived before {expected}, which committed earlier")]
-    Swapped { received: Key, expected: Key },
     #[error("{0} arrived after something that committed later")]
     Late(Key),
     #[error("{0} arrived after something that its session sent later")]
@@ -99,26 +96,10 @@ impl Mismatch {
         }
     }
 
-    /// The same once it is known that what was not there has come after all: then it
-    /// is not lost, but out of order.
-    pub fn after_arrival(self) -> Self {
-        match self {
-            Self::Missing { key, received } | Self::TwoBeginnings { key, received, .. } => {
-                Self::Swapped {
-                    received,
-                    expected: key,
-                }
-            }
-            Self::MissingBeforeFence(key) => Self::AfterFence(key),
-            other => other,
-        }
-    }
-
     /// The transactions that this is about.
     pub fn transactions(&self) -> Vec<TransactionId> {
         match self {
             Self::MissingBeforeFence(key)
-            | Self::AfterFence(key)
             | Self::Late(key)
             | Self::LateInSession(key)
             | Self::Repeated(key)
@@ -131,14 +112,8 @@ impl Mismatch {
             | Self::Early(key)
             | Self::GivenToNobody(key)
             | Self::InTransaction(key) => vec![key.transaction],
-            Self::Swapped { received, expected }
-            | Self::Missing {
-                received,
-                key: expected,
-            } => {
-                vec![received.transaction, expected.transaction]
-            }
-            Self::TwoBeginnings { key, first, .. } => vec![first.transaction, key.transaction],
+            Self::Missing { received, key } => vec![received.transaction, key.transaction],
+            Self::TwoBeginnings { key, first } => vec![first.transaction, key.transaction],
             Self::NotDecoded(id) | Self::OtherRows(id) => vec![*id],
             Self::Unreported { transaction, .. } => vec![*transaction],
             Self::OtherCopy {
@@ -177,8 +152,24 @@ pub struct Witness {
 pub struct Difference {
     pub what: Mismatch,
     pub witness: Option<Witness>,
+    /// What was missing has arrived later: it is out of order, and not lost.
+    pub is_late: bool,
     /// What the transactions in question were to do.
     pub plans: Vec<(TransactionId, String)>,
+}
+
+impl Difference {
+    /// Whether the listener that missed something has got it with this record.
+    pub fn is_arrival_of_missing(&self, record: &Record) -> bool {
+        let (Some(missing), Some(witness)) = (self.what.missing(), &self.witness) else {
+            return false;
+        };
+        matches!(
+            record,
+            Record::Event(listener, Event::Received(received))
+                if *listener == witness.listener && received.key == missing
+        )
+    }
 }
 
 impl fmt::Display for Line {
@@ -203,6 +194,7 @@ impl fmt::Display for Difference {
         let Self {
             what,
             witness,
+            is_late,
             plans,
         } = self;
         match witness {
@@ -210,6 +202,9 @@ impl fmt::Display for Difference {
                 writeln!(f, "Difference at listener {listener} (PID {pid}): {what}.")?;
             }
             None => writeln!(f, "Difference: {what}.")?,
+        }
+        if *is_late {
+            writeln!(f, "It arrived later.")?;
         }
         if let Some(witness) = witness {
             let channels: Vec<String> = witness.channels.iter().map(Channel::to_string).collect();

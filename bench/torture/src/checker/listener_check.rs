@@ -280,7 +280,7 @@ impl ListenerCheck {
             }
             Event::Received(received) => {
                 counts.notifications += 1;
-                let arrival = session.receive(received, history, plans, &self.pending)?;
+                let arrival = session.receive(received, history, plans)?;
                 session.remember(received);
                 if let Some(position) = arrival.given
                     && !session.on_standby
@@ -330,10 +330,17 @@ impl ListenerCheck {
             .map(|id| (id, plans.describe(id)))
             .collect();
         Difference {
+            is_late: what.missing().is_some_and(|key| self.is_still_to_come(key)),
             what,
             witness,
             plans,
         }
+    }
+
+    /// Whether it has arrived since.
+    fn is_still_to_come(&self, key: Key) -> bool {
+        let mut later = self.pending.iter();
+        later.any(|event| matches!(event, Event::Received(received) if received.key == key))
     }
 
     fn received_around(
@@ -491,7 +498,6 @@ impl Session {
         received: Received,
         history: &History,
         plans: &impl Plans,
-        later: &VecDeque<Event>,
     ) -> Result<Arrival, Problem> {
         let Received { key, channel, .. } = received;
         let Some(period) = self.periods.get_mut(&channel) else {
@@ -512,7 +518,7 @@ impl Session {
             {
                 ensure_as_sent(received, position, history)?;
             } else {
-                self.match_next(received, history, later)?;
+                self.match_next(received, history)?;
             }
         } else {
             self.match_rowless(received, history, plans)?;
@@ -544,17 +550,12 @@ impl Session {
     }
 
     /// Finds the next entry that must be there, which is this one or else.
-    fn match_next(
-        &mut self,
-        received: Received,
-        history: &History,
-        later: &VecDeque<Event>,
-    ) -> Result<(), Problem> {
+    fn match_next(&mut self, received: Received, history: &History) -> Result<(), Problem> {
         let Received { key, channel, .. } = received;
         let mut position = self.cursor;
         loop {
             let Some(entry) = history.get(position) else {
-                return Err(self.explain(key, None, history, later));
+                return Err(self.explain(key, None, history));
             };
             if entry.key == key {
                 break;
@@ -566,7 +567,7 @@ impl Session {
                 && !period.is_shared
             {
                 if !period.is_ending {
-                    return Err(self.explain(key, Some(position), history, later));
+                    return Err(self.explain(key, Some(position), history));
                 }
                 period.stopped.get_or_insert(position);
             }
@@ -576,7 +577,7 @@ impl Session {
 
         let period = &self.periods[&channel];
         if let Some(stopped) = period.stopped {
-            return Err(self.explain(key, Some(stopped), history, later));
+            return Err(self.explain(key, Some(stopped), history));
         }
         // What is handed on may be older than the LISTEN.
         if !period.is_shared {
@@ -589,13 +590,7 @@ impl Session {
 
     /// Why `key` is not what had to come next. `due` is the position of what had
     /// to come, if that is known.
-    fn explain(
-        &self,
-        key: Key,
-        due: Option<u64>,
-        history: &History,
-        later: &VecDeque<Event>,
-    ) -> Problem {
+    fn explain(&self, key: Key, due: Option<u64>, history: &History) -> Problem {
         let true_position = history.position_of(key);
         let what = match true_position {
             None => Mismatch::NotCommitted(key),
@@ -614,25 +609,15 @@ impl Session {
             Some(_) => {
                 let due = due.and_then(|position| history.get(position));
                 let expected = due.map_or(key, |entry| entry.key);
-                let comes_later = later.iter().any(
-                    |event| matches!(event, Event::Received(received) if received.key == expected),
-                );
-                if comes_later {
-                    Mismatch::Swapped {
-                        received: key,
-                        expected,
-                    }
-                } else if let Some(first) = due.and_then(|due| self.first_before(due, history)) {
-                    Mismatch::TwoBeginnings {
+                match due.and_then(|due| self.first_before(due, history)) {
+                    Some(first) => Mismatch::TwoBeginnings {
                         key: expected,
-                        received: key,
                         first,
-                    }
-                } else {
-                    Mismatch::Missing {
+                    },
+                    None => Mismatch::Missing {
                         key: expected,
                         received: key,
-                    }
+                    },
                 }
             }
         };

@@ -43,14 +43,6 @@ impl Recorder {
     }
 }
 
-pub fn write(path: &Path, header: &Header, records: &[Record]) -> anyhow::Result<()> {
-    let mut recorder = Recorder::create(path, header)?;
-    for record in records {
-        recorder.add(record)?;
-    }
-    recorder.finish()
-}
-
 pub fn read(path: &Path) -> anyhow::Result<(Header, Vec<Record>)> {
     let name = path.display();
     let cannot_read =
@@ -111,7 +103,11 @@ mod tests {
             Record::Event(1, Event::Closed { is_complete: true }),
             Record::Round(at),
         ];
-        write(&folder, &header, &records).unwrap();
+        let mut recorder = Recorder::create(&folder, &header).unwrap();
+        for record in &records {
+            recorder.add(record).unwrap();
+        }
+        recorder.finish().unwrap();
         let found = read(&folder);
         std::fs::write(&folder, "{}").unwrap();
         let damaged = read(&folder).unwrap_err();
