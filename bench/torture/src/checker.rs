@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use crate::checker::copies::Copies;
 use crate::checker::difference::{Difference, Mismatch};
-use crate::checker::history::{History, Rowless};
+use crate::checker::history::History;
 use crate::checker::listener_check::{Counts, ListenerCheck};
-use crate::checker::record::{Decoded, Fate, Moment, Outcome, Record, WriterSession};
+use crate::checker::record::{Decoded, Fate, Moment, Outcome, Record};
 use crate::checker::shared_channels::SharedDeliveries;
 use crate::workload::Plans;
 use crate::workload::identity::TransactionId;
@@ -67,7 +67,7 @@ impl<P: Plans> Checker<P> {
                 }
             }
             Record::Position(client, event) => self.copies.add(client, event),
-            Record::Session(session) => self.add_session(session),
+            Record::Session(session) => self.history.add_session(session),
             Record::Outcome(outcome) => self.add_outcome(outcome),
             Record::Decoded(decoded) => self.add_decoded(decoded)?,
             Record::Introduced {
@@ -83,28 +83,11 @@ impl<P: Plans> Checker<P> {
         Ok(())
     }
 
-    fn add_session(&mut self, session: WriterSession) {
-        let WriterSession {
-            writer,
-            first_transaction,
-            pid,
-        } = session;
-        self.history.add_session(writer, first_transaction, pid);
-    }
-
     fn add_outcome(&mut self, outcome: Outcome) {
         if outcome.fate == Fate::Committed && outcome.has_rows {
             self.copies.acknowledge(&outcome);
         }
-        let Outcome {
-            id,
-            fate,
-            has_rows,
-            started,
-            finished,
-            notifications,
-            seen,
-        } = outcome;
+        let (id, fate) = (outcome.id, outcome.fate);
         match fate {
             // Only what writers do is counted.
             _ if id.is_of_listener() => {}
@@ -112,18 +95,11 @@ impl<P: Plans> Checker<P> {
             Fate::RolledBack => self.counts.rolled_back += 1,
             Fate::Unknown => self.counts.unanswered += 1,
         }
-        if notifications.is_empty() {
+        if outcome.notifications.is_empty() {
             return;
         }
-        if !has_rows {
-            self.history.add_rowless(Rowless {
-                id,
-                fate,
-                started,
-                finished,
-                notifications,
-                seen,
-            });
+        if !outcome.has_rows {
+            self.history.add_rowless(outcome);
         } else if fate == Fate::Committed {
             self.acknowledged.push(id);
         } else if fate == Fate::Unknown {
@@ -138,12 +114,12 @@ impl<P: Plans> Checker<P> {
     /// The next transaction of the decoded stream.
     fn add_decoded(&mut self, decoded: Decoded) -> Result<(), Box<Difference>> {
         self.copies.add_decoded(&decoded);
-        let Decoded { id, entries, at } = decoded;
+        let id = decoded.id;
         if let Some(planned) = self.plans.planned(id) {
-            let rows = entries.iter().map(|entry| Notification {
-                index: entry.key.index,
-                channel: entry.channel,
-                length: entry.length,
+            let rows = decoded.entries.iter().map(|entry| Notification {
+                index: entry.sent.key.index,
+                channel: entry.sent.channel,
+                length: entry.sent.length,
             });
             if !planned.commits || !planned.has_rows || !rows.eq(planned.notifications) {
                 return Err(self.difference(Mismatch::OtherRows(id)));
@@ -152,7 +128,7 @@ impl<P: Plans> Checker<P> {
         if self.unanswered.remove(&id) {
             self.counts.unanswered_committed += 1;
         }
-        self.history.append(id, entries, at);
+        self.history.append(decoded);
         Ok(())
     }
 

@@ -146,7 +146,7 @@ impl Copies {
 
     pub fn add_decoded(&mut self, decoded: &Decoded) {
         if let Some(first) = decoded.entries.first() {
-            let channels = decoded.entries.iter().map(|entry| entry.channel);
+            let channels = decoded.entries.iter().map(|entry| entry.sent.channel);
             self.replayed
                 .add(decoded.id, first.lsn, decoded.at, channels);
         }

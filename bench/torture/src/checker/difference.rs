@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::checker::record::{Event, Record};
+use crate::checker::record::{Event, Record, Sent};
 use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
 
 /// What is wrong.
@@ -29,16 +29,8 @@ pub enum Mismatch {
     NotCommitted(Key),
     #[error("{0} arrived, but nobody sends such a notification")]
     NotSent(Key),
-    #[error("{key} arrived on channel {received}, but was sent on {sent}")]
-    WrongChannel {
-        key: Key,
-        sent: Channel,
-        received: Channel,
-    },
-    #[error("{key} arrived with {received} bytes of payload, but was sent with {sent}")]
-    WrongLength { key: Key, sent: u32, received: u32 },
-    #[error("{key} arrived as sent by PID {received}, but was sent by PID {sent}")]
-    WrongPid { key: Key, sent: i32, received: i32 },
+    #[error("{} arrived {}, but was sent {}", sent.key, way(received), way(sent))]
+    Altered { sent: Sent, received: Sent },
     #[error("{key} arrived on channel {channel}, on which this session does not listen")]
     NotListening { key: Key, channel: Channel },
     #[error("something arrived on channel {channel:?} that was never sent: {payload:?}")]
@@ -81,6 +73,16 @@ pub enum Mismatch {
     OtherRows(TransactionId),
 }
 
+fn way(sent: &Sent) -> String {
+    let Sent {
+        channel,
+        length,
+        pid,
+        ..
+    } = sent;
+    format!("on {channel} with {length} bytes of payload by PID {pid}")
+}
+
 fn or_none(id: Option<TransactionId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| id.to_string())
 }
@@ -105,13 +107,11 @@ impl Mismatch {
             | Self::Repeated(key)
             | Self::NotCommitted(key)
             | Self::NotSent(key)
-            | Self::WrongChannel { key, .. }
-            | Self::WrongLength { key, .. }
-            | Self::WrongPid { key, .. }
             | Self::NotListening { key, .. }
             | Self::Early(key)
             | Self::GivenToNobody(key)
             | Self::InTransaction(key) => vec![key.transaction],
+            Self::Altered { sent, .. } => vec![sent.key.transaction],
             Self::Missing { received, key } => vec![received.transaction, key.transaction],
             Self::TwoBeginnings { key, first } => vec![first.transaction, key.transaction],
             Self::NotDecoded(id) | Self::OtherRows(id) => vec![*id],
@@ -129,9 +129,7 @@ impl Mismatch {
 pub struct Line {
     /// `None` if it is not in the decoded stream.
     pub lsn: Option<Lsn>,
-    pub key: Key,
-    pub channel: Channel,
-    pub pid: i32,
+    pub sent: Sent,
     /// Whether this is where the sequences part.
     pub is_marked: bool,
 }
@@ -182,9 +180,9 @@ impl fmt::Display for Line {
         write!(
             f,
             "{mark} {lsn:<12} {:<8} PID {:<8} {}",
-            self.channel.to_string(),
-            self.pid,
-            self.key
+            self.sent.channel.to_string(),
+            self.sent.pid,
+            self.sent.key
         )
     }
 }

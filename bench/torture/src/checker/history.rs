@@ -4,23 +4,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::checker::record::{Entry, Fate, Moment};
+use crate::checker::record::{Decoded, Entry, Moment, Outcome, WriterSession};
 use crate::workload::identity::{Introduction, Key, Lsn, TransactionId};
-use crate::workload::unit_of_work::Notification;
-
-/// A transaction without rows, which the decoded stream does not have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rowless {
-    pub id: TransactionId,
-    pub fate: Fate,
-    /// Before its first statement was sent.
-    pub started: Moment,
-    /// After the answer to its last statement.
-    pub finished: Moment,
-    pub notifications: Vec<Notification>,
-    /// Those that it had seen before it sent them.
-    pub seen: Vec<Introduction>,
-}
 
 /// A window of the past. Positions number all entries since the beginning.
 #[derive(Debug, Default)]
@@ -32,7 +17,8 @@ pub struct History {
     positions: HashMap<TransactionId, u64>,
     /// When entries arrived: up to which position there were entries then.
     arrivals: VecDeque<(Moment, u64)>,
-    rowless: BTreeMap<(Moment, TransactionId), Rowless>,
+    /// Transactions without rows, which the decoded stream does not have.
+    rowless: BTreeMap<(Moment, TransactionId), Outcome>,
     /// Where the commit record of each introduction ends, and when it arrived.
     introductions: HashMap<Introduction, (Lsn, Moment)>,
     /// The sessions of each writer: number of the first transaction, and PID.
@@ -55,10 +41,10 @@ impl History {
     }
 
     /// Adds what one transaction did, the next in commit order.
-    pub fn append(&mut self, id: TransactionId, entries: Vec<Entry>, now: Moment) {
-        self.positions.insert(id, self.end());
-        self.entries.extend(entries);
-        self.arrivals.push_back((now, self.end()));
+    pub fn append(&mut self, decoded: Decoded) {
+        self.positions.insert(decoded.id, self.end());
+        self.entries.extend(decoded.entries);
+        self.arrivals.push_back((decoded.at, self.end()));
     }
 
     pub fn has(&self, id: TransactionId) -> bool {
@@ -69,8 +55,8 @@ impl History {
         let first = *self.positions.get(&key.transaction)?;
         (first..)
             .map_while(|position| Some((position, self.get(position)?)))
-            .take_while(|(_, entry)| entry.key.transaction == key.transaction)
-            .find(|(_, entry)| entry.key == key)
+            .take_while(|(_, entry)| entry.sent.key.transaction == key.transaction)
+            .find(|(_, entry)| entry.sent.key == key)
             .map(|(position, _)| position)
     }
 
@@ -101,14 +87,14 @@ impl History {
                     .pop_front()
                     .expect("the window reaches that far");
                 self.base += 1;
-                self.positions.remove(&entry.key.transaction);
+                self.positions.remove(&entry.sent.key.transaction);
             }
         }
     }
 
-    pub fn add_session(&mut self, writer: u32, first_transaction: u32, pid: i32) {
-        let sessions = self.sessions.entry(writer).or_default();
-        sessions.push((first_transaction, pid));
+    pub fn add_session(&mut self, session: WriterSession) {
+        let sessions = self.sessions.entry(session.writer).or_default();
+        sessions.push((session.first_transaction, session.pid));
     }
 
     /// The session that ran a transaction of a writer.
@@ -118,12 +104,12 @@ impl History {
         Some(sessions[later.checked_sub(1)?].1)
     }
 
-    pub fn add_rowless(&mut self, rowless: Rowless) {
+    pub fn add_rowless(&mut self, rowless: Outcome) {
         self.rowless.insert((rowless.finished, rowless.id), rowless);
     }
 
     /// The transactions without rows that finished after `from`, up to `to`.
-    pub fn rowless_finished(&self, from: Moment, to: Moment) -> impl Iterator<Item = &Rowless> {
+    pub fn rowless_finished(&self, from: Moment, to: Moment) -> impl Iterator<Item = &Outcome> {
         self.rowless
             .range(after(from)..after(to))
             .map(|(_, rowless)| rowless)
@@ -149,24 +135,32 @@ fn after(time: Moment) -> (Moment, TransactionId) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checker::record::{Fate, Sent};
     use crate::workload::identity::Channel;
 
-    fn entry(writer: u32, number: u32, index: u32) -> Entry {
-        Entry {
-            lsn: Lsn(u64::from(number)),
-            key: Key {
-                transaction: TransactionId { writer, number },
-                index,
-                has_row: true,
-            },
-            channel: Channel(0),
-            length: 1,
-            pid: 1,
+    fn key(writer: u32, number: u32, index: u32) -> Key {
+        Key {
+            transaction: TransactionId { writer, number },
+            index,
+            has_row: true,
         }
     }
 
-    fn append(history: &mut History, entries: &[Entry], now: Moment) {
-        history.append(entries[0].key.transaction, entries.to_vec(), now);
+    fn append(history: &mut History, keys: &[Key], at: Moment) {
+        let entry = |&key| Entry {
+            lsn: Lsn(1),
+            sent: Sent {
+                key,
+                channel: Channel(0),
+                length: 1,
+                pid: 1,
+            },
+        };
+        history.append(Decoded {
+            id: keys[0].transaction,
+            entries: keys.iter().map(entry).collect(),
+            at,
+        });
     }
 
     #[test]
@@ -174,11 +168,11 @@ mod tests {
         let start = Moment::default();
         let later = start + Duration::from_secs(60);
         let mut history = History::default();
-        append(&mut history, &[entry(1, 1, 0), entry(1, 1, 1)], start);
-        append(&mut history, &[entry(2, 1, 0)], start);
-        append(&mut history, &[entry(1, 2, 4)], later);
-        let last = entry(1, 2, 4).key;
-        assert_eq!(history.position_of(entry(1, 1, 1).key), Some(1));
+        append(&mut history, &[key(1, 1, 0), key(1, 1, 1)], start);
+        append(&mut history, &[key(2, 1, 0)], start);
+        let last = key(1, 2, 4);
+        append(&mut history, &[last], later);
+        assert_eq!(history.position_of(key(1, 1, 1)), Some(1));
         assert_eq!(history.position_of(last), Some(3));
 
         // Not beyond what is still needed, nor what is young.
@@ -188,16 +182,21 @@ mod tests {
         assert_eq!((history.base(), history.end()), (3, 4));
 
         assert_eq!(history.position_of(last), Some(3));
-        assert_eq!(history.get(3), Some(&entry(1, 2, 4)));
+        assert_eq!(history.get(3).map(|entry| entry.sent.key), Some(last));
         assert_eq!(history.get(2), None);
-        assert!(!history.has(entry(2, 1, 0).key.transaction));
+        assert!(!history.has(key(2, 1, 0).transaction));
     }
 
     #[test]
     fn a_transaction_belongs_to_the_session_that_had_begun_last() {
         let mut history = History::default();
-        history.add_session(1, 0, 100);
-        history.add_session(1, 16, 200);
+        for (first_transaction, pid) in [(0, 100), (16, 200)] {
+            history.add_session(WriterSession {
+                writer: 1,
+                first_transaction,
+                pid,
+            });
+        }
         let pid = |writer, number| history.pid_of(TransactionId { writer, number });
         assert_eq!(pid(1, 0), Some(100));
         assert_eq!(pid(1, 15), Some(100));
@@ -211,12 +210,10 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut history = History::default();
         for number in 1..=4 {
-            history.add_rowless(Rowless {
-                id: TransactionId {
-                    writer: 1,
-                    number: number as u32,
-                },
+            history.add_rowless(Outcome {
+                id: key(1, number as u32, 0).transaction,
                 fate: Fate::Committed,
+                has_rows: false,
                 started: start,
                 finished: at(number),
                 notifications: Vec::new(),

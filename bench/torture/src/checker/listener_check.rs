@@ -24,11 +24,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::checker::difference::{Difference, Line, Mismatch, Witness};
-use crate::checker::history::{History, Rowless};
-use crate::checker::record::{Entry, Event, Fate, Moment, Received, Returned};
+use crate::checker::history::History;
+use crate::checker::record::{Entry, Event, Fate, Moment, Outcome, Returned, Sent};
 use crate::workload::Plans;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn};
-use crate::workload::unit_of_work::Notification;
 
 /// Lines to show before and after a difference.
 const CONTEXT: usize = 4;
@@ -115,7 +114,7 @@ struct Session {
     fences: HashMap<Key, Moment>,
     /// When the last fence that arrived was sent.
     fenced: Moment,
-    recent: VecDeque<Received>,
+    recent: VecDeque<Sent>,
 }
 
 /// Something wrong, at a position of the decoded stream if it has to do with that.
@@ -187,7 +186,7 @@ impl ListenerCheck {
     /// committed, and stays for it: then some listener must get it.
     pub fn stays_for(&self, position: u64, entry: &Entry) -> bool {
         let stays = |session: &Session| {
-            let period = session.periods.get(&entry.channel);
+            let period = session.periods.get(&entry.sent.channel);
             session.stays
                 && period.is_some_and(|period| {
                     period.is_shared && session.starts[period.start].covers(entry)
@@ -312,7 +311,7 @@ impl ListenerCheck {
     fn difference(
         &self,
         problem: Problem,
-        received: Option<Received>,
+        received: Option<Sent>,
         history: &History,
         plans: &impl Plans,
     ) -> Difference {
@@ -346,20 +345,18 @@ impl ListenerCheck {
     fn received_around(
         &self,
         session: &Session,
-        received: Option<Received>,
+        received: Option<Sent>,
         history: &History,
     ) -> Vec<Line> {
         let later = self.pending.iter().filter_map(|event| match event {
             Event::Received(received) => Some(*received),
             _ => None,
         });
-        let line = |received: Received, is_marked| {
+        let line = |received: Sent, is_marked| {
             let position = history.position_of(received.key);
             Line {
                 lsn: position.and_then(|position| Some(history.get(position)?.lsn)),
-                key: received.key,
-                channel: received.channel,
-                pid: received.pid,
+                sent: received,
                 is_marked,
             }
         };
@@ -371,49 +368,16 @@ impl ListenerCheck {
 }
 
 /// The channel, payload and PID must be those of the entry at this position.
-fn ensure_as_sent(received: Received, position: u64, history: &History) -> Result<(), Problem> {
+fn ensure_as_sent(received: Sent, position: u64, history: &History) -> Result<(), Problem> {
     let what = match history.get(position) {
-        None => Some(Mismatch::NotCommitted(received.key)),
-        Some(entry) => received_otherwise(received, entry.channel, entry.length, entry.pid),
+        None => Mismatch::NotCommitted(received.key),
+        Some(&Entry { sent, .. }) if sent != received => Mismatch::Altered { sent, received },
+        Some(_) => return Ok(()),
     };
-    match what {
-        None => Ok(()),
-        Some(what) => Err(Problem {
-            what,
-            position: Some(position),
-        }),
-    }
-}
-
-/// What of a notification is not as it was sent.
-fn received_otherwise(
-    received: Received,
-    channel: Channel,
-    length: u32,
-    pid: i32,
-) -> Option<Mismatch> {
-    let key = received.key;
-    if received.channel != channel {
-        Some(Mismatch::WrongChannel {
-            key,
-            sent: channel,
-            received: received.channel,
-        })
-    } else if received.length != length {
-        Some(Mismatch::WrongLength {
-            key,
-            sent: length,
-            received: received.length,
-        })
-    } else if received.pid != pid {
-        Some(Mismatch::WrongPid {
-            key,
-            sent: pid,
-            received: received.pid,
-        })
-    } else {
-        None
-    }
+    Err(Problem {
+        what,
+        position: Some(position),
+    })
 }
 
 impl Start {
@@ -442,7 +406,7 @@ impl Start {
     }
 
     /// The same for the notifications of a transaction that committed.
-    fn covers_rowless(&self, transaction: &Rowless) -> bool {
+    fn covers_rowless(&self, transaction: &Outcome) -> bool {
         let had_seen = |introduction| {
             let mut seen = transaction.seen.iter();
             seen.any(|seen| seen.implies(introduction))
@@ -486,7 +450,7 @@ impl Session {
         }
     }
 
-    fn remember(&mut self, received: Received) {
+    fn remember(&mut self, received: Sent) {
         if self.recent.len() == CONTEXT {
             self.recent.pop_front();
         }
@@ -495,11 +459,11 @@ impl Session {
 
     fn receive(
         &mut self,
-        received: Received,
+        received: Sent,
         history: &History,
         plans: &impl Plans,
     ) -> Result<Arrival, Problem> {
-        let Received { key, channel, .. } = received;
+        let Sent { key, channel, .. } = received;
         let Some(period) = self.periods.get_mut(&channel) else {
             return Err(Mismatch::NotListening { key, channel }.into());
         };
@@ -550,20 +514,19 @@ impl Session {
     }
 
     /// Finds the next entry that must be there, which is this one or else.
-    fn match_next(&mut self, received: Received, history: &History) -> Result<(), Problem> {
-        let Received { key, channel, .. } = received;
+    fn match_next(&mut self, received: Sent, history: &History) -> Result<(), Problem> {
+        let Sent { key, channel, .. } = received;
         let mut position = self.cursor;
         loop {
             let Some(entry) = history.get(position) else {
                 return Err(self.explain(key, None, history));
             };
-            if entry.key == key {
+            let due = entry.sent.channel;
+            if entry.sent.key == key {
                 break;
             }
-            if self
-                .start_on(entry.channel)
-                .is_some_and(|start| start.covers(entry))
-                && let Some(period) = self.periods.get_mut(&entry.channel)
+            if self.start_on(due).is_some_and(|start| start.covers(entry))
+                && let Some(period) = self.periods.get_mut(&due)
                 && !period.is_shared
             {
                 if !period.is_ending {
@@ -596,7 +559,7 @@ impl Session {
             None => Mismatch::NotCommitted(key),
             Some(position) if position < self.cursor => {
                 let was_received = history.get(position).is_some_and(|entry| {
-                    self.start_on(entry.channel)
+                    self.start_on(entry.sent.channel)
                         .and_then(|start| start.first)
                         .is_some_and(|first| first <= position)
                 });
@@ -608,7 +571,7 @@ impl Session {
             }
             Some(_) => {
                 let due = due.and_then(|position| history.get(position));
-                let expected = due.map_or(key, |entry| entry.key);
+                let expected = due.map_or(key, |entry| entry.sent.key);
                 match due.and_then(|due| self.first_before(due, history)) {
                     Some(first) => Mismatch::TwoBeginnings {
                         key: expected,
@@ -634,14 +597,14 @@ impl Session {
     /// What arrived first of a LISTEN, if only that shows that it had taken effect
     /// before this entry committed.
     fn first_before(&self, entry: &Entry, history: &History) -> Option<Key> {
-        let start = self.start_on(entry.channel)?;
+        let start = self.start_on(entry.sent.channel)?;
         let first = history.get(start.first?)?;
-        (!start.promises(entry)).then_some(first.key)
+        (!start.promises(entry)).then_some(first.sent.key)
     }
 
     fn match_rowless(
         &mut self,
-        received: Received,
+        received: Sent,
         history: &History,
         plans: &impl Plans,
     ) -> Result<(), Mismatch> {
@@ -659,12 +622,14 @@ impl Session {
             return Err(Mismatch::NotCommitted(key));
         }
         let pid = history.pid_of(key.transaction);
-        let pid = pid.ok_or(Mismatch::NotSent(key))?;
-        let Notification {
-            channel, length, ..
-        } = *notification;
-        if let Some(what) = received_otherwise(received, channel, length, pid) {
-            return Err(what);
+        let sent = Sent {
+            key,
+            channel: notification.channel,
+            length: notification.length,
+            pid: pid.ok_or(Mismatch::NotSent(key))?,
+        };
+        if sent != received {
+            return Err(Mismatch::Altered { sent, received });
         }
         self.rowless.insert(key);
         Ok(())
@@ -705,11 +670,10 @@ impl Session {
         let here = position.unwrap_or(self.cursor);
         let line = |position: u64| {
             let entry = history.get(position)?;
-            self.periods.contains_key(&entry.channel).then_some(Line {
+            let is_heard = self.periods.contains_key(&entry.sent.channel);
+            is_heard.then_some(Line {
                 lsn: Some(entry.lsn),
-                key: entry.key,
-                channel: entry.channel,
-                pid: entry.pid,
+                sent: entry.sent,
                 is_marked: position == here,
             })
         };

@@ -87,14 +87,14 @@ pub enum Record {
     Round(Moment),
 }
 
-/// A notification, as a listener received it.
+/// A notification, as a listener received it, or as a row tells that it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Received {
+pub struct Sent {
     pub key: Key,
     pub channel: Channel,
     /// Bytes of its payload.
     pub length: u32,
-    /// The session that sent it, by what the listener was told.
+    /// The session that sent it.
     pub pid: i32,
 }
 
@@ -130,7 +130,7 @@ pub enum Event {
         key: Key,
         at: Moment,
     },
-    Received(Received),
+    Received(Sent),
     Garbled {
         channel: String,
         payload: String,
@@ -197,7 +197,7 @@ pub struct Returned {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decoded {
     pub id: TransactionId,
-    /// In the order of insertion.
+    /// In the order of insertion. There is at least one.
     pub entries: Vec<Entry>,
     /// When it arrived.
     pub at: Moment,
@@ -231,11 +231,7 @@ pub struct WriterSession {
 pub struct Entry {
     /// End of the commit record of its transaction.
     pub lsn: Lsn,
-    pub key: Key,
-    pub channel: Channel,
-    pub length: u32,
-    /// The session that inserted the row.
-    pub pid: i32,
+    pub sent: Sent,
 }
 
 /// How a transaction ended for the writer.

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use crate::checker::record::{Header, Record};
 
 /// Of the records that this program writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// A file that is being written.
 #[derive(Debug)]

@@ -45,7 +45,7 @@ impl SharedDeliveries {
                 && listener_checks.iter().any(|o| o.stays_for(position, entry))
             {
                 counts.to_give += 1;
-                self.open.insert(position, (entry.key, now));
+                self.open.insert(position, (entry.sent.key, now));
             }
         }
         self.seen = history.end();

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use self::run_builder::*;
 use crate::checker::Checker;
 use crate::checker::difference::Mismatch;
-use crate::checker::record::{Decoded, Entry, Event, Fate, Moment, Received, Record};
+use crate::checker::record::{Decoded, Entry, Event, Fate, Moment, Record, Sent};
 use crate::workload::Planned;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn};
 
@@ -119,19 +119,16 @@ fn a_notification_of_a_savepoint_that_was_rolled_back() {
 #[test]
 fn a_wrong_pid() {
     let plan = Plan::default();
-    let wrong = Received {
-        pid: 1,
-        ..received(key(2, 1), 1)
-    };
+    let sent = received(key(2, 1), 1);
+    let wrong = Sent { pid: 1, ..sent };
     let what = listener_on_1(&plan, &on_channel(1)[..1])
         .event(Event::Received(wrong))
         .fails();
     assert_eq!(
         what,
-        Mismatch::WrongPid {
-            key: key(2, 1),
-            sent: pid_of(2),
-            received: 1,
+        Mismatch::Altered {
+            sent,
+            received: wrong,
         }
     );
 }
@@ -147,26 +144,25 @@ fn a_wrong_channel_and_a_wrong_payload() {
         .fails();
     assert_eq!(
         what,
-        Mismatch::WrongChannel {
-            key: key(1, 1),
-            sent: Channel(1),
-            received: Channel(2),
+        Mismatch::Altered {
+            sent: received(key(1, 1), 1),
+            received: received(key(1, 1), 2),
         }
     );
 
-    let cut = Received {
+    let sent = received(key(1, 1), 1);
+    let cut = Sent {
         length: LENGTH - 1,
-        ..received(key(1, 1), 1)
+        ..sent
     };
     let what = listener_on_1(&plan, &[])
         .event(Event::Received(cut))
         .fails();
     assert_eq!(
         what,
-        Mismatch::WrongLength {
-            key: key(1, 1),
-            sent: LENGTH,
-            received: LENGTH - 1,
+        Mismatch::Altered {
+            sent,
+            received: cut,
         }
     );
 }
@@ -478,16 +474,13 @@ fn without_rows_what_is_rolled_back_or_made_up() {
     );
     let made_up = received(rowless(1, 7), 1);
     assert_eq!(story(made_up).fails(), Mismatch::NotSent(rowless(1, 7)));
-    let wrong_pid = Received {
-        pid: 1,
-        ..received(rowless(1, 6), 1)
-    };
+    let sent = received(rowless(1, 6), 1);
+    let wrong_pid = Sent { pid: 1, ..sent };
     assert_eq!(
         story(wrong_pid).fails(),
-        Mismatch::WrongPid {
-            key: rowless(1, 6),
-            sent: pid_of(1),
-            received: 1,
+        Mismatch::Altered {
+            sent,
+            received: wrong_pid,
         }
     );
 }
@@ -526,10 +519,7 @@ fn the_oracle_is_compared_with_the_plan() {
             id: id(1, 1),
             entries: vec![Entry {
                 lsn: Lsn(10),
-                key: key(1, 1),
-                channel: Channel(1),
-                length: LENGTH,
-                pid: 1,
+                sent: received(key(1, 1), 1),
             }],
             at: Moment::default(),
         };

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use crate::checker::record::Entry;
+use crate::checker::record::{Entry, Sent};
 use crate::sessions::schema::MARKER;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
 
@@ -27,17 +27,8 @@ pub enum Decoding {
 /// Puts transactions together from the lines of test_decoding.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    rows: Vec<Row>,
+    rows: Vec<Sent>,
     introduction: Option<Introduction>,
-}
-
-#[derive(Debug)]
-struct Row {
-    id: TransactionId,
-    index: u32,
-    channel: Channel,
-    length: u32,
-    pid: i32,
 }
 
 impl Decoder {
@@ -58,14 +49,14 @@ impl Decoder {
             let Some(first) = rows.first() else {
                 return Ok(None);
             };
-            let id = first.id;
-            if rows.iter().any(|row| row.id != id) {
+            let id = first.key.transaction;
+            if rows.iter().any(|row| row.key.transaction != id) {
                 return Err(error());
             }
-            let entries = rows.into_iter().map(|row| row.committed(lsn)).collect();
+            let entries = rows.into_iter().map(|sent| Entry { lsn, sent }).collect();
             Ok(Some(Decoding::Transaction(id, entries)))
         } else if let Some(row) = line.strip_prefix("table public.event: INSERT: ") {
-            self.rows.push(Row::parse(row).ok_or_else(error)?);
+            self.rows.push(parse_row(row).ok_or_else(error)?);
             Ok(None)
         } else if let Some(row) = line.strip_prefix("table public.newcomer: UPDATE: ") {
             self.introduction = Some(parse_introduction(row).ok_or_else(error)?);
@@ -81,36 +72,24 @@ impl Decoder {
     }
 }
 
-impl Row {
-    /// `writer[integer]:3 transaction[integer]:17 ...`
-    fn parse(text: &str) -> Option<Self> {
-        let columns = columns(text);
-        let number = |name| columns.get(name)?.parse::<u32>().ok();
-        Some(Self {
-            id: TransactionId {
-                writer: number("writer")?,
-                number: number("transaction")?,
-            },
+/// `writer[integer]:3 transaction[integer]:17 ...`
+fn parse_row(text: &str) -> Option<Sent> {
+    let columns = columns(text);
+    let number = |name| columns.get(name)?.parse::<u32>().ok();
+    let transaction = TransactionId {
+        writer: number("writer")?,
+        number: number("transaction")?,
+    };
+    Some(Sent {
+        key: Key {
+            transaction,
             index: number("index")?,
-            channel: Channel(number("channel")?),
-            length: number("length")?,
-            pid: columns.get("pid")?.parse().ok()?,
-        })
-    }
-
-    fn committed(self, lsn: Lsn) -> Entry {
-        Entry {
-            lsn,
-            key: Key {
-                transaction: self.id,
-                index: self.index,
-                has_row: true,
-            },
-            channel: self.channel,
-            length: self.length,
-            pid: self.pid,
-        }
-    }
+            has_row: true,
+        },
+        channel: Channel(number("channel")?),
+        length: number("length")?,
+        pid: columns.get("pid")?.parse().ok()?,
+    })
 }
 
 fn parse_introduction(text: &str) -> Option<Introduction> {
@@ -164,8 +143,7 @@ mod tests {
             writer: 3,
             number: 17,
         };
-        let entry = Entry {
-            lsn: Lsn(lsn),
+        let sent = Sent {
             key: Key {
                 transaction: id,
                 index: 2,
@@ -175,7 +153,8 @@ mod tests {
             length: 40,
             pid: 4711,
         };
-        Decoding::Transaction(id, vec![entry])
+        let lsn = Lsn(lsn);
+        Decoding::Transaction(id, vec![Entry { lsn, sent }])
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, Connection, Notification, SimpleQueryMessage};
 
 use crate::checker::finding::{Finding, error_text, shorten};
-use crate::checker::record::{Event, Received, Returned};
+use crate::checker::record::{Event, Returned, Sent};
 use crate::sessions::connection::{is_lost, within};
 use crate::sessions::read_to_end::ReadToEnd;
 use crate::sessions::run_state::Shared;
@@ -344,7 +344,7 @@ impl Listening {
         if channel == Channel::of_fence(self.listener) {
             self.fence = Some(key.transaction.number);
         }
-        self.outbox.push(Event::Received(Received {
+        self.outbox.push(Event::Received(Sent {
             key,
             channel,
             length: notification.payload().len() as u32,

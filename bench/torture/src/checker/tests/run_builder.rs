@@ -7,7 +7,7 @@ use crate::checker::Checker;
 use crate::checker::difference::{Difference, Mismatch};
 use crate::checker::listener_check::Counts;
 use crate::checker::record::{
-    Decoded, Entry, Event, Fate, Moment, Outcome, PositionEvent, Received, Record, Returned,
+    Decoded, Entry, Event, Fate, Moment, Outcome, PositionEvent, Record, Returned, Sent,
     WriterSession,
 };
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
@@ -60,8 +60,8 @@ pub fn rowless(writer: u32, number: u32) -> Key {
     }
 }
 
-pub fn received(key: Key, channel: u32) -> Received {
-    Received {
+pub fn received(key: Key, channel: u32) -> Sent {
+    Sent {
         key,
         channel: Channel(channel),
         length: LENGTH,
@@ -105,10 +105,7 @@ impl<'a> Story<'a> {
         for (number, &(key, channel)) in transactions.iter().enumerate() {
             let entry = Entry {
                 lsn: Lsn(10 * (number as u64 + 1)),
-                key,
-                channel: Channel(channel),
-                length: LENGTH,
-                pid: pid_of(key.transaction.writer),
+                sent: received(key, channel),
             };
             let decoded = Decoded {
                 id: key.transaction,
