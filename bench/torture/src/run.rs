@@ -15,13 +15,13 @@ use tokio_postgres::{Client, Config};
 use crate::OnProgress;
 use crate::checker::Checker;
 use crate::checker::difference::Difference;
-use crate::checker::finding::{Finding, error_text};
+use crate::checker::finding::Finding;
 use crate::checker::record::{Decoded, Event, Header, PositionEvent, Record};
 use crate::checker::record_file::{FORMAT, Recorder};
 use crate::options::{Fault, Plan};
 use crate::sessions::connection::{execute, within};
 use crate::sessions::decoded_commits::{Decoding, write_marker};
-use crate::sessions::replication::{Confirmations, Replication, ReplicationError};
+use crate::sessions::replication::{Confirmations, Replication};
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::Standby;
 use crate::sessions::{
@@ -250,7 +250,7 @@ async fn ended_or(cluster: &mut Cluster, error: anyhow::Error) -> anyhow::Error 
         return error;
     }
     match cluster.end().await {
-        Some(end) => Finding::Crash(end).into(),
+        Some(end) => Finding::Failure(end).into(),
         None => error,
     }
 }
@@ -280,7 +280,7 @@ struct Inspection {
     position_clients: u32,
     position_events: UnboundedReceiver<(u32, PositionEvent)>,
     decoded: UnboundedReceiver<Decoding>,
-    oracle: JoinSet<Result<(), ReplicationError>>,
+    oracle: JoinSet<anyhow::Result<()>>,
     rounds: u64,
     /// Of the engine, where there is one.
     batches: Option<Batches>,
@@ -421,7 +421,7 @@ impl Inspection {
 
     async fn why_oracle_ended(&mut self) -> anyhow::Error {
         match self.oracle.join_next().await {
-            Some(Ok(Err(error))) => error.into(),
+            Some(Ok(Err(error))) => error,
             Some(Err(error)) => error.into(),
             _ => anyhow!("the decoded stream has ended"),
         }
@@ -446,35 +446,32 @@ impl Inspection {
         Ok(())
     }
 
+    /// What the sessions are doing.
+    async fn look_at_sessions(&self, cluster: &Cluster) -> String {
+        let looks = if self.has_engine() {
+            &LOOKS[..]
+        } else {
+            &LOOKS[..1]
+        };
+        let mut state = sessions("server", &cluster.config(), looks).await;
+        if let Some(standby) = &self.shared.standby {
+            state.push_str(&sessions("standby", &standby.config, looks).await);
+        }
+        state
+    }
+
     /// Something went wrong: finds out more about it.
     async fn look_closer(&mut self, error: anyhow::Error, cluster: &mut Cluster) -> anyhow::Error {
         let error = match error.downcast::<Finding>() {
-            Ok(Finding::Hang {
-                who, what, timeout, ..
-            }) => {
+            Ok(Finding::Hang(text)) => {
                 // What did not come may be explained by what did.
                 if let Ok(Err(error)) = tokio::time::timeout(LOOK_DEADLINE, self.round()).await
                     && let Ok(Finding::Difference(difference)) = error.downcast()
                 {
                     return self.wait_for_missing(difference).await.into();
                 }
-                let looks = if self.has_engine() {
-                    &LOOKS[..]
-                } else {
-                    &LOOKS[..1]
-                };
-                let mut state = sessions("server", &cluster.config(), looks).await;
-                if let Some(standby) = &self.shared.standby {
-                    state.push_str("\n\n");
-                    state.push_str(&sessions("standby", &standby.config, looks).await);
-                }
-                return Finding::Hang {
-                    who,
-                    what,
-                    timeout,
-                    state,
-                }
-                .into();
+                let state = self.look_at_sessions(cluster).await;
+                return Finding::Hang(format!("{text}{state}")).into();
             }
             Ok(Finding::Difference(difference)) => {
                 return self.wait_for_missing(difference).await.into();
@@ -486,29 +483,22 @@ impl Inspection {
     }
 }
 
-/// What the sessions of a server are doing, and whatever else the looks show.
+/// What the sessions of a server are doing, and whatever else the looks show: a paragraph.
 async fn sessions(name: &str, config: &Config, looks: &[&str]) -> String {
     let look = async {
         let client = connect(config).await?;
-        let mut lines = Vec::new();
+        let mut lines = String::new();
         for sql in looks {
             for row in client.query(*sql, &[]).await? {
-                lines.push(row.try_get(0)?);
+                lines.push_str("\n  ");
+                lines.push_str(row.try_get(0)?);
             }
         }
-        Ok(lines)
+        Ok::<_, tokio_postgres::Error>(lines)
     };
-    let lines: Result<Vec<String>, tokio_postgres::Error> =
-        match tokio::time::timeout(LOOK_DEADLINE, look).await {
-            Ok(lines) => lines,
-            Err(_) => return format!("The {name} does not tell what its sessions are doing."),
-        };
-    match lines {
-        Ok(lines) => format!("The sessions of the {name}:\n  {}", lines.join("\n  ")),
-        Err(error) => format!(
-            "The {name} does not tell what its sessions are doing: {}",
-            error_text(&error)
-        ),
+    match tokio::time::timeout(LOOK_DEADLINE, look).await {
+        Ok(Ok(lines)) => format!("\n\nThe sessions of the {name}:{lines}"),
+        _ => format!("\n\nThe {name} does not tell what its sessions are doing."),
     }
 }
 
@@ -526,7 +516,9 @@ async fn ensure_nothing_is_left(
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(Finding::Leftover(left.join("; ")).into());
+            let left = left.join("; ");
+            let text = format!("after the end of all sessions, something was left: {left}");
+            return Err(Finding::Failure(text).into());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -11,38 +11,11 @@ use crate::checker::difference::Difference;
 pub enum Finding {
     #[error("{0}")]
     Difference(Box<Difference>),
-    #[error("{who} waited {timeout:?} in vain for {what}.\n\n{state}")]
-    Hang {
-        who: String,
-        what: String,
-        timeout: Duration,
-        /// What the sessions were doing.
-        state: String,
-    },
-    #[error("{who} got an error that nothing explains: {error}\nIt was the answer to: {sql}")]
-    UnexpectedError {
-        who: String,
-        sql: String,
-        error: String,
-    },
-    #[error("{who} expected the error {sqlstate}, but got none\nIt was the answer to: {sql}")]
-    MissingError {
-        who: String,
-        sql: String,
-        sqlstate: &'static str,
-    },
-    #[error("{who} (PID {pid}) lost its connection unexpectedly: {error}")]
-    LostConnection {
-        who: String,
-        pid: i32,
-        error: String,
-    },
-    #[error("{who} could not connect: {error}")]
-    NoConnection { who: String, error: String },
-    #[error("after the end of all sessions, something was left: {0}")]
-    Leftover(String),
+    /// A step took too long.
     #[error("{0}")]
-    Crash(String),
+    Hang(String),
+    #[error("{0}")]
+    Failure(String),
 }
 
 impl From<Box<Difference>> for Finding {
@@ -54,12 +27,7 @@ impl From<Box<Difference>> for Finding {
 impl Finding {
     /// A wait that took too long; what the sessions are doing is added later.
     pub fn hang(who: &str, what: &str, timeout: Duration) -> Self {
-        Self::Hang {
-            who: who.to_owned(),
-            what: what.to_owned(),
-            timeout,
-            state: String::new(),
-        }
+        Self::Hang(format!("{who} waited {timeout:?} in vain for {what}."))
     }
 
     pub fn unexpected_error(who: &str, sql: &str, error: &tokio_postgres::Error) -> Self {
@@ -67,11 +35,28 @@ impl Finding {
     }
 
     pub fn unexpected_answer(who: &str, sql: &str, error: &str) -> Self {
-        Self::UnexpectedError {
-            who: who.to_owned(),
-            sql: shorten(sql),
-            error: error.to_owned(),
-        }
+        Self::Failure(format!(
+            "{who} got an error that nothing explains: {error}\nIt was the answer to: {}",
+            shorten(sql)
+        ))
+    }
+
+    pub fn missing_error(who: &str, sql: &str, sqlstate: &str) -> Self {
+        Self::Failure(format!(
+            "{who} expected the error {sqlstate}, but got none\nIt was the answer to: {}",
+            shorten(sql)
+        ))
+    }
+
+    pub fn lost_connection(who: &str, pid: i32, error: &tokio_postgres::Error) -> Self {
+        let error = error_text(error);
+        Self::Failure(format!(
+            "{who} (PID {pid}) lost its connection unexpectedly: {error}"
+        ))
+    }
+
+    pub fn no_connection(who: &str, error: &str) -> Self {
+        Self::Failure(format!("{who} could not connect: {error}"))
     }
 }
 

@@ -4,68 +4,32 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::AbortHandle;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
+use tokio_postgres::{
+    AsyncMessage, Client, Connection, NoTls, Notification, SimpleQueryMessage, Socket,
+};
 
 use crate::checker::finding::{Finding, error_text};
 use crate::sessions::run_state::Shared;
+use crate::sessions::standby_state::Standby;
 
 /// Between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Shared {
-    /// Makes a connection; what is in the way may go away.
-    pub async fn connect(self: &Arc<Self>, who: &str) -> Result<Connected, Finding> {
-        let deadline = Instant::now() + self.timeout;
-        loop {
-            match self.try_connect().await {
-                Ok(connected) => {
-                    self.forget_end(connected.pid);
-                    return Ok(connected);
-                }
-                Err(_) if Instant::now() < deadline => {}
-                Err(error) => {
-                    return Err(Finding::NoConnection {
-                        who: who.to_owned(),
-                        error: error_text(&error),
-                    });
-                }
-            }
-            tokio::time::sleep(RETRY_INTERVAL).await;
-        }
-    }
-
-    async fn try_connect(self: &Arc<Self>) -> Result<Connected, tokio_postgres::Error> {
-        let (client, connection) = self.config.connect(NoTls).await?;
-        let driver = tokio::spawn(drive(connection, Arc::clone(self))).abort_handle();
-        let pid = client
-            .query_one("SELECT pg_backend_pid()", &[])
-            .await?
-            .try_get(0)?;
-        Ok(Connected {
-            client,
-            driver,
-            pid,
-        })
-    }
+/// Why a session cannot go on.
+#[derive(Debug)]
+pub enum End {
+    /// It was terminated.
+    Lost,
+    Finding(Finding),
 }
 
-/// Reads a connection until it ends. The server warns when it is interrupted
-/// while it waits for the standby: the commit record is written by then.
-async fn drive(mut connection: Connection<Socket, NoTlsStream>, shared: Arc<Shared>) {
-    while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
-        match message {
-            Ok(AsyncMessage::Notice(notice))
-                if [SqlState::QUERY_CANCELED, SqlState::ADMIN_SHUTDOWN].contains(notice.code()) =>
-            {
-                shared.tally().interrupted_in_commit += 1;
-            }
-            Ok(_) => {}
-            // What was asked on this connection fails as well.
-            Err(_) => return,
-        }
+impl From<Finding> for End {
+    fn from(finding: Finding) -> Self {
+        Self::Finding(finding)
     }
 }
 
@@ -75,6 +39,97 @@ pub struct Connected {
     /// Aborting it closes the connection at once.
     pub driver: AbortHandle,
     pub pid: i32,
+    pub notifications: UnboundedReceiver<Notification>,
+    /// `Standby::stops` of its server, if that is a standby, before it connected.
+    pub stops: u32,
+}
+
+impl Shared {
+    /// Makes a connection to the primary.
+    pub async fn connect(self: &Arc<Self>, who: &str) -> Result<Connected, Finding> {
+        self.connect_to(None, who).await
+    }
+
+    /// Makes a connection to the standby, or else to the primary; what is in the way may go
+    /// away.
+    pub async fn connect_to(
+        self: &Arc<Self>,
+        standby: Option<&Standby>,
+        who: &str,
+    ) -> Result<Connected, Finding> {
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            match self.try_connect(standby).await {
+                Ok(connected) => {
+                    self.forget_end(connected.pid);
+                    return Ok(connected);
+                }
+                Err(_) if Instant::now() < deadline => {}
+                Err(error) => return Err(Finding::no_connection(who, &error_text(&error))),
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    async fn try_connect(
+        self: &Arc<Self>,
+        standby: Option<&Standby>,
+    ) -> Result<Connected, tokio_postgres::Error> {
+        let config = standby.map_or(&self.config, |standby| &standby.config);
+        let stops = standby.map_or(0, Standby::stops);
+        let (client, connection) = config.connect(NoTls).await?;
+        let (sender, notifications) = mpsc::unbounded_channel();
+        let driver = tokio::spawn(drive(connection, Arc::clone(self), sender)).abort_handle();
+        // A standby may not have replayed yet what the torture works on.
+        let sql = "SELECT pg_backend_pid() WHERE to_regproc('last_transactions') IS NOT NULL";
+        let pid = client.query_one(sql, &[]).await?.try_get(0)?;
+        Ok(Connected {
+            client,
+            driver,
+            pid,
+            notifications,
+            stops,
+        })
+    }
+
+    /// What it means for a session that its connection is lost. `standby` is where it was, if it
+    /// was there, and its `stops` before it connected.
+    pub fn lost(
+        &self,
+        who: &str,
+        pid: i32,
+        standby: Option<(&Standby, u32)>,
+        error: &tokio_postgres::Error,
+    ) -> End {
+        let is_stopped = standby.is_some_and(|(standby, stops)| standby.may_have_ended(stops));
+        if is_stopped || self.is_ended(pid) {
+            return End::Lost;
+        }
+        Finding::lost_connection(who, pid, error).into()
+    }
+}
+
+/// Reads a connection until it ends; what was asked on it fails then. The server warns when it is
+/// interrupted while it waits for the standby: the commit record is written by then.
+async fn drive(
+    mut connection: Connection<Socket, NoTlsStream>,
+    shared: Arc<Shared>,
+    notifications: UnboundedSender<Notification>,
+) {
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        match message {
+            AsyncMessage::Notice(notice)
+                if [SqlState::QUERY_CANCELED, SqlState::ADMIN_SHUTDOWN].contains(notice.code()) =>
+            {
+                shared.tally().interrupted_in_commit += 1;
+            }
+            AsyncMessage::Notification(notification) => {
+                // Who does not take it any more has gone.
+                let _ = notifications.send(notification);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Waits for the future, but not for longer than anything may take.
@@ -89,17 +144,24 @@ pub async fn within<T>(
         .map_err(|_| Finding::hang(who, what, shared.timeout))
 }
 
-/// Executes a command in a session that nothing disturbs.
+/// Executes SQL in a session that nothing disturbs.
 pub async fn execute(
     shared: &Shared,
     who: &str,
     client: &Client,
     sql: &str,
-) -> Result<(), Finding> {
+) -> Result<Vec<SimpleQueryMessage>, Finding> {
     within(shared, who, sql, client.simple_query(sql))
         .await?
-        .map_err(|error| Finding::unexpected_error(who, sql, &error))?;
-    Ok(())
+        .map_err(|error| Finding::unexpected_error(who, sql, &error))
+}
+
+/// The first value of an answer.
+pub fn first_value(answer: &[SimpleQueryMessage]) -> Option<&str> {
+    answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    })
 }
 
 /// Whether the connection is lost with this error.

@@ -3,15 +3,11 @@
 
 use std::collections::HashMap;
 
-use thiserror::Error;
+use anyhow::anyhow;
 
 use crate::checker::record::{Entry, Sent};
 use crate::sessions::schema::MARKER;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
-
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("cannot make sense of a line of the decoded stream: {0}")]
-pub struct OracleError(String);
 
 /// What came out of the stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,8 +30,8 @@ pub struct Decoder {
 impl Decoder {
     /// Takes the next line, and where it is in the WAL: for a COMMIT the end of
     /// the commit record.
-    pub fn decode(&mut self, lsn: Lsn, line: &str) -> Result<Option<Decoding>, OracleError> {
-        let error = || OracleError(line.to_owned());
+    pub fn decode(&mut self, lsn: Lsn, line: &str) -> anyhow::Result<Option<Decoding>> {
+        let error = || anyhow!("cannot make sense of a line of the decoded stream: {line}");
         if line == "BEGIN" {
             Ok(None)
         } else if line == "COMMIT" {
@@ -130,7 +126,7 @@ mod tests {
                        index[integer]:2 channel[integer]:5 length[integer]:40 via[\"char\"]:'c' \
                        pid[integer]:4711";
 
-    fn decode_all(lines: &[(u64, &str)]) -> Result<Vec<Decoding>, OracleError> {
+    fn decode_all(lines: &[(u64, &str)]) -> anyhow::Result<Vec<Decoding>> {
         let mut decoder = Decoder::default();
         lines
             .iter()
@@ -160,17 +156,17 @@ mod tests {
     #[test]
     fn a_transaction_has_the_position_of_its_commit() {
         let decoded = decode_all(&[(10, "BEGIN"), (12, ROW), (20, "COMMIT")]);
-        assert_eq!(decoded, Ok(vec![transaction(20)]));
+        assert_eq!(decoded.unwrap(), [transaction(20)]);
     }
 
     #[test]
     fn markers_and_transactions_without_rows() {
         let marker = "message: transactional: 1 prefix: pinpoint_torture, sz: 2 content:42";
         let decoded = decode_all(&[(1, "BEGIN"), (2, marker), (3, "BEGIN"), (4, "COMMIT")]);
-        assert_eq!(decoded, Ok(vec![Decoding::Marker(42)]));
+        assert_eq!(decoded.unwrap(), [Decoding::Marker(42)]);
         let notification = "message: transactional: 1 prefix: pg_pinpoint, sz: 29 content:1 7 1 1 24 0\nc3\n0\t2.0.0:\n";
         let decoded = decode_all(&[(1, "BEGIN"), (2, notification), (4, "COMMIT")]);
-        assert_eq!(decoded, Ok(Vec::new()));
+        assert_eq!(decoded.unwrap(), []);
         assert_eq!(
             write_marker(42),
             "SELECT pg_logical_emit_message(true, 'pinpoint_torture', '42')"
@@ -185,10 +181,8 @@ mod tests {
             number: 17,
         };
         let decoded = decode_all(&[(10, "BEGIN"), (12, update), (20, "COMMIT")]);
-        assert_eq!(
-            decoded,
-            Ok(vec![Decoding::Introduction(introduction, Lsn(20))])
-        );
+        let introduced = Decoding::Introduction(introduction, Lsn(20));
+        assert_eq!(decoded.unwrap(), [introduced]);
         // A listener sends nothing in the same transaction.
         assert!(decode_all(&[(10, "BEGIN"), (12, update), (14, ROW), (20, "COMMIT")]).is_err());
     }

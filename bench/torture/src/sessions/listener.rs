@@ -13,8 +13,8 @@ use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
 use crate::checker::record::Event;
-use crate::sessions::connection::{is_accepted, within};
-use crate::sessions::listener_session::{End, Listening, PROMOTED};
+use crate::sessions::connection::{End, execute, is_accepted, within};
+use crate::sessions::listener_session::{Listening, PROMOTED};
 use crate::sessions::run_state::Shared;
 use crate::sessions::schema::{insert_and_notify, introduce};
 use crate::sessions::standby_state::{STEPS_TO_PROMOTION, Standby};
@@ -74,10 +74,8 @@ pub async fn run(
     let who = format!("companion of listener {listener}");
     let companion = shared.connect(&who).await?.client;
     // A fence need not wait for a standby that is being held back.
-    companion
-        .batch_execute("SET synchronous_commit = local")
-        .await
-        .map_err(|error| Finding::unexpected_error(&who, "SET", &error))?;
+    let sql = "SET synchronous_commit = local";
+    execute(&shared, &who, &companion, sql).await?;
 
     let mut next_number = 0;
     let mut steps = 0;

@@ -11,27 +11,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, Connection, Notification, SimpleQueryMessage};
 
-use crate::checker::finding::{Finding, error_text, shorten};
+use crate::checker::finding::{Finding, shorten};
 use crate::checker::record::{Event, Returned, Sent};
-use crate::sessions::connection::{is_lost, within};
+use crate::sessions::connection::{End, execute, first_value, is_lost, within};
 use crate::sessions::read_to_end::ReadToEnd;
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::Standby;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, parse_payload};
-
-/// Why a session cannot go on.
-#[derive(Debug)]
-pub enum End {
-    /// It was terminated.
-    Lost,
-    Finding(Finding),
-}
-
-impl From<Finding> for End {
-    fn from(finding: Finding) -> Self {
-        Self::Finding(finding)
-    }
-}
 
 pub struct Listening {
     shared: Arc<Shared>,
@@ -78,7 +64,7 @@ impl Listening {
             let (client, connection) = match ReadToEnd::connect(config).await {
                 Ok(connected) => connected,
                 Err(error) if Instant::now() >= deadline => {
-                    return Err(Finding::NoConnection { who, error });
+                    return Err(Finding::no_connection(&who, &error));
                 }
                 Err(_) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -185,12 +171,8 @@ impl Listening {
 
     /// Executes SQL that returns a single value.
     pub async fn query_value(&mut self, sql: &str) -> Result<String, End> {
-        let messages = self.query(sql).await?;
-        let value = messages.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0),
-            _ => None,
-        });
-        Ok(value.unwrap_or_default().to_owned())
+        let answer = self.query(sql).await?;
+        Ok(first_value(&answer).unwrap_or_default().to_owned())
     }
 
     /// Waits for the next notification; `None` if there is none before `deadline`,
@@ -354,15 +336,8 @@ impl Listening {
 
     fn lost(&mut self, error: &tokio_postgres::Error) -> End {
         let standby = self.shared.standby_of(self.listener);
-        let is_stopped = standby.is_some_and(|standby| standby.may_have_ended(self.stops));
-        if is_stopped || self.shared.is_ended(self.pid) {
-            return End::Lost;
-        }
-        End::Finding(Finding::LostConnection {
-            who: self.who.clone(),
-            pid: self.pid,
-            error: error_text(error),
-        })
+        let standby = standby.map(|standby| (standby, self.stops));
+        self.shared.lost(&self.who, self.pid, standby, error)
     }
 }
 
@@ -391,11 +366,8 @@ fn poll_connection(
 
 /// Where the WAL ends now.
 async fn insert_position(shared: &Shared, who: &str, client: &Client) -> Result<Lsn, Finding> {
-    let sql = "SELECT pg_current_wal_insert_lsn()::text";
-    let row = within(shared, who, sql, client.query_one(sql, &[])).await?;
-    let text = row
-        .and_then(|row| row.try_get::<_, String>(0))
-        .map_err(|error| Finding::unexpected_error(who, sql, &error))?;
-    text.parse()
-        .map_err(|error| Finding::unexpected_answer(who, sql, &format!("{text}: {error}")))
+    let sql = "SELECT pg_current_wal_insert_lsn()";
+    let answer = execute(shared, who, client, sql).await?;
+    let lsn = first_value(&answer).and_then(|lsn| lsn.parse().ok());
+    lsn.ok_or_else(|| Finding::unexpected_answer(who, sql, &format!("{answer:?}")))
 }

@@ -9,21 +9,19 @@
 //! it read, and what it received.
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::task::AbortHandle;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::{AsyncMessage, Client, NoTls, Notification, SimpleQueryMessage};
+use tokio_postgres::{Notification, SimpleQueryMessage};
 
-use crate::checker::finding::{Finding, error_text};
+use crate::checker::finding::Finding;
 use crate::checker::record::{Last, PositionEvent, Since};
-use crate::sessions::connection::{is_lost, within};
-use crate::sessions::listener_session::End;
+use crate::sessions::connection::{Connected, End, is_lost, within};
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::Standby;
 use crate::workload::identity::{Channel, WATCHED_TABLES, parse_payload};
@@ -101,30 +99,11 @@ struct PositionClient<'a> {
     events: UnboundedSender<(u32, PositionEvent)>,
 }
 
-/// A connection, which is closed when this is dropped.
-struct Session {
-    client: Client,
-    pid: i32,
-    /// `Standby::stops` of its server, if that is a standby, before it connected.
-    stops: u32,
-    notifications: UnboundedReceiver<Notification>,
-    driver: AbortHandle,
-    cut: Option<AbortHandle>,
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if let Some(cut) = &self.cut {
-            cut.abort();
-        }
-    }
-}
-
 impl PositionClient<'_> {
     /// One connection, until it is cut.
     async fn visit(&mut self) -> Result<(), End> {
         let mut session = self.connect().await?;
-        self.cut_later(&mut session);
+        let _cut = self.cut_later(&session);
         let listens = self.rng.random_ratio(1, 2);
         if listens {
             let commands: Vec<String> = self
@@ -173,64 +152,24 @@ impl PositionClient<'_> {
         Ok(())
     }
 
-    async fn connect(&self) -> Result<Session, End> {
-        let deadline = Instant::now() + self.shared.timeout;
-        loop {
-            match self.try_connect().await {
-                Err(End::Lost) if Instant::now() < deadline => {
-                    tokio::time::sleep(POLL_INTERVAL).await;
-                }
-                Err(End::Lost) => {
-                    let what = "a connection to a server that is set up";
-                    return Err(Finding::hang(&self.who, what, self.shared.timeout).into());
-                }
-                result => return result,
-            }
-        }
-    }
-
-    async fn try_connect(&self) -> Result<Session, End> {
-        let config = self.standby.map_or(&self.shared.config, |s| &s.config);
-        let stops = self.standby.map_or(0, Standby::stops);
-        let connected = config.connect(NoTls).await;
-        let (client, mut connection) = connected.map_err(|_| End::Lost)?;
-        let (sender, notifications) = mpsc::unbounded_channel();
-        let driver = tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
-            {
-                if let AsyncMessage::Notification(notification) = message {
-                    // Who does not take it any more has gone.
-                    let _ = sender.send(notification);
-                }
-            }
-        });
-        // A standby may not have replayed yet what the torture works on.
-        let sql = "SELECT pg_backend_pid() WHERE to_regproc('last_transactions') IS NOT NULL";
-        let pid = client.query_one(sql, &[]).await;
-        let pid = pid.and_then(|row| row.try_get(0));
-        let session = Session {
-            client,
-            pid: pid.map_err(|_| End::Lost)?,
-            stops,
-            notifications,
-            driver: driver.abort_handle(),
-            cut: None,
-        };
-        self.shared.forget_end(session.pid);
+    async fn connect(&self) -> Result<Connected, End> {
+        let session = self.shared.connect_to(self.standby, &self.who).await?;
         // To compile what `read` executes would take longer than to execute it.
         let sql = format!("{DO_NOT_WAIT_FOR_ME}; SET jit = off");
         self.query(&session, &sql).await?;
         Ok(session)
     }
 
-    /// Has the connection cut after a while, by the server or by this client.
-    fn cut_later(&mut self, session: &mut Session) {
+    /// Has the connection cut after a while, by the server or by this client, unless the result
+    /// is dropped before.
+    fn cut_later(&mut self, session: &Connected) -> JoinSet<()> {
         let delay = Duration::from_millis(self.rng.random_range(20..=2000));
         let is_terminated = self.rng.random_ratio(1, 2);
         let shared = Arc::clone(self.shared);
         let driver = session.driver.clone();
         let (number, pid) = (self.number, session.pid);
-        let cut = tokio::spawn(async move {
+        let mut cut = JoinSet::new();
+        cut.spawn(async move {
             tokio::time::sleep(delay).await;
             shared.tally().cut_clients += 1;
             if is_terminated {
@@ -241,12 +180,12 @@ impl PositionClient<'_> {
                 driver.abort();
             }
         });
-        session.cut = Some(cut.abort_handle());
+        cut
     }
 
     /// Asks, and reads what has changed. The position is that of the answer only after
     /// that.
-    async fn look(&mut self, session: &mut Session) -> Result<(), End> {
+    async fn look(&mut self, session: &mut Connected) -> Result<(), End> {
         let names: Vec<String> = self.channels.iter().map(|c| format!("'{c}'")).collect();
         let mut sql = format!(
             "SELECT array_to_string(changed, ','), position \
@@ -306,7 +245,7 @@ impl PositionClient<'_> {
     }
 
     /// Reads the tables, for the copy.
-    async fn read(&self, session: &Session, channels: &[Channel]) -> Result<Vec<Last>, End> {
+    async fn read(&self, session: &Connected, channels: &[Channel]) -> Result<Vec<Last>, End> {
         let numbers: Vec<String> = channels.iter().map(|c| c.0.to_string()).collect();
         let sql = format!(
             "SELECT * FROM last_transactions('{{{}}}')",
@@ -323,7 +262,7 @@ impl PositionClient<'_> {
     }
 
     /// Takes notifications and heartbeats as they come, now and then until a heartbeat.
-    async fn listen(&mut self, session: &mut Session, deadline: Instant) -> Result<(), End> {
+    async fn listen(&mut self, session: &mut Connected, deadline: Instant) -> Result<(), End> {
         while let Ok(next) = timeout_at(deadline, session.notifications.recv()).await {
             let Some(notification) = next else {
                 // The connection has ended; this tells why.
@@ -365,23 +304,16 @@ impl PositionClient<'_> {
         let _ = self.events.send((self.number, event));
     }
 
-    async fn query(&self, session: &Session, sql: &str) -> Result<Vec<Vec<String>>, End> {
+    async fn query(&self, session: &Connected, sql: &str) -> Result<Vec<Vec<String>>, End> {
         let answer = session.client.simple_query(sql);
         match within(self.shared, &self.who, sql, answer).await? {
             Ok(messages) => Ok(messages.iter().filter_map(columns).collect()),
             Err(error) if is_lost(&error) => {
-                let standby = self.standby;
-                let is_stopped = standby.is_some_and(|s| {
-                    self.shared.switches_replication || s.may_have_ended(session.stops)
-                });
-                if is_stopped || self.shared.is_ended(session.pid) {
+                let standby = self.standby.map(|standby| (standby, session.stops));
+                if standby.is_some() && self.shared.switches_replication {
                     return Err(End::Lost);
                 }
-                Err(End::Finding(Finding::LostConnection {
-                    who: self.who.clone(),
-                    pid: session.pid,
-                    error: error_text(&error),
-                }))
+                Err(self.shared.lost(&self.who, session.pid, standby, &error))
             }
             Err(error) => Err(Finding::unexpected_error(&self.who, sql, &error).into()),
         }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
 use bytes::{Buf, BufMut, BytesMut};
 use postgres_protocol::message::{backend, frontend};
-use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::sessions::decoded_commits::{Decoder, Decoding, OracleError};
+use crate::sessions::decoded_commits::{Decoder, Decoding};
 use crate::sessions::schema::SLOT;
 use crate::workload::identity::Lsn;
 
@@ -31,20 +31,6 @@ const CONFIRMATION_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Bytes that are read at a time.
 const READ_SIZE: usize = 64 * 1024;
-
-#[derive(Debug, Error)]
-pub enum ReplicationError {
-    #[error("the replication connection failed")]
-    Io(#[from] io::Error),
-    #[error("the server refuses to replicate: {0}")]
-    Refused(String),
-    #[error("the server ended the replication: {0}")]
-    Ended(String),
-    #[error("the server sent a message of type {0:?} that has no place in replication")]
-    Unexpected(char),
-    #[error(transparent)]
-    Oracle(#[from] OracleError),
-}
 
 /// What is confirmed to the server, and whether it is.
 #[derive(Debug, Default)]
@@ -71,7 +57,7 @@ pub struct Replication {
 
 impl Replication {
     /// Connects to the server whose socket this is, and starts to stream.
-    pub async fn start(socket: &Path) -> Result<Self, ReplicationError> {
+    pub async fn start(socket: &Path) -> anyhow::Result<Self> {
         let mut replication = Self {
             stream: UnixStream::connect(socket).await?,
             inbox: BytesMut::new(),
@@ -101,25 +87,25 @@ impl Replication {
     }
 
     /// Goes on to the message of that type, while the session is set up.
-    async fn wait_for(&mut self, kind: u8) -> Result<(), ReplicationError> {
+    async fn wait_for(&mut self, kind: u8) -> anyhow::Result<()> {
         loop {
             while let Some((found, body)) = take(&mut self.inbox)? {
                 match found {
                     _ if found == kind => return Ok(()),
-                    b'E' => return Err(ReplicationError::Refused(error_text(&body))),
+                    b'E' => bail!("the server refuses to replicate: {}", error_text(&body)),
                     // Authentication that is ok, ParameterStatus, BackendKeyData, a notice
                     b'R' | b'S' | b'K' | b'N' => {}
-                    other => return Err(ReplicationError::Unexpected(other.into())),
+                    other => return Err(unexpected(other)),
                 }
             }
             self.read().await?;
         }
     }
 
-    async fn read(&mut self) -> Result<(), ReplicationError> {
+    async fn read(&mut self) -> anyhow::Result<()> {
         self.inbox.reserve(READ_SIZE);
         match self.stream.read_buf(&mut self.inbox).await? {
-            0 => Err(ReplicationError::Ended("connection closed".to_owned())),
+            0 => bail!("the server closed the replication connection"),
             _ => Ok(()),
         }
     }
@@ -130,7 +116,7 @@ impl Replication {
         mut self,
         confirmations: Arc<Confirmations>,
         decoded: UnboundedSender<Decoding>,
-    ) -> Result<(), ReplicationError> {
+    ) -> anyhow::Result<()> {
         let mut interval = tokio::time::interval(CONFIRMATION_INTERVAL);
         loop {
             tokio::select! {
@@ -146,9 +132,9 @@ impl Replication {
                             return Ok(());
                         }
                     }
-                    b'E' => return Err(ReplicationError::Ended(error_text(&body))),
+                    b'E' => bail!("the server ended the replication: {}", error_text(&body)),
                     b'N' | b'S' => {}
-                    other => return Err(ReplicationError::Unexpected(other.into())),
+                    other => return Err(unexpected(other)),
                 }
             }
             if !confirmations.is_held_back.load(Ordering::Relaxed) {
@@ -164,16 +150,10 @@ impl Replication {
         &mut self,
         body: &[u8],
         confirmations: &Confirmations,
-    ) -> Result<Option<Decoding>, ReplicationError> {
-        let unexpected = |kind: Option<&u8>| {
-            ReplicationError::Unexpected(kind.copied().unwrap_or_default().into())
-        };
-        let (kind, lsn) = match (body.first(), body.get(1..9)) {
-            (Some(kind), Some(lsn)) => {
-                let lsn = u64::from_be_bytes(lsn.try_into().expect("these are 8 bytes"));
-                (*kind, lsn)
-            }
-            (kind, _) => return Err(unexpected(kind)),
+    ) -> anyhow::Result<Option<Decoding>> {
+        let mut rest = body;
+        let (Ok(kind), Ok(lsn)) = (rest.try_get_u8(), rest.try_get_u64()) else {
+            return Err(unexpected(b'd'));
         };
         let decoding = match kind {
             // Keepalive: the server has sent everything up to here.
@@ -187,11 +167,16 @@ impl Replication {
                 }
                 decoding
             }
-            _ => return Err(unexpected(Some(&kind))),
+            _ => return Err(unexpected(kind)),
         };
         confirmations.received.fetch_max(lsn, Ordering::Relaxed);
         Ok(decoding)
     }
+}
+
+fn unexpected(kind: u8) -> anyhow::Error {
+    let kind = char::from(kind);
+    anyhow!("the server sent a message of type {kind:?} that has no place in replication")
 }
 
 /// Everything up to `lsn` is written, flushed and applied.

@@ -9,7 +9,7 @@ use rand::RngExt;
 use tokio::sync::Mutex;
 
 use crate::checker::finding::Finding;
-use crate::sessions::connection::within;
+use crate::sessions::connection::{self, first_value, within};
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::{STEPS_TO_PROMOTION, Standby};
 use crate::workload::random_for;
@@ -57,7 +57,7 @@ pub async fn run(
         if let Some((_, how)) = shutdowns.next_if(|&(when, _)| Instant::now() >= when) {
             standby.add_stop();
             let restarted = cluster.lock().await.restart(how).await;
-            restarted.map_err(|error| Finding::Crash(format!("{error:#}")))?;
+            restarted.map_err(|error| Finding::Failure(format!("{error:#}")))?;
             standby.add_stop();
             shared.tally().restarts += 1;
         }
@@ -89,11 +89,9 @@ async fn promote(shared: &Arc<Shared>, standby: &Standby, listeners: u32) -> Res
     within(shared, WHO, what, wait_for_step(STEPS_TO_PROMOTION - 1)).await?;
 
     let primary = shared.connect(WHO).await?.client;
-    let sql = "SELECT pg_current_wal_flush_lsn()::text";
-    let flushed: String = within(shared, WHO, sql, primary.query_one(sql, &[]))
-        .await?
-        .and_then(|row| row.try_get(0))
-        .map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
+    let sql = "SELECT pg_current_wal_flush_lsn()";
+    let answer = connection::execute(shared, WHO, &primary, sql).await?;
+    let flushed = first_value(&answer).unwrap_or_default();
     let sql = format!("SELECT pg_last_wal_receive_lsn() >= '{flushed}'");
     wait_until_true(shared, standby, &sql).await?;
     execute(shared, standby, "SELECT pg_promote()").await?;
@@ -104,8 +102,8 @@ async fn promote(shared: &Arc<Shared>, standby: &Standby, listeners: u32) -> Res
 
 async fn execute(shared: &Shared, standby: &Standby, sql: &str) -> Result<String, Finding> {
     let answer = within(shared, WHO, sql, standby.execute(sql)).await?;
-    let value = answer.map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
-    Ok(value.unwrap_or_default())
+    let answer = answer.map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
+    Ok(first_value(&answer).unwrap_or_default().to_owned())
 }
 
 async fn wait_until_true(shared: &Shared, standby: &Standby, sql: &str) -> Result<(), Finding> {

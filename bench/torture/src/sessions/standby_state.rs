@@ -81,12 +81,11 @@ impl Standby {
     }
 
     /// One session, for a single command.
-    pub async fn execute(&self, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
-        let messages = connect(&self.config).await?.simple_query(sql).await?;
-        Ok(messages.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        }))
+    pub async fn execute(
+        &self,
+        sql: &str,
+    ) -> Result<Vec<SimpleQueryMessage>, tokio_postgres::Error> {
+        connect(&self.config).await?.simple_query(sql).await
     }
 }
 

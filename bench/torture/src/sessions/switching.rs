@@ -40,7 +40,9 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), Finding> {
         match rng.random_range(0..10) {
             0..6 => switch(&shared, &primary, &mut rng).await?,
             // A standby begins to replay at a checkpoint when it is started again.
-            6 => execute(&shared, WHO, &primary, "CHECKPOINT").await?,
+            6 => {
+                execute(&shared, WHO, &primary, "CHECKPOINT").await?;
+            }
             7 => execute_on_standby(&shared, "CHECKPOINT").await?,
             _ => forge(&shared, &primary, &mut rng).await?,
         }
@@ -82,7 +84,9 @@ async fn switch(shared: &Shared, primary: &Client, rng: &mut ChaCha8Rng) -> Resu
             ];
             for sql in sql {
                 match server {
-                    Server::Primary => execute(shared, WHO, primary, sql).await?,
+                    Server::Primary => {
+                        execute(shared, WHO, primary, sql).await?;
+                    }
                     Server::Standby => execute_on_standby(shared, sql).await?,
                 }
             }

@@ -1,18 +1,15 @@
 //! The waker is stopped and continued. Notifications must arrive all the same.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::RngExt;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
+use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
-use crate::sessions::connection::{execute, within};
+use crate::sessions::connection::{Connected, execute, first_value, within};
 use crate::sessions::run_state::Shared;
 use crate::workload::identity::WAKER_LISTENERS;
 use crate::workload::random_for;
@@ -73,40 +70,31 @@ impl Drop for Stopped {
 /// Sessions that listen on a channel of their own, and the one that notifies it.
 struct Probe {
     sender: Client,
-    /// As long as they are there, the sessions are connected.
-    _listeners: Vec<Client>,
-    arrivals: UnboundedReceiver<()>,
-    /// Notifications that have not arrived yet.
+    listeners: Vec<Connected>,
+    /// Notifications that have not arrived yet, at each of them.
     missing: u32,
 }
 
 impl Probe {
     async fn start(shared: &Arc<Shared>) -> Result<Self, Finding> {
-        let (sender, arrivals) = mpsc::unbounded_channel();
         let mut listeners = Vec::new();
         for _ in 0..WAKER_LISTENERS {
-            let connected = within(shared, WHO, "a connection", shared.config.connect(NoTls));
-            let (client, connection) = connected
-                .await?
-                .map_err(|error| Finding::unexpected_error(WHO, "a connection", &error))?;
-            tokio::spawn(report(connection, sender.clone()));
-            execute(shared, WHO, &client, "LISTEN stopped_waker").await?;
-            listeners.push(client);
+            let listener = shared.connect(WHO).await?;
+            execute(shared, WHO, &listener.client, "LISTEN stopped_waker").await?;
+            listeners.push(listener);
         }
         Ok(Self {
             sender: shared.connect(WHO).await?.client,
-            _listeners: listeners,
-            arrivals,
+            listeners,
             missing: 0,
         })
     }
 
     async fn find_waker(&self, shared: &Shared) -> Result<Option<Pid>, Finding> {
         let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'";
-        let row = within(shared, WHO, sql, self.sender.query_opt(sql, &[]))
-            .await?
-            .map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
-        Ok(row.map(|row| Pid::from_raw(row.get(0))))
+        let answer = execute(shared, WHO, &self.sender, sql).await?;
+        let pid = first_value(&answer).and_then(|pid| pid.parse().ok());
+        Ok(pid.map(Pid::from_raw))
     }
 
     /// Notifies all listeners, in a transaction with a commit record. If that takes too long,
@@ -128,28 +116,21 @@ impl Probe {
             }
         };
         answer.map_err(|error| Finding::unexpected_error(WHO, sql, &error))?;
-        self.missing += WAKER_LISTENERS;
+        self.missing += 1;
         Ok(())
     }
 
     /// Waits until all that was sent has arrived.
     async fn receive(&mut self) -> Result<(), Finding> {
-        while self.missing > 0 {
-            tokio::time::timeout(ARRIVAL_LIMIT, self.arrivals.recv())
-                .await
-                .map_err(|_| Finding::hang(WHO, "a notification", ARRIVAL_LIMIT))?
-                .ok_or_else(|| Finding::hang(WHO, "a connection", Duration::ZERO))?;
-            self.missing -= 1;
+        for listener in &mut self.listeners {
+            for _ in 0..self.missing {
+                tokio::time::timeout(ARRIVAL_LIMIT, listener.notifications.recv())
+                    .await
+                    .map_err(|_| Finding::hang(WHO, "a notification", ARRIVAL_LIMIT))?
+                    .ok_or_else(|| Finding::hang(WHO, "a connection", Duration::ZERO))?;
+            }
         }
+        self.missing = 0;
         Ok(())
-    }
-}
-
-/// Reads a connection until it ends.
-async fn report(mut connection: Connection<Socket, NoTlsStream>, arrivals: UnboundedSender<()>) {
-    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-        if matches!(message, AsyncMessage::Notification(_)) && arrivals.send(()).is_err() {
-            return;
-        }
     }
 }

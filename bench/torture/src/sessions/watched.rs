@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
-use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
 use crate::checker::finding::Finding;
-use crate::sessions::connection::{Connected, is_accepted, is_lost, within};
+use crate::sessions::connection::{Connected, execute, first_value, is_accepted, is_lost, within};
 use crate::sessions::run_state::Shared;
 use crate::workload::identity::{Channel, Key, TransactionId, WATCHED_BASE};
 use crate::workload::random_for;
@@ -221,10 +220,8 @@ async fn wait_for_end(
     let sql =
         format!("SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND pid <> pg_backend_pid()");
     loop {
-        let answer = within(shared, who, &sql, connected.client.simple_query(&sql)).await?;
-        let answers = answer.map_err(|error| Finding::unexpected_error(who, &sql, &error))?;
-        let is_row = |answer| matches!(answer, &SimpleQueryMessage::Row(_));
-        if !answers.iter().any(is_row) {
+        let answer = execute(shared, who, &connected.client, &sql).await?;
+        if first_value(&answer).is_none() {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::checker::finding::{Finding, error_text, shorten};
+use crate::checker::finding::{Finding, shorten};
 use crate::checker::record::{Fate, Moment, WriterSession};
 use crate::sessions::connection::{Connected, is_accepted, is_lost, within};
 use crate::sessions::run_state::Shared;
@@ -95,11 +95,7 @@ async fn play(
                 }
             }
             (Ok(_), Some(sqlstate)) => {
-                return Err(Finding::MissingError {
-                    who: who.to_owned(),
-                    sql: shorten(&message.sql),
-                    sqlstate,
-                });
+                return Err(Finding::missing_error(who, &message.sql, sqlstate));
             }
             (Err(error), Some(sqlstate))
                 if error.code().is_some_and(|code| code.code() == sqlstate) =>
@@ -124,11 +120,7 @@ async fn play(
         return if shared.is_ended(connected.pid) {
             Ok(false)
         } else {
-            Err(Finding::LostConnection {
-                who: who.to_owned(),
-                pid: connected.pid,
-                error: error_text(&error),
-            })
+            Err(Finding::lost_connection(who, connected.pid, &error))
         };
     }
     if !is_accepted(&error) {
