@@ -167,7 +167,7 @@ impl<P: Plans> Checker<P> {
         let position = positions.min().unwrap_or(self.history.end());
         self.history.forget(position, age, now);
 
-        if let Some(limit) = now.before(age) {
+        if let Some(limit) = now.checked_sub(age) {
             self.copies.forget(limit);
             let times = self
                 .listener_checks

@@ -26,7 +26,6 @@ mod checker;
 mod options;
 mod run;
 mod sessions;
-mod summary;
 mod workload;
 
 use std::path::Path;
@@ -81,7 +80,10 @@ pub async fn torture(plan: &Plan, on_progress: OnProgress<'_>) -> anyhow::Result
         drop(cluster);
         drop(workspace);
         match result.map_err(anyhow::Error::downcast::<Finding>) {
-            Ok(summary) => println!("{summary}{name}: passed"),
+            Ok(summary) => {
+                let summary = serde_json::to_string_pretty(&summary)?;
+                println!("{summary}\n{name}: passed");
+            }
             Err(Ok(finding)) => {
                 let finding = finding.to_string();
                 // Once more at the end, as a long log may be cut off.

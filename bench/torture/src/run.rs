@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use pinpoint_servers::cluster::Cluster;
 use pinpoint_servers::connection::connect;
+use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
@@ -16,6 +17,7 @@ use crate::OnProgress;
 use crate::checker::Checker;
 use crate::checker::difference::Difference;
 use crate::checker::finding::Finding;
+use crate::checker::listener_check::Counts;
 use crate::checker::record::{Decoded, Event, Header, PositionEvent, Record};
 use crate::checker::record_file::{FORMAT, Recorder};
 use crate::options::{Fault, Plan};
@@ -24,10 +26,10 @@ use crate::sessions::decoded_commits::{Decoding, write_marker};
 use crate::sessions::replication::{Confirmations, Replication};
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::Standby;
+use crate::sessions::tally::Tally;
 use crate::sessions::{
     disturbance, listener, position_client, schema, standby, switching, waker, watched, writer,
 };
-use crate::summary::{Batches, Summary};
 use crate::workload::Workload;
 use crate::workload::identity::WATCHED_TABLES;
 
@@ -61,6 +63,13 @@ const LOOKS: [&str; 3] = [
 
 const CHECKER: &str = "the checker";
 
+/// What a run that passed has done.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    checked: Counts,
+    done: Tally,
+}
+
 /// Tortures the server of the cluster. A `Finding` among the causes of the error
 /// tells that the server did not pass.
 pub async fn run(
@@ -72,7 +81,6 @@ pub async fn run(
 ) -> anyhow::Result<Summary> {
     let (mut inspection, outlets) = prepare(plan, seed, cluster, standby.as_deref()).await?;
     let mut workers = start_sessions(plan, &inspection, &outlets, standby.as_ref());
-    let started = Instant::now();
     let result = inspection.watch(plan, &mut workers, on_progress).await;
     if let Err(error) = result {
         let error = inspection.look_closer(error, cluster).await;
@@ -86,8 +94,11 @@ pub async fn run(
         return Err(error);
     }
     inspection.finish_recording()?;
-    let summary = inspection.summary(started.elapsed());
-    let has_engine = inspection.has_engine();
+    let summary = Summary {
+        checked: inspection.checker.counts(),
+        done: inspection.shared.tally().clone(),
+    };
+    let has_engine = inspection.has_engine;
     drop(inspection);
     on_progress(plan.duration, "waiting for the sessions to go".to_owned());
     ensure_nothing_is_left(cluster, has_engine, plan.timeout).await?;
@@ -145,12 +156,19 @@ async fn prepare(
     if has_engine {
         monitor.batch_execute(&schema::watch_tables()).await?;
     }
-    let recorder = create_recorder(plan, workload, &monitor).await?;
+    let header = Header {
+        format: FORMAT,
+        workload,
+        listeners: plan.listeners,
+        timeout: plan.timeout,
+    };
+    let recorder = plan.record.as_deref();
+    let recorder = recorder.map(|path| Recorder::create(path, &header));
     let (event_sender, events) = mpsc::unbounded_channel();
     let (position_sender, position_events) = mpsc::unbounded_channel();
     let inspection = Inspection {
         checker: Checker::new(workload, plan.listeners, plan.timeout),
-        recorder,
+        recorder: recorder.transpose()?,
         shared: Arc::new(shared),
         monitor,
         events,
@@ -159,7 +177,7 @@ async fn prepare(
         decoded,
         oracle,
         rounds: 0,
-        batches: has_engine.then(Batches::default),
+        has_engine,
     };
     let outlets = Outlets {
         events: event_sender,
@@ -167,27 +185,6 @@ async fn prepare(
         confirmations,
     };
     Ok((inspection, outlets))
-}
-
-/// Creates the file for the records, if there is to be one.
-async fn create_recorder(
-    plan: &Plan,
-    workload: Workload,
-    monitor: &Client,
-) -> anyhow::Result<Option<Recorder>> {
-    let header = Header {
-        format: FORMAT,
-        workload,
-        listeners: plan.listeners,
-        timeout: plan.timeout,
-        server: monitor
-            .query_one("SELECT version()", &[])
-            .await?
-            .try_get(0)?,
-    };
-    let recorder = plan.record.as_deref();
-    let recorder = recorder.map(|path| Recorder::create(path, &header));
-    recorder.transpose()
 }
 
 /// Starts all sessions but those of the inspection.
@@ -227,7 +224,7 @@ fn start_sessions(
     if plan.switch_replication {
         workers.spawn(switching::run(shared()));
     }
-    if inspection.has_engine() {
+    if inspection.has_engine {
         for table in 0..WATCHED_TABLES {
             workers.spawn(watched::run(shared(), table));
         }
@@ -282,25 +279,10 @@ struct Inspection {
     decoded: UnboundedReceiver<Decoding>,
     oracle: JoinSet<anyhow::Result<()>>,
     rounds: u64,
-    /// Of the engine, where there is one.
-    batches: Option<Batches>,
+    has_engine: bool,
 }
 
 impl Inspection {
-    fn has_engine(&self) -> bool {
-        self.batches.is_some()
-    }
-
-    fn summary(&self, duration: Duration) -> Summary {
-        Summary {
-            duration,
-            counts: self.checker.counts(),
-            tally: self.shared.tally().clone(),
-            batches: self.batches,
-            has_position_clients: self.position_clients > 0,
-        }
-    }
-
     /// Until all are done, or the first one fails.
     async fn watch(
         &mut self,
@@ -368,7 +350,7 @@ impl Inspection {
         loop {
             let what = "the decoded stream to arrive";
             let decoding = within(&self.shared, CHECKER, what, self.decoded.recv()).await?;
-            let at = self.shared.clock.now();
+            let at = self.shared.now();
             match decoding {
                 Some(Decoding::Transaction(id, entries)) => {
                     self.apply(Record::Decoded(Decoded { id, entries, at }))?;
@@ -385,8 +367,8 @@ impl Inspection {
                 None => return Err(self.why_oracle_ended().await),
             }
         }
-        self.apply(Record::Round(self.shared.clock.now()))?;
-        self.ask_engine().await
+        self.apply(Record::Round(self.shared.now()))?;
+        Ok(())
     }
 
     /// Records what the checker is told, and tells it.
@@ -427,28 +409,9 @@ impl Inspection {
         }
     }
 
-    async fn ask_engine(&mut self) -> anyhow::Result<()> {
-        let Some(batches) = &mut self.batches else {
-            return Ok(());
-        };
-        let sql = "SELECT coalesce(sum(n.transactions), 0)::bigint, \
-                       coalesce(sum(n.published_by_others), 0)::bigint, \
-                       (SELECT held_back FROM pinpoint.stat_queue) \
-                   FROM pinpoint.stat_notify AS n";
-        let row = within(&self.shared, CHECKER, sql, self.monitor.query_one(sql, &[]))
-            .await?
-            .map_err(|error| Finding::unexpected_error(CHECKER, sql, &error))?;
-        *batches = Batches {
-            published: row.try_get(0)?,
-            published_by_others: row.try_get(1)?,
-            max_held_back: batches.max_held_back.max(row.try_get(2)?),
-        };
-        Ok(())
-    }
-
     /// What the sessions are doing.
     async fn look_at_sessions(&self, cluster: &Cluster) -> String {
-        let looks = if self.has_engine() {
+        let looks = if self.has_engine {
             &LOOKS[..]
         } else {
             &LOOKS[..1]

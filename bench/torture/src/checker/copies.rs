@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::checker::difference::Mismatch;
 use crate::checker::listener_check::Counts;
-use crate::checker::record::{Decoded, Last, Moment, Outcome, PositionEvent, Since};
+use crate::checker::record::{Decoded, Last, Moment, Outcome, PositionEvent};
 use crate::workload::identity::{Channel, Lsn, TransactionId};
 
 /// Transactions of a writer on a channel.
@@ -161,7 +161,6 @@ impl Copies {
                 PositionEvent::Asked {
                     at,
                     replayed,
-                    since,
                     changed,
                     unchanged,
                 } => {
@@ -181,14 +180,7 @@ impl Copies {
                     }
                     counts.questions += 1;
                     counts.changed += changed.len() as u64;
-                    let unchanged = unchanged.len() as u64;
-                    counts.unchanged += unchanged;
-                    if since == Since::Heartbeat {
-                        counts.unchanged_since_heartbeat += unchanged;
-                    }
-                    if replayed.is_some() {
-                        counts.unchanged_on_standby += unchanged;
-                    }
+                    counts.unchanged += unchanged.len() as u64;
                 }
                 PositionEvent::Read { channels, last } => {
                     copy.retain(|(channel, _), _| !channels.contains(channel));

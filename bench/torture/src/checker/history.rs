@@ -75,9 +75,9 @@ impl History {
     /// listener that introduced itself may tell of it with its next answer.
     pub fn forget(&mut self, position: u64, age: Duration, now: Moment) {
         self.introductions
-            .retain(|_, (_, arrived)| now.since(*arrived) <= 2 * age);
+            .retain(|_, (_, arrived)| now.saturating_sub(*arrived) <= 2 * age);
         while let Some(&(arrived, end)) = self.arrivals.front() {
-            if end > position || now.since(arrived) < age {
+            if end > position || now.saturating_sub(arrived) < age {
                 break;
             }
             self.arrivals.pop_front();

@@ -23,6 +23,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use serde::Serialize;
+
 use crate::checker::difference::{Difference, Line, Mismatch, Witness};
 use crate::checker::history::History;
 use crate::checker::record::{Entry, Event, Fate, Moment, Outcome, Returned, Sent};
@@ -32,7 +34,7 @@ use crate::workload::identity::{Channel, Introduction, Key, Lsn};
 /// Lines to show before and after a difference.
 const CONTEXT: usize = 4;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Counts {
     /// Transactions that were acknowledged.
     pub committed: u64,
@@ -60,10 +62,6 @@ pub struct Counts {
     pub changed: u64,
     /// Channels that were in a question, and that the answer did not name.
     pub unchanged: u64,
-    /// Unchanged channels, if the question had the position of a heartbeat.
-    pub unchanged_since_heartbeat: u64,
-    /// Unchanged channels, if the question was asked on a standby.
-    pub unchanged_on_standby: u64,
 }
 
 /// One LISTEN, or several of one transaction.

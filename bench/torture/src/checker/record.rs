@@ -1,8 +1,7 @@
 //! What is observed of a run. The checker sees nothing else, so that a recorded
 //! run can be checked again.
 
-use std::ops::Add;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,47 +9,8 @@ use crate::workload::Workload;
 use crate::workload::identity::{Channel, Introduction, Key, Lsn, TransactionId};
 use crate::workload::unit_of_work::Notification;
 
-/// A time, in microseconds since the beginning of the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Moment(u64);
-
-impl Moment {
-    /// `None` if that is before the beginning.
-    pub fn before(self, age: Duration) -> Option<Self> {
-        self.0.checked_sub(microseconds(age)).map(Self)
-    }
-
-    pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
-    }
-}
-
-impl Add<Duration> for Moment {
-    type Output = Self;
-
-    fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(microseconds(duration)))
-    }
-}
-
-fn microseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Tells the time of a run.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock(Instant);
-
-impl Clock {
-    pub fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    pub fn now(self) -> Moment {
-        Moment(microseconds(self.0.elapsed()))
-    }
-}
+/// A time since the beginning of the run.
+pub type Moment = Duration;
 
 /// With what a recorded run was made: the first line of its file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,8 +20,6 @@ pub struct Header {
     pub workload: Workload,
     pub listeners: u32,
     pub timeout: Duration,
-    /// What the server said it is.
-    pub server: String,
 }
 
 /// Each of the other lines, in the order in which the checker takes them.
@@ -155,7 +113,6 @@ pub enum PositionEvent {
         at: Moment,
         /// On a standby: up to where it had replayed before.
         replayed: Option<Lsn>,
-        since: Since,
         changed: Vec<Channel>,
         unchanged: Vec<Channel>,
     },
@@ -168,18 +125,6 @@ pub enum PositionEvent {
     Received { channel: Channel, key: Key },
     /// What is in the table after its last question, on all its channels.
     Table(Vec<Last>),
-}
-
-/// The position with which a question was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Since {
-    /// There was none yet.
-    Start,
-    /// That of the answer before.
-    Answer,
-    /// That of the last heartbeat.
-    Heartbeat,
 }
 
 /// The number of the last transaction of a writer that has a row on a channel.

@@ -95,7 +95,6 @@ mod tests {
             },
             listeners: 2,
             timeout: Duration::from_secs(60),
-            server: "PostgreSQL".to_owned(),
         };
         let at = Moment::default() + Duration::from_millis(5);
         let records = vec![

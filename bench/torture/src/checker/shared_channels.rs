@@ -57,7 +57,7 @@ impl SharedDeliveries {
             .filter_map(ListenerCheck::stayed_until)
             .max();
         let lost = self.open.iter().find(|&(&position, &(_, since))| {
-            end.is_some_and(|end| position < end) || now.since(since) > patience
+            end.is_some_and(|end| position < end) || now.saturating_sub(since) > patience
         });
         match lost {
             Some((_, &(key, _))) => Err(Mismatch::GivenToNobody(key)),

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
+use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
-use crate::sessions::connection::execute;
+use crate::sessions::connection::{Connected, execute};
 use crate::sessions::replication::{Confirmations, STANDBY};
 use crate::sessions::run_state::Shared;
 use crate::workload::random_for;
+use crate::workload::unit_of_work::{Disturbance, DisturbanceKind};
 
 /// Number of the random sequence of each, beside those of the listeners.
 const OF_TERMINATIONS: u32 = 0;
@@ -19,6 +21,36 @@ const OF_REPLICATION: u32 = 1;
 
 fn milliseconds(rng: &mut ChaCha8Rng, from: u64, to: u64) -> Duration {
     Duration::from_millis(rng.random_range(from..=to))
+}
+
+/// Gets the disturbance of a commit under way. It may come so late that it hits what the
+/// session does next.
+pub fn disturb(
+    shared: &Arc<Shared>,
+    connected: &Connected,
+    disturbance: Disturbance,
+) -> JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    let driver = connected.driver.clone();
+    let pid = connected.pid;
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(disturbance.delay_ms)).await;
+        match disturbance.kind {
+            DisturbanceKind::Cancel => {
+                shared.tally().cancelled += 1;
+                shared.cancel(pid).await;
+            }
+            DisturbanceKind::Terminate => {
+                shared.tally().terminated += 1;
+                shared.terminate(pid).await;
+            }
+            DisturbanceKind::Abandon => {
+                shared.tally().abandoned += 1;
+                shared.end(pid);
+                driver.abort();
+            }
+        }
+    })
 }
 
 /// Terminates a listener every now and then.

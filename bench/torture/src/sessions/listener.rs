@@ -582,7 +582,7 @@ impl Visit<'_> {
         let who = self.session.who.clone();
         loop {
             let key = self.next_key();
-            let at = self.shared.clock.now();
+            let at = self.shared.now();
             self.session.add(Event::FenceSent { key, at });
             let sql = insert_and_notify(&values(key, Channel::of_fence(self.listener)));
             let answer = self.companion.simple_query(&sql);

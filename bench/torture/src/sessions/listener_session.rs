@@ -87,7 +87,7 @@ impl Listening {
                 fence: None,
                 has_seen_promotion: false,
             };
-            let at = shared.clock.now();
+            let at = shared.now();
             listening.pid = match listening.query_value("SELECT pg_backend_pid()").await {
                 Ok(pid) => pid.parse().unwrap_or_default(),
                 Err(End::Finding(finding)) => return Err(finding),
@@ -238,7 +238,7 @@ impl Listening {
         let mut answer = self.query(sql).await;
         let returned = match answer {
             Ok(_) if !listen.is_empty() => {
-                let at = self.shared.clock.now();
+                let at = self.shared.now();
                 let replayed = match self.shared.standby_of(self.listener) {
                     Some(_) => self.replay_position().await,
                     None => Ok(None),

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{Notification, SimpleQueryMessage};
 
 use crate::checker::finding::Finding;
-use crate::checker::record::{Last, PositionEvent, Since};
+use crate::checker::record::{Last, PositionEvent};
 use crate::sessions::connection::{Connected, End, is_lost, within};
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::Standby;
@@ -65,7 +65,6 @@ pub async fn run(
         channels,
         notified: BTreeSet::new(),
         position: "NULL".to_owned(),
-        since: Since::Start,
         events,
     };
     loop {
@@ -95,7 +94,6 @@ struct PositionClient<'a> {
     notified: BTreeSet<Channel>,
     /// A literal.
     position: String,
-    since: Since,
     events: UnboundedSender<(u32, PositionEvent)>,
 }
 
@@ -196,7 +194,7 @@ impl PositionClient<'_> {
         if self.standby.is_some() {
             sql.insert_str(0, "SELECT pg_last_wal_replay_lsn(); ");
         }
-        let at = self.shared.clock.now();
+        let at = self.shared.now();
         let rows = self.query(session, &sql).await?;
         let unexpected = || Finding::unexpected_answer(&self.who, &sql, &format!("{rows:?}"));
         let (replayed, answer) = match (&rows[..], self.standby) {
@@ -219,7 +217,6 @@ impl PositionClient<'_> {
         self.add(PositionEvent::Asked {
             at,
             replayed,
-            since: self.since,
             changed: changed.clone(),
             unchanged,
         });
@@ -234,7 +231,6 @@ impl PositionClient<'_> {
             self.notified.clear();
         }
         self.position = position;
-        self.since = Since::Answer;
         // Positions of heartbeats that came in the meantime may be those of before.
         while let Ok(notification) = session.notifications.try_recv() {
             if notification.channel() != HEARTBEAT_CHANNEL {
@@ -276,7 +272,6 @@ impl PositionClient<'_> {
                     return Err(Finding::unexpected_answer(&self.who, what, payload).into());
                 };
                 self.position = format!("'{position}'");
-                self.since = Since::Heartbeat;
                 self.shared.tally().heartbeats += 1;
                 // What it covers has come before it, not only soon after.
                 if self.rng.random_ratio(1, 3) {

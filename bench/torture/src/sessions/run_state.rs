@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, Config};
 
-use crate::checker::record::{Clock, Fate, Moment, Outcome, WriterSession};
+use crate::checker::record::{Fate, Moment, Outcome, WriterSession};
 use crate::options::Plan;
 use crate::sessions::standby_state::Standby;
 use crate::sessions::tally::Tally;
@@ -26,7 +26,7 @@ pub struct Shared {
     pub config: Config,
     pub standby: Option<Standby>,
     pub workload: Workload,
-    pub clock: Clock,
+    started: Instant,
     /// How long anything may take.
     pub timeout: Duration,
     /// Listeners share channels. The first one stays until all others have gone.
@@ -66,7 +66,7 @@ impl Shared {
             config,
             standby,
             workload,
-            clock: Clock::start(),
+            started: Instant::now(),
             timeout: plan.timeout,
             has_sharing: plan.sharing,
             switches_replication: plan.switch_replication,
@@ -79,6 +79,10 @@ impl Shared {
             ended: Mutex::default(),
             signaller,
         }
+    }
+
+    pub fn now(&self) -> Moment {
+        self.started.elapsed()
     }
 
     /// Tells everybody to come to an end.
@@ -142,7 +146,7 @@ impl Shared {
 
     fn push_outcome(&self, mut outcome: Outcome) {
         let mut news = lock(&self.news);
-        outcome.finished = self.clock.now();
+        outcome.finished = self.now();
         news.outcomes.push(outcome);
     }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 /// What was done to the sessions, and how they failed.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Serialize)]
 pub struct Tally {
-    /// Writers that were cancelled.
+    /// Sessions that were cancelled while they committed.
     pub cancelled: u64,
-    /// Writers that were terminated.
+    /// Sessions that were terminated while they committed.
     pub terminated: u64,
     /// Writers whose connection was closed by their client.
     pub abandoned: u64,
@@ -15,8 +17,6 @@ pub struct Tally {
     pub terminated_listeners: u64,
     /// Commits that were cancelled or terminated behind their commit record.
     pub interrupted_in_commit: u64,
-    /// Serializable transactions that failed in COMMIT itself.
-    pub failed_in_last_moment: u64,
     /// Errors that were not planned, by SQLSTATE.
     pub errors: BTreeMap<String, u64>,
     /// How often the replay of the standby was paused.
@@ -29,10 +29,6 @@ pub struct Tally {
     pub rows_seen: u64,
     /// Transactions that changed a watched table.
     pub watched_changes: u64,
-    /// How often a session with COMMIT PREPARED was cancelled.
-    pub cancelled_prepared: u64,
-    /// How often a session with COMMIT PREPARED was terminated.
-    pub terminated_prepared: u64,
     /// How often the waker was stopped.
     pub stopped_waker: u64,
     /// How often a commit took so long, while the waker was stopped, that the waker may have had

@@ -10,9 +10,11 @@ use tokio_postgres::error::SqlState;
 
 use crate::checker::finding::Finding;
 use crate::sessions::connection::{Connected, execute, first_value, is_accepted, is_lost, within};
+use crate::sessions::disturbance::disturb;
 use crate::sessions::run_state::Shared;
 use crate::workload::identity::{Channel, Key, TransactionId, WATCHED_BASE};
 use crate::workload::random_for;
+use crate::workload::unit_of_work::{Disturbance, DisturbanceKind};
 
 /// Of the random sequences, beside those of the listeners and position clients.
 const OF_WATCHED: u32 = 1 << 28;
@@ -35,7 +37,7 @@ pub async fn run(shared: Arc<Shared>, table: u32) -> Result<(), Finding> {
             index: 0,
             has_row: true,
         };
-        let started = shared.clock.now();
+        let started = shared.now();
         let messages = messages(&mut rng, key, channel);
         let is_done = match messages.split_last() {
             Some((last, others))
@@ -152,28 +154,14 @@ async fn play(
 }
 
 /// What happens to a session while it executes COMMIT PREPARED.
-struct Disturbance {
-    terminates: bool,
-    after: Duration,
-}
-
 fn disturbance(rng: &mut ChaCha8Rng) -> Disturbance {
     let longest = if rng.random_ratio(1, 2) { 4 } else { 100 };
-    Disturbance {
-        terminates: rng.random_ratio(1, 4),
-        after: Duration::from_millis(rng.random_range(0..=longest)),
-    }
-}
-
-async fn disturb(shared: Arc<Shared>, pid: i32, disturbance: Disturbance) {
-    tokio::time::sleep(disturbance.after).await;
-    if disturbance.terminates {
-        shared.tally().terminated_prepared += 1;
-        shared.terminate(pid).await;
-    } else {
-        shared.tally().cancelled_prepared += 1;
-        shared.cancel(pid).await;
-    }
+    let kind = match rng.random_ratio(1, 4) {
+        true => DisturbanceKind::Terminate,
+        false => DisturbanceKind::Cancel,
+    };
+    let delay_ms = rng.random_range(0..=longest);
+    Disturbance { kind, delay_ms }
 }
 
 /// Executes COMMIT PREPARED in a session that is cancelled or terminated, and repeats it until
@@ -186,7 +174,7 @@ async fn commit_disturbed(
     sql: &str,
     disturbance: Disturbance,
 ) -> Result<Connected, Finding> {
-    let disturbing = tokio::spawn(disturb(Arc::clone(shared), connected.pid, disturbance));
+    let disturbing = disturb(shared, &connected, disturbance);
     let mut answer = within(shared, who, sql, connected.client.simple_query(sql)).await?;
     // It has been sent before the first repetition begins.
     let _ = within(shared, who, "the disturbance", disturbing).await?;
@@ -260,7 +248,8 @@ mod tests {
     #[test]
     fn more_sessions_are_cancelled_than_terminated() {
         let mut rng = random_for(1, OF_WATCHED, 0);
-        let terminated = (0..500).filter(|_| disturbance(&mut rng).terminates);
+        let kinds = (0..500).map(|_| disturbance(&mut rng).kind);
+        let terminated = kinds.filter(|&kind| kind == DisturbanceKind::Terminate);
         assert!((1..250).contains(&terminated.count()));
     }
 }

@@ -1,7 +1,6 @@
 //! A writer: does its units of work, and is disturbed in them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rand::RngExt;
 use tokio_postgres::SimpleQueryMessage;
@@ -9,11 +8,12 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::checker::finding::{Finding, shorten};
 use crate::checker::record::{Fate, Moment, WriterSession};
 use crate::sessions::connection::{Connected, is_accepted, is_lost, within};
+use crate::sessions::disturbance::disturb;
 use crate::sessions::run_state::Shared;
 use crate::sessions::writer_sql;
 use crate::workload::identity::Introduction;
 use crate::workload::random_for;
-use crate::workload::unit_of_work::{Disturbance, DisturbanceKind, End, Form, Unit};
+use crate::workload::unit_of_work::{End, Form, Unit};
 
 /// Of the random sequences, beside those of the listeners and position clients. The work
 /// itself has its own.
@@ -67,7 +67,7 @@ async fn play(
     connected: &Connected,
     unit: &Unit,
 ) -> Result<bool, Finding> {
-    let started = shared.clock.now();
+    let started = shared.now();
     let messages = writer_sql::messages(unit);
     let last = messages.len() - 1;
     let mut fates: Vec<Option<Fate>> = vec![None; unit.transactions.len()];
@@ -126,7 +126,8 @@ async fn play(
     if !is_accepted(&error) {
         return Err(Finding::unexpected_error(who, &message.sql, &error));
     }
-    tally(shared, unit, &error, message.sql == "COMMIT");
+    let code = error.code().map_or("none", |code| code.code());
+    *shared.tally().errors.entry(code.to_owned()).or_default() += 1;
     // An error before the end of a transaction, or instead of it: it is rolled
     // back. Only a procedure may have committed others before.
     let fate = match unit.form {
@@ -165,15 +166,6 @@ fn introduction(answer: &SimpleQueryMessage) -> Option<Introduction> {
     })
 }
 
-fn tally(shared: &Shared, unit: &Unit, error: &tokio_postgres::Error, is_commit: bool) {
-    let code = error.code().map_or("none", |code| code.code());
-    let mut tally = shared.tally();
-    *tally.errors.entry(code.to_owned()).or_default() += 1;
-    if unit.is_serializable && is_commit && code == "40001" {
-        tally.failed_in_last_moment += 1;
-    }
-}
-
 /// Executes a command between two units of work. A cancellation or termination that comes late
 /// may hit it. Returns whether the connection is still there.
 async fn execute(
@@ -191,30 +183,4 @@ async fn execute(
             Err(error) => return Err(Finding::unexpected_error(who, sql, &error)),
         }
     }
-}
-
-/// Gets the disturbance under way. It may come so late that it hits the next
-/// unit of work.
-fn disturb(shared: &Arc<Shared>, connected: &Connected, disturbance: Disturbance) {
-    let shared = Arc::clone(shared);
-    let driver = connected.driver.clone();
-    let pid = connected.pid;
-    tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(disturbance.delay_ms)).await;
-        match disturbance.kind {
-            DisturbanceKind::Cancel => {
-                shared.tally().cancelled += 1;
-                shared.cancel(pid).await;
-            }
-            DisturbanceKind::Terminate => {
-                shared.tally().terminated += 1;
-                shared.terminate(pid).await;
-            }
-            DisturbanceKind::Abandon => {
-                shared.tally().abandoned += 1;
-                shared.end(pid);
-                driver.abort();
-            }
-        }
-    });
 }

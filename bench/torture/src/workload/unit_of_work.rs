@@ -1,7 +1,5 @@
 //! A unit of work of a writer.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::workload::identity::{Channel, Key, TransactionId};
@@ -173,67 +171,6 @@ fn collect(steps: &[Step], kept: &mut Vec<Notification>) {
             } => collect(steps, kept),
             Step::Savepoint { .. } => {}
         }
-    }
-}
-
-/// What was to become of a transaction, for people.
-pub fn describe(transaction: &Transaction, unit: &Unit) -> String {
-    let plural = |count: usize, what: &str| match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    };
-    let mut text = plural(transaction.notifications().len(), "notification");
-    let is_nested = transaction
-        .steps
-        .iter()
-        .any(|step| matches!(step, Step::Savepoint { .. }));
-    if !transaction.has_rows {
-        text.push_str(" without rows");
-    }
-    if is_nested {
-        text.push_str(" that outlive savepoints");
-    }
-    text.push_str(match unit.form {
-        Form::Statements => ", by single statements",
-        Form::OneMessage => ", by one message",
-        Form::Implicit => ", by one message without BEGIN",
-        Form::Chained => ", in a chain of transactions",
-        Form::Procedure => ", by a procedure",
-    });
-    if unit.is_serializable {
-        text.push_str(", serializable");
-    }
-    text.push_str(match unit.greeting {
-        None => "",
-        Some(Greeting::AtOnce) => ", after a look for new listeners",
-        Some(Greeting::WithLock) => ", with the lock of a new listener",
-    });
-    text.push_str(match transaction.end {
-        End::Commit => ", COMMIT",
-        End::Rollback => ", ROLLBACK",
-        End::ConstraintError => ", an error, ROLLBACK",
-        End::DeferredConstraintError => ", a COMMIT that fails",
-    });
-    if transaction.end == End::Commit {
-        text.push_str(" with synchronous_commit = ");
-        text.push_str(unit.synchronous_commit);
-    }
-    if let Some(disturbance) = unit.disturbance {
-        text.push_str(&format!(
-            ", {} {} ms after its COMMIT was sent",
-            disturbance.kind, disturbance.delay_ms
-        ));
-    }
-    text
-}
-
-impl fmt::Display for DisturbanceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cancel => "cancelled",
-            Self::Terminate => "terminated",
-            Self::Abandon => "abandoned by its client",
-        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::run_builder::*;
 use crate::checker::difference::Mismatch;
-use crate::checker::record::{Fate, Last, PositionEvent, Since};
+use crate::checker::record::{Fate, Last, PositionEvent};
 use crate::workload::identity::{Channel, Lsn};
 
 /// Two transactions on channel 1, the second one acknowledged after 5 seconds.
@@ -34,7 +34,6 @@ impl Story<'_> {
         self.position(PositionEvent::Asked {
             at,
             replayed: replayed.map(Lsn),
-            since: Since::Answer,
             changed: Vec::new(),
             unchanged: vec![Channel(1)],
         })
