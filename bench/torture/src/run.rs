@@ -9,7 +9,7 @@ use pinpoint_servers::cluster::Cluster;
 use pinpoint_servers::connection::connect;
 use serde::Serialize;
 use tokio::sync::Mutex;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, Config};
 
@@ -18,12 +18,12 @@ use crate::checker::Checker;
 use crate::checker::difference::Difference;
 use crate::checker::finding::Finding;
 use crate::checker::listener_check::Counts;
-use crate::checker::record::{Decoded, Event, Header, PositionEvent, Record};
+use crate::checker::record::{Decoded, Header, Record};
 use crate::checker::record_file::{FORMAT, Recorder};
 use crate::options::{Fault, Plan};
 use crate::sessions::connection::{execute, within};
 use crate::sessions::decoded_commits::{Decoding, write_marker};
-use crate::sessions::replication::{Confirmations, Replication};
+use crate::sessions::replication::Replication;
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::Standby;
 use crate::sessions::tally::Tally;
@@ -79,8 +79,8 @@ pub async fn run(
     standby: Option<Arc<Mutex<Cluster>>>,
     on_progress: OnProgress<'_>,
 ) -> anyhow::Result<Summary> {
-    let (mut inspection, outlets) = prepare(plan, seed, cluster, standby.as_deref()).await?;
-    let mut workers = start_sessions(plan, &inspection, &outlets, standby.as_ref());
+    let mut inspection = prepare(plan, seed, cluster, standby.as_deref()).await?;
+    let mut workers = start_sessions(plan, &inspection, standby.as_ref());
     let result = inspection.watch(plan, &mut workers, on_progress).await;
     if let Err(error) = result {
         let error = inspection.look_closer(error, cluster).await;
@@ -108,20 +108,13 @@ pub async fn run(
     Ok(summary)
 }
 
-/// Where sessions report, and the confirmations of the oracle, which one of them holds back.
-struct Outlets {
-    events: UnboundedSender<(u32, Event)>,
-    position_events: UnboundedSender<(u32, PositionEvent)>,
-    confirmations: Arc<Confirmations>,
-}
-
 /// Makes all that the sessions work on, and what checks their reports.
 async fn prepare(
     plan: &Plan,
     seed: u64,
     cluster: &Cluster,
     standby: Option<&Mutex<Cluster>>,
-) -> anyhow::Result<(Inspection, Outlets)> {
+) -> anyhow::Result<Inspection> {
     let monitor = cluster.connect().await?;
     if plan.fault != Fault::None {
         monitor
@@ -133,11 +126,6 @@ async fn prepare(
         .await
         .context("could not make what the torture works on")?;
     let replication = Replication::start(&cluster.socket()).await?;
-    let confirmations = Arc::new(Confirmations::default());
-    let (decoded_sender, decoded) = mpsc::unbounded_channel();
-    let mut oracle = JoinSet::new();
-    oracle.spawn(replication.run(Arc::clone(&confirmations), decoded_sender));
-
     let workload = Workload {
         seed,
         channels: plan.channels,
@@ -147,7 +135,12 @@ async fn prepare(
         Some(standby) => Some(Standby::new(standby.lock().await.config())),
         None => None,
     };
-    let shared = Shared::new(cluster.config(), of_standby, workload, plan, signaller);
+    let (sender, records) = mpsc::unbounded_channel();
+    let config = cluster.config();
+    let shared = Shared::new(config, of_standby, workload, plan, signaller, sender);
+    let (sender, decoded) = mpsc::unbounded_channel();
+    let mut oracle = JoinSet::new();
+    oracle.spawn(replication.run(Arc::clone(&shared.confirmations), sender));
     // Before anybody begins: what fails from then on is looked at more closely.
     let has_engine: bool = monitor
         .query_one("SELECT to_regclass('pinpoint.stat_queue') IS NOT NULL", &[])
@@ -164,34 +157,24 @@ async fn prepare(
     };
     let recorder = plan.record.as_deref();
     let recorder = recorder.map(|path| Recorder::create(path, &header));
-    let (event_sender, events) = mpsc::unbounded_channel();
-    let (position_sender, position_events) = mpsc::unbounded_channel();
-    let inspection = Inspection {
+    Ok(Inspection {
         checker: Checker::new(workload, plan.listeners, plan.timeout),
         recorder: recorder.transpose()?,
         shared: Arc::new(shared),
         monitor,
-        events,
+        records,
         position_clients: if has_engine { plan.position_clients } else { 0 },
-        position_events,
         decoded,
         oracle,
         rounds: 0,
         has_engine,
-    };
-    let outlets = Outlets {
-        events: event_sender,
-        position_events: position_sender,
-        confirmations,
-    };
-    Ok((inspection, outlets))
+    })
 }
 
 /// Starts all sessions but those of the inspection.
 fn start_sessions(
     plan: &Plan,
     inspection: &Inspection,
-    outlets: &Outlets,
     standby: Option<&Arc<Mutex<Cluster>>>,
 ) -> JoinSet<Result<(), Finding>> {
     let shared = || Arc::clone(&inspection.shared);
@@ -200,15 +183,10 @@ fn start_sessions(
         workers.spawn(writer::run(shared(), writer));
     }
     for listener in 0..plan.listeners {
-        let events = outlets.events.clone();
-        workers.spawn(listener::run(shared(), listener, events));
+        workers.spawn(listener::run(shared(), listener));
     }
     workers.spawn(disturbance::terminate_listeners(shared(), plan.listeners));
-    let confirmations = Arc::clone(&outlets.confirmations);
-    workers.spawn(disturbance::replicate_synchronously(
-        shared(),
-        confirmations,
-    ));
+    workers.spawn(disturbance::replicate_synchronously(shared()));
     if let Some(standby) = standby {
         let standby = Arc::clone(standby);
         workers.spawn(standby::run(
@@ -230,13 +208,7 @@ fn start_sessions(
         }
     }
     for client in 0..inspection.position_clients {
-        let events = outlets.position_events.clone();
-        workers.spawn(position_client::run(
-            shared(),
-            client,
-            plan.listeners,
-            events,
-        ));
+        workers.spawn(position_client::run(shared(), client, plan.listeners));
     }
     workers
 }
@@ -273,9 +245,9 @@ struct Inspection {
     recorder: Option<Recorder>,
     shared: Arc<Shared>,
     monitor: Client,
-    events: UnboundedReceiver<(u32, Event)>,
+    /// Of the sessions.
+    records: UnboundedReceiver<Record>,
     position_clients: u32,
-    position_events: UnboundedReceiver<(u32, PositionEvent)>,
     decoded: UnboundedReceiver<Decoding>,
     oracle: JoinSet<anyhow::Result<()>>,
     rounds: u64,
@@ -329,19 +301,8 @@ impl Inspection {
     /// Takes what is known by now, waits until everything that committed before
     /// has been decoded, and compares.
     async fn round(&mut self) -> anyhow::Result<()> {
-        while let Ok((listener, event)) = self.events.try_recv() {
-            self.apply(Record::Event(listener, event))?;
-        }
-        while let Ok((client, event)) = self.position_events.try_recv() {
-            self.apply(Record::Position(client, event))?;
-        }
-        // After the events: what they tell of is in the news, if it must be.
-        let news = self.shared.take_news();
-        for session in news.sessions {
-            self.apply(Record::Session(session))?;
-        }
-        for outcome in news.outcomes {
-            self.apply(Record::Outcome(outcome))?;
+        while let Ok(record) = self.records.try_recv() {
+            self.apply(record)?;
         }
 
         self.rounds += 1;
@@ -388,10 +349,8 @@ impl Inspection {
         let deadline = tokio::time::Instant::now() + LOOK_DEADLINE;
         while difference.what.missing().is_some()
             && !difference.is_late
-            && let Ok(Some((listener, event))) =
-                tokio::time::timeout_at(deadline, self.events.recv()).await
+            && let Ok(Some(record)) = tokio::time::timeout_at(deadline, self.records.recv()).await
         {
-            let record = Record::Event(listener, event);
             if let Some(recorder) = &mut self.recorder {
                 // The difference counts for more than its record.
                 let _ = recorder.add(&record);

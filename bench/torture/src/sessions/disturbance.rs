@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
 use crate::sessions::connection::{Connected, execute};
-use crate::sessions::replication::{Confirmations, STANDBY};
+use crate::sessions::replication::STANDBY;
 use crate::sessions::run_state::Shared;
 use crate::workload::random_for;
 use crate::workload::unit_of_work::{Disturbance, DisturbanceKind};
@@ -73,19 +73,16 @@ pub async fn terminate_listeners(shared: Arc<Shared>, listeners: u32) -> Result<
 /// Makes commits wait for a standby, and not, in turn. The standby is the one
 /// that decodes; while it confirms nothing, commits stand still where they are
 /// written but not yet visible.
-pub async fn replicate_synchronously(
-    shared: Arc<Shared>,
-    confirmations: Arc<Confirmations>,
-) -> Result<(), Finding> {
+pub async fn replicate_synchronously(shared: Arc<Shared>) -> Result<(), Finding> {
     let mut rng = random_for(shared.workload.seed, 0, OF_REPLICATION);
     let control = shared.connect("replication control").await?.client;
     while !shared.is_stopping() {
         set_standby(&shared, &control, STANDBY).await?;
         for _ in 0..rng.random_range(2..=5) {
             tokio::time::sleep(milliseconds(&mut rng, 20, 200)).await;
-            confirmations.hold_back(true);
+            shared.confirmations.hold_back(true);
             tokio::time::sleep(milliseconds(&mut rng, 5, 120)).await;
-            confirmations.hold_back(false);
+            shared.confirmations.hold_back(false);
         }
         set_standby(&shared, &control, "").await?;
         tokio::time::sleep(milliseconds(&mut rng, 200, 1200)).await;

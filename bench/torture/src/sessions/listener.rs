@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::{IteratorRandom, SliceRandom};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::Client;
 
 use crate::checker::finding::Finding;
@@ -66,11 +65,7 @@ const ACTIONS: [(u32, Action); 13] = [
 ];
 
 /// Listens until told to stop.
-pub async fn run(
-    shared: Arc<Shared>,
-    listener: u32,
-    events: UnboundedSender<(u32, Event)>,
-) -> Result<(), Finding> {
+pub async fn run(shared: Arc<Shared>, listener: u32) -> Result<(), Finding> {
     let who = format!("companion of listener {listener}");
     let companion = shared.connect(&who).await?.client;
     // A fence need not wait for a standby that is being held back.
@@ -83,7 +78,7 @@ pub async fn run(
         if shared.is_stopping() {
             break;
         }
-        let session = Listening::connect(&shared, listener, events.clone()).await?;
+        let session = Listening::connect(&shared, listener).await?;
         let mut visit = Visit {
             shared: &shared,
             listener,

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, Connection, Notification, SimpleQueryMessage};
 
 use crate::checker::finding::{Finding, shorten};
-use crate::checker::record::{Event, Returned, Sent};
+use crate::checker::record::{Event, Record, Returned, Sent};
 use crate::sessions::connection::{End, execute, first_value, is_lost, within};
 use crate::sessions::read_to_end::ReadToEnd;
 use crate::sessions::run_state::Shared;
@@ -28,7 +27,6 @@ pub struct Listening {
     stops: u32,
     client: Client,
     connection: Connection<ReadToEnd, NoTlsStream>,
-    events: UnboundedSender<(u32, Event)>,
     /// Events that the checker does not have yet.
     outbox: Vec<Event>,
     /// A LISTEN is under way, whose event has to come before those in the outbox.
@@ -50,11 +48,7 @@ pub const PROMOTED: &str = "promoted";
 const REPLAY_LOOK: Duration = Duration::from_millis(50);
 
 impl Listening {
-    pub async fn connect(
-        shared: &Arc<Shared>,
-        listener: u32,
-        events: UnboundedSender<(u32, Event)>,
-    ) -> Result<Self, Finding> {
+    pub async fn connect(shared: &Arc<Shared>, listener: u32) -> Result<Self, Finding> {
         let who = format!("listener {listener}");
         let deadline = Instant::now() + shared.timeout;
         let standby = shared.standby_of(listener);
@@ -79,7 +73,6 @@ impl Listening {
                 stops,
                 client,
                 connection,
-                events: events.clone(),
                 outbox: Vec::new(),
                 is_held: false,
                 count: 0,
@@ -114,8 +107,7 @@ impl Listening {
     fn hand_over(&mut self) {
         if !self.is_held {
             for event in self.outbox.drain(..) {
-                // If nobody takes them any more, the run is over.
-                let _ = self.events.send((self.listener, event));
+                self.shared.record(Record::Event(self.listener, event));
             }
         }
     }

@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{Notification, SimpleQueryMessage};
 
 use crate::checker::finding::Finding;
-use crate::checker::record::{Last, PositionEvent};
+use crate::checker::record::{Last, PositionEvent, Record};
 use crate::sessions::connection::{Connected, End, is_lost, within};
 use crate::sessions::run_state::Shared;
 use crate::sessions::standby_state::Standby;
@@ -43,12 +42,7 @@ const STILL_ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity \
          AND application_name <> 'onlooker'";
 
 /// Asks until told to stop, and once more when all others have gone.
-pub async fn run(
-    shared: Arc<Shared>,
-    number: u32,
-    listeners: u32,
-    events: UnboundedSender<(u32, PositionEvent)>,
-) -> Result<(), Finding> {
+pub async fn run(shared: Arc<Shared>, number: u32, listeners: u32) -> Result<(), Finding> {
     let mut rng = random_for(shared.workload.seed, OF_POSITION_CLIENTS, number);
     // Those of the fences are quiet, so that there is something to be unchanged.
     let busy = (0..shared.workload.channels).map(Channel);
@@ -65,7 +59,6 @@ pub async fn run(
         channels,
         notified: BTreeSet::new(),
         position: "NULL".to_owned(),
-        events,
     };
     loop {
         let is_last = shared.is_stopping();
@@ -94,7 +87,6 @@ struct PositionClient<'a> {
     notified: BTreeSet<Channel>,
     /// A literal.
     position: String,
-    events: UnboundedSender<(u32, PositionEvent)>,
 }
 
 impl PositionClient<'_> {
@@ -295,8 +287,7 @@ impl PositionClient<'_> {
     }
 
     fn add(&self, event: PositionEvent) {
-        // If nobody takes them any more, the run is over.
-        let _ = self.events.send((self.number, event));
+        self.shared.record(Record::Position(self.number, event));
     }
 
     async fn query(&self, session: &Connected, sql: &str) -> Result<Vec<Vec<String>>, End> {

@@ -2,25 +2,20 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::{Client, Config};
 
-use crate::checker::record::{Fate, Moment, Outcome, WriterSession};
+use crate::checker::record::{Fate, Moment, Outcome, Record};
 use crate::options::Plan;
+use crate::sessions::replication::Confirmations;
 use crate::sessions::standby_state::Standby;
 use crate::sessions::tally::Tally;
 use crate::workload::Workload;
 use crate::workload::identity::{Channel, Introduction, Key, min_length};
 use crate::workload::unit_of_work::{Notification, Transaction};
-
-/// What the writers have to tell to the checker.
-#[derive(Debug, Default)]
-pub struct News {
-    pub sessions: Vec<WriterSession>,
-    pub outcomes: Vec<Outcome>,
-}
 
 pub struct Shared {
     pub config: Config,
@@ -37,7 +32,9 @@ pub struct Shared {
     is_stopping: AtomicBool,
     /// All have gone but the position clients.
     is_quiet: AtomicBool,
-    news: Mutex<News>,
+    /// What the sessions tell to the checker.
+    records: UnboundedSender<Record>,
+    pub confirmations: Arc<Confirmations>,
     tally: Mutex<Tally>,
     /// PIDs of the listeners that are connected now.
     listeners: Mutex<Vec<Option<i32>>>,
@@ -61,6 +58,7 @@ impl Shared {
         workload: Workload,
         plan: &Plan,
         signaller: Client,
+        records: UnboundedSender<Record>,
     ) -> Self {
         Self {
             config,
@@ -72,7 +70,8 @@ impl Shared {
             switches_replication: plan.switch_replication,
             is_stopping: AtomicBool::new(false),
             is_quiet: AtomicBool::new(false),
-            news: Mutex::default(),
+            records,
+            confirmations: Arc::default(),
             tally: Mutex::default(),
             listeners: Mutex::new(vec![None; plan.listeners as usize]),
             gone: AtomicU32::new(0),
@@ -102,12 +101,13 @@ impl Shared {
         self.is_quiet.load(Ordering::Relaxed)
     }
 
-    pub fn add_session(&self, session: WriterSession) {
-        lock(&self.news).sessions.push(session);
+    /// Tells the checker.
+    pub fn record(&self, record: Record) {
+        // If nobody takes them any more, the run is over.
+        let _ = self.records.send(record);
     }
 
-    /// Notes how a transaction ended. Its time is taken under the lock: what is
-    /// noted after a look at the news has also finished after that.
+    /// Tells the checker how a transaction ended.
     pub fn add_outcome(
         &self,
         transaction: &Transaction,
@@ -144,14 +144,11 @@ impl Shared {
         });
     }
 
+    /// Its time is taken right here: what is noted after the records were taken has also
+    /// finished after that.
     fn push_outcome(&self, mut outcome: Outcome) {
-        let mut news = lock(&self.news);
         outcome.finished = self.now();
-        news.outcomes.push(outcome);
-    }
-
-    pub fn take_news(&self) -> News {
-        std::mem::take(&mut lock(&self.news))
+        self.record(Record::Outcome(outcome));
     }
 
     pub fn tally(&self) -> MutexGuard<'_, Tally> {

@@ -6,7 +6,7 @@ use rand::RngExt;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::checker::finding::{Finding, shorten};
-use crate::checker::record::{Fate, Moment, WriterSession};
+use crate::checker::record::{Fate, Moment, Record, WriterSession};
 use crate::sessions::connection::{Connected, is_accepted, is_lost, within};
 use crate::sessions::disturbance::disturb;
 use crate::sessions::run_state::Shared;
@@ -36,11 +36,11 @@ pub async fn run(shared: Arc<Shared>, writer: u32) -> Result<(), Finding> {
             Some(connected) => connected,
             None => {
                 let connected = shared.connect(&who).await?;
-                shared.add_session(WriterSession {
+                shared.record(Record::Session(WriterSession {
                     writer,
                     first_transaction: unit.transactions[0].id.number,
                     pid: connected.pid,
-                });
+                }));
                 connected
             }
         };
