@@ -11,7 +11,6 @@ pub mod shared_channels;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::checker::copies::Copies;
@@ -28,8 +27,6 @@ pub struct Checker<P> {
     plans: P,
     history: History,
     listener_checks: Vec<ListenerCheck>,
-    /// Transactions with rows that got no answer, and are not decoded yet.
-    unanswered: HashSet<TransactionId>,
     /// Transactions with rows that were acknowledged since the last `check`.
     acknowledged: Vec<TransactionId>,
     counts: Counts,
@@ -45,7 +42,6 @@ impl<P: Plans> Checker<P> {
             plans,
             history: History::default(),
             listener_checks: (0..listeners).map(ListenerCheck::new).collect(),
-            unanswered: HashSet::new(),
             acknowledged: Vec::new(),
             counts: Counts::default(),
             shared_deliveries: SharedDeliveries::default(),
@@ -102,12 +98,6 @@ impl<P: Plans> Checker<P> {
             self.history.add_rowless(outcome);
         } else if fate == Fate::Committed {
             self.acknowledged.push(id);
-        } else if fate == Fate::Unknown {
-            if self.history.has(id) {
-                self.counts.unanswered_committed += 1;
-            } else {
-                self.unanswered.insert(id);
-            }
         }
     }
 
@@ -124,9 +114,6 @@ impl<P: Plans> Checker<P> {
             if !planned.commits || !planned.has_rows || !rows.eq(planned.notifications) {
                 return Err(self.difference(Mismatch::OtherRows(id)));
             }
-        }
-        if self.unanswered.remove(&id) {
-            self.counts.unanswered_committed += 1;
         }
         self.history.append(decoded);
         Ok(())
@@ -178,16 +165,6 @@ impl<P: Plans> Checker<P> {
     }
 
     fn difference(&self, what: Mismatch) -> Box<Difference> {
-        let plans = what
-            .transactions()
-            .into_iter()
-            .map(|id| (id, self.plans.describe(id)))
-            .collect();
-        Box::new(Difference {
-            what,
-            witness: None,
-            is_late: false,
-            plans,
-        })
+        Difference::new(what, &self.plans)
     }
 }

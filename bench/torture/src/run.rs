@@ -189,12 +189,7 @@ fn start_sessions(
     workers.spawn(disturbance::replicate_synchronously(shared()));
     if let Some(standby) = standby {
         let standby = Arc::clone(standby);
-        workers.spawn(standby::run(
-            shared(),
-            standby,
-            plan.duration,
-            plan.listeners,
-        ));
+        workers.spawn(standby::run(shared(), standby, plan.duration));
     }
     if plan.stop_waker {
         workers.spawn(waker::run(shared()));

@@ -5,6 +5,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::checker::record::{Event, Record, Sent};
+use crate::workload::Plans;
 use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
 
 /// What is wrong.
@@ -157,6 +158,16 @@ pub struct Difference {
 }
 
 impl Difference {
+    pub fn new(what: Mismatch, plans: &impl Plans) -> Box<Self> {
+        let transactions = what.transactions().into_iter();
+        Box::new(Self {
+            witness: None,
+            is_late: false,
+            plans: transactions.map(|id| (id, plans.describe(id))).collect(),
+            what,
+        })
+    }
+
     /// Whether the listener that missed something has got it with this record.
     pub fn is_arrival_of_missing(&self, record: &Record) -> bool {
         let (Some(missing), Some(witness)) = (self.what.missing(), &self.witness) else {

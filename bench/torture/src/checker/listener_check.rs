@@ -42,8 +42,6 @@ pub struct Counts {
     pub rolled_back: u64,
     /// Transactions without an answer.
     pub unanswered: u64,
-    /// Transactions with rows and without an answer that had committed.
-    pub unanswered_committed: u64,
     /// Notifications received, all of them checked.
     pub notifications: u64,
     /// LISTENs that were checked from beginning to end.
@@ -222,7 +220,7 @@ impl ListenerCheck {
                 _ => None,
             };
             if let Err(problem) = self.handle(event, history, plans, counts) {
-                return Err(Box::new(self.difference(problem, received, history, plans)));
+                return Err(self.difference(problem, received, history, plans));
             }
         }
         Ok(())
@@ -312,26 +310,18 @@ impl ListenerCheck {
         received: Option<Sent>,
         history: &History,
         plans: &impl Plans,
-    ) -> Difference {
-        let Problem { what, position } = problem;
-        let witness = self.session.as_ref().map(|session| Witness {
+    ) -> Box<Difference> {
+        let missing = problem.what.missing();
+        let mut difference = Difference::new(problem.what, plans);
+        difference.is_late = missing.is_some_and(|key| self.is_still_to_come(key));
+        difference.witness = self.session.as_ref().map(|session| Witness {
             listener: self.listener,
             pid: session.pid,
             channels: session.periods.keys().copied().collect(),
-            expected: session.expected_around(position, history),
+            expected: session.expected_around(problem.position, history),
             received: self.received_around(session, received, history),
         });
-        let plans = what
-            .transactions()
-            .into_iter()
-            .map(|id| (id, plans.describe(id)))
-            .collect();
-        Difference {
-            is_late: what.missing().is_some_and(|key| self.is_still_to_come(key)),
-            what,
-            witness,
-            plans,
-        }
+        difference
     }
 
     /// Whether it has arrived since.

@@ -1,10 +1,12 @@
 //! A recorded run as a file: a line of JSON for each record, after a header.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use serde::Deserialize;
+use serde_json::Deserializer;
 
 use crate::checker::record::{Header, Record};
 
@@ -47,26 +49,17 @@ pub fn read(path: &Path) -> anyhow::Result<(Header, Vec<Record>)> {
     let name = path.display();
     let cannot_read =
         || format!("could not read \"{name}\": name a file that --record has written");
-    let mut lines = BufReader::new(File::open(path).with_context(cannot_read)?).lines();
-    let first = lines
-        .next()
-        .with_context(cannot_read)?
-        .with_context(cannot_read)?;
-    let header: Header = serde_json::from_str(&first).with_context(cannot_read)?;
+    let file = BufReader::new(File::open(path).with_context(cannot_read)?);
+    let mut values = Deserializer::from_reader(file);
+    let header = Header::deserialize(&mut values).with_context(cannot_read)?;
     ensure!(
         header.format == FORMAT,
         "\"{name}\" has format {}, and this pinpoint-bench reads {FORMAT}: use the version that \
          has written it",
         header.format
     );
-    let mut records = Vec::new();
-    for (number, line) in lines.enumerate() {
-        let line = line.with_context(cannot_read)?;
-        let record = serde_json::from_str(&line)
-            .with_context(|| format!("line {} of \"{name}\" is no record", number + 2))?;
-        records.push(record);
-    }
-    Ok((header, records))
+    let records = values.into_iter().collect::<Result<_, _>>();
+    Ok((header, records.with_context(cannot_read)?))
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -16,7 +16,7 @@ use crate::sessions::connection::{End, execute, is_accepted, within};
 use crate::sessions::listener_session::{Listening, PROMOTED};
 use crate::sessions::run_state::Shared;
 use crate::sessions::schema::{insert_and_notify, introduce};
-use crate::sessions::standby_state::{STEPS_TO_PROMOTION, Standby};
+use crate::sessions::standby_state::Standby;
 use crate::workload::identity::{
     Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length,
 };
@@ -66,6 +66,9 @@ const ACTIONS: [(u32, Action); 13] = [
 
 /// Listens until told to stop.
 pub async fn run(shared: Arc<Shared>, listener: u32) -> Result<(), Finding> {
+    // Before anything is waited for, as the standby must know of all listeners there.
+    let standby = shared.standby_of(listener);
+    let mut steps = standby.map(Standby::tokens).unwrap_or_default();
     let who = format!("companion of listener {listener}");
     let companion = shared.connect(&who).await?.client;
     // A fence need not wait for a standby that is being held back.
@@ -73,7 +76,6 @@ pub async fn run(shared: Arc<Shared>, listener: u32) -> Result<(), Finding> {
     execute(&shared, &who, &companion, sql).await?;
 
     let mut next_number = 0;
-    let mut steps = 0;
     for number in 0.. {
         if shared.is_stopping() {
             break;
@@ -101,9 +103,6 @@ pub async fn run(shared: Arc<Shared>, listener: u32) -> Result<(), Finding> {
             Err(End::Finding(finding)) => return Err(finding),
         }
     }
-    if let Some(standby) = shared.standby_of(listener) {
-        standby.add_steps(steps..STEPS_TO_PROMOTION);
-    }
     shared.add_gone();
     Ok(())
 }
@@ -120,8 +119,8 @@ struct Visit<'a> {
     /// When it last looked for a row.
     looked: Instant,
     next_number: &'a mut u32,
-    /// How many steps it has taken towards the promotion of a standby.
-    steps: &'a mut usize,
+    /// The steps towards the promotion of a standby that it has not taken yet.
+    steps: &'a mut Vec<Arc<()>>,
     session: Listening,
 }
 
@@ -186,14 +185,14 @@ impl Visit<'_> {
     /// Stays while the standby is promoted, with notifications that are replayed only then.
     async fn see_promotion(&mut self, standby: &Standby) -> Result<(), End> {
         let deadline = Instant::now() + self.shared.timeout;
-        self.step(standby);
+        self.steps.pop();
         self.read_until("replay to be paused", deadline, |_| standby.is_held())
             .await?;
         for _ in 0..LAST_NOTIFICATIONS {
-            self.notify_from_primary().await?;
+            self.notify_oneself().await?;
         }
         let number = self.send_fence(deadline).await?;
-        self.step(standby);
+        self.steps.pop();
         self.await_fence(number, deadline).await?;
         self.read_until("the promotion", deadline, |_| standby.is_promoted())
             .await?;
@@ -205,11 +204,6 @@ impl Visit<'_> {
             .await?;
         self.shared.tally().promoted_listeners += 1;
         Ok(())
-    }
-
-    fn step(&mut self, standby: &Standby) {
-        standby.add_steps(*self.steps..*self.steps + 1);
-        *self.steps += 1;
     }
 
     /// Reads until something is the case.
@@ -608,30 +602,19 @@ impl Visit<'_> {
         Ok(())
     }
 
-    /// Sends a notification by this session itself.
+    /// Sends a notification by this session itself. A standby cannot send.
     async fn notify_oneself(&mut self) -> Result<(), End> {
-        if self.shared.standby_of(self.listener).is_some() {
-            return self.notify_from_primary().await;
-        }
-        let key = self.next_key();
-        let channel = Channel(self.rng.random_range(0..self.shared.workload.channels));
-        let sql = insert_and_notify(&values(key, channel));
-        match self.session.try_query(&sql).await? {
-            Err(error) if !is_accepted(&error) => {
-                Err(Finding::unexpected_error(&self.session.who, &sql, &error).into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// A standby cannot send.
-    async fn notify_from_primary(&mut self) -> Result<(), End> {
+        let is_on_standby = self.shared.standby_of(self.listener).is_some();
         let key = self.next_key();
         let channel = Channel(self.rng.random_range(0..self.shared.workload.channels));
         let sql = insert_and_notify(&values(key, channel));
         let who = self.session.who.clone();
-        let answer = self.companion.simple_query(&sql);
-        match within(self.shared, &who, &sql, answer).await? {
+        let answer = if is_on_standby {
+            within(self.shared, &who, &sql, self.companion.simple_query(&sql)).await?
+        } else {
+            self.session.try_query(&sql).await?
+        };
+        match answer {
             Err(error) if !is_accepted(&error) => {
                 Err(Finding::unexpected_error(&who, &sql, &error).into())
             }

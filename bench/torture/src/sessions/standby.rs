@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use crate::checker::finding::Finding;
 use crate::sessions::connection::{self, first_value, within};
 use crate::sessions::run_state::Shared;
-use crate::sessions::standby_state::{STEPS_TO_PROMOTION, Standby};
+use crate::sessions::standby_state::Standby;
 use crate::workload::random_for;
 
 const WHO: &str = "standby control";
@@ -38,7 +38,6 @@ pub async fn run(
     shared: Arc<Shared>,
     cluster: Arc<Mutex<Cluster>>,
     duration: Duration,
-    listeners: u32,
 ) -> Result<(), Finding> {
     let Some(standby) = &shared.standby else {
         return Ok(());
@@ -66,16 +65,13 @@ pub async fn run(
         execute(&shared, standby, "SELECT pg_wal_replay_resume()").await?;
         shared.tally().pauses += 1;
     }
-    promote(&shared, standby, listeners).await
+    promote(&shared, standby).await
 }
 
 /// What was sent since replay was paused is replayed during the promotion.
-async fn promote(shared: &Arc<Shared>, standby: &Standby, listeners: u32) -> Result<(), Finding> {
-    let on_standby = (0..listeners)
-        .filter(|&listener| shared.standby_of(listener).is_some())
-        .count() as u32;
+async fn promote(shared: &Arc<Shared>, standby: &Standby) -> Result<(), Finding> {
     let wait_for_step = async |step| {
-        while standby.have_taken(step) < on_standby {
+        while !standby.have_all_taken(step) {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
@@ -86,7 +82,7 @@ async fn promote(shared: &Arc<Shared>, standby: &Standby, listeners: u32) -> Res
     wait_until_true(shared, standby, sql).await?;
     standby.hold();
     let what = "the listeners to send their last notifications";
-    within(shared, WHO, what, wait_for_step(STEPS_TO_PROMOTION - 1)).await?;
+    within(shared, WHO, what, wait_for_step(1)).await?;
 
     let primary = shared.connect(WHO).await?.client;
     let sql = "SELECT pg_current_wal_flush_lsn()";

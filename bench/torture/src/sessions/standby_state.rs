@@ -1,6 +1,6 @@
 //! How far the standby is, and how far the listeners on it are.
 
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pinpoint_servers::connection::connect;
@@ -13,8 +13,9 @@ pub struct Standby {
     /// How often it began to shut down or was there again: while it is odd, the standby
     /// is restarted.
     stops: AtomicU32,
-    /// How many of the listeners there have taken each step towards the promotion.
-    steps: [AtomicU32; STEPS_TO_PROMOTION],
+    /// Each listener there has a token for each step towards the promotion, until it has taken
+    /// the step, or has gone.
+    steps: [Arc<()>; STEPS_TO_PROMOTION],
     /// Its replay is paused, and goes on only with the promotion.
     is_held: AtomicBool,
     is_promoted: AtomicBool,
@@ -22,7 +23,7 @@ pub struct Standby {
 
 /// Steps of a listener on a standby towards the promotion: it does nothing more that waits
 /// for replay, and all that it is to receive is sent.
-pub const STEPS_TO_PROMOTION: usize = 2;
+const STEPS_TO_PROMOTION: usize = 2;
 
 impl Standby {
     pub fn new(config: Config) -> Self {
@@ -51,17 +52,14 @@ impl Standby {
         self.stops() != stops || stops % 2 == 1
     }
 
-    /// A listener has taken these steps, counted from 0: each of them only once.
-    pub fn add_steps(&self, steps: Range<usize>) {
-        for step in &self.steps[steps] {
-            step.fetch_add(1, Ordering::SeqCst);
-        }
+    /// The tokens of a listener, that of the first step last.
+    pub fn tokens(&self) -> Vec<Arc<()>> {
+        self.steps.iter().rev().cloned().collect()
     }
 
-    /// How many listeners have taken this step. That one of them is further than
-    /// another does not make up for it.
-    pub fn have_taken(&self, step: usize) -> u32 {
-        self.steps[step].load(Ordering::SeqCst)
+    /// Whether all listeners have taken this step, counted from 0.
+    pub fn have_all_taken(&self, step: usize) -> bool {
+        Arc::strong_count(&self.steps[step]) == 1
     }
 
     pub fn hold(&self) {
@@ -86,21 +84,5 @@ impl Standby {
         sql: &str,
     ) -> Result<Vec<SimpleQueryMessage>, tokio_postgres::Error> {
         connect(&self.config).await?.simple_query(sql).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_gone_does_not_stand_in_for_who_is_still_waiting() {
-        let standby = Standby::new(Config::new());
-        standby.add_steps(0..STEPS_TO_PROMOTION);
-        assert_eq!(standby.have_taken(0), 1);
-        standby.add_steps(0..1);
-        assert_eq!([standby.have_taken(0), standby.have_taken(1)], [2, 1]);
-        standby.add_steps(1..STEPS_TO_PROMOTION);
-        assert_eq!([standby.have_taken(0), standby.have_taken(1)], [2, 2]);
     }
 }
