@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Config};
 
 use crate::connection::connect;
 use crate::installation::Installation;
-use crate::process::{Account, Process};
+use crate::process::{Account, Process, TOLD_LINES, told};
 use crate::target::{Target, quoted};
 use crate::workspace::{PORT, SOCKET, Workspace};
 
@@ -40,9 +40,6 @@ const SERVER_LOG: &str = "server.log";
 
 /// With which the primary keeps what its standby has not got yet.
 const STANDBY_SLOT: &str = "pinpoint_standby";
-
-/// How much of a log goes with an error.
-const LOG_LINES: usize = 6;
 
 /// How a server is shut down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -394,14 +391,8 @@ fn telling_lines(log: &str) -> String {
     let first = lines
         .iter()
         .position(is_crash)
-        .unwrap_or(lines.len().saturating_sub(LOG_LINES));
-    let telling: Vec<String> = lines
-        .iter()
-        .skip(first)
-        .take(LOG_LINES)
-        .map(|line| format!("  {line}"))
-        .collect();
-    telling.join("\n")
+        .unwrap_or(lines.len().saturating_sub(TOLD_LINES));
+    told(lines.into_iter().skip(first))
 }
 
 #[cfg(test)]

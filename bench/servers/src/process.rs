@@ -20,8 +20,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How much of what a program complains of goes with an error.
-const ERROR_LINES: usize = 6;
+/// How many lines of what a program says go with an error.
+pub const TOLD_LINES: usize = 6;
 
 /// The account that servers run as: one's own, or that of `postgres` if one's
 /// own is root, which PostgreSQL refuses.
@@ -206,13 +206,13 @@ impl Drop for Process {
 /// The first lines of what a program complains of. They tell why it failed; each
 /// session of the program may add one of its own.
 pub fn first_lines(text: &str) -> String {
-    let lines: Vec<String> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .take(ERROR_LINES)
-        .map(|line| format!("  {line}"))
-        .collect();
-    lines.join("\n")
+    told(text.lines().filter(|line| !line.trim().is_empty()))
+}
+
+/// The first of these lines, for an error.
+pub fn told<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    let lines = lines.take(TOLD_LINES).map(|line| format!("  {line}"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
