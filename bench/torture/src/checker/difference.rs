@@ -13,11 +13,6 @@ use crate::workload::identity::{Channel, Key, Lsn, TransactionId};
 pub enum Mismatch {
     #[error("{received} arrived, but not {key} before it, which committed earlier")]
     Missing { key: Key, received: Key },
-    #[error(
-        "LISTEN took effect before {first}, which arrived, and after {key}, which committed later \
-         and did not"
-    )]
-    TwoBeginnings { key: Key, first: Key },
     #[error("{0} did not arrive before the fence, though it was complete before that was sent")]
     MissingBeforeFence(Key),
     #[error("{0} arrived after something that committed later")]
@@ -92,9 +87,7 @@ impl Mismatch {
     /// What is not there, as far as is known.
     pub fn missing(&self) -> Option<Key> {
         match self {
-            Self::Missing { key, .. }
-            | Self::TwoBeginnings { key, .. }
-            | Self::MissingBeforeFence(key) => Some(*key),
+            Self::Missing { key, .. } | Self::MissingBeforeFence(key) => Some(*key),
             _ => None,
         }
     }
@@ -114,7 +107,6 @@ impl Mismatch {
             | Self::InTransaction(key) => vec![key.transaction],
             Self::Altered { sent, .. } => vec![sent.key.transaction],
             Self::Missing { received, key } => vec![received.transaction, key.transaction],
-            Self::TwoBeginnings { key, first } => vec![first.transaction, key.transaction],
             Self::NotDecoded(id) | Self::OtherRows(id) => vec![*id],
             Self::Unreported { transaction, .. } => vec![*transaction],
             Self::OtherCopy {

@@ -383,14 +383,10 @@ impl Start {
         }
     }
 
-    /// Would leaving out this entry be wrong, if its channel stays?
+    /// Would leaving out this entry be wrong, if its channel stays? Then LISTEN took effect
+    /// before it committed, as something before it has arrived, or had to.
     fn covers(&self, entry: &Entry) -> bool {
-        self.first.is_some() || self.promises(entry)
-    }
-
-    /// Did LISTEN have to take effect before this entry committed?
-    fn promises(&self, entry: &Entry) -> bool {
-        self.promised.is_some_and(|lsn| entry.lsn > lsn)
+        self.first.is_some() || self.promised.is_some_and(|lsn| entry.lsn > lsn)
     }
 
     /// The same for the notifications of a transaction that committed.
@@ -559,16 +555,9 @@ impl Session {
             }
             Some(_) => {
                 let due = due.and_then(|position| history.get(position));
-                let expected = due.map_or(key, |entry| entry.sent.key);
-                match due.and_then(|due| self.first_before(due, history)) {
-                    Some(first) => Mismatch::TwoBeginnings {
-                        key: expected,
-                        first,
-                    },
-                    None => Mismatch::Missing {
-                        key: expected,
-                        received: key,
-                    },
+                Mismatch::Missing {
+                    key: due.map_or(key, |entry| entry.sent.key),
+                    received: key,
                 }
             }
         };
@@ -580,14 +569,6 @@ impl Session {
             },
             what,
         }
-    }
-
-    /// What arrived first of a LISTEN, if only that shows that it had taken effect
-    /// before this entry committed.
-    fn first_before(&self, entry: &Entry, history: &History) -> Option<Key> {
-        let start = self.start_on(entry.sent.channel)?;
-        let first = history.get(start.first?)?;
-        (!start.promises(entry)).then_some(first.sent.key)
     }
 
     fn match_rowless(

@@ -107,7 +107,8 @@ impl Shared {
         let _ = self.records.send(record);
     }
 
-    /// Tells the checker how a transaction ended.
+    /// Tells the checker how a transaction ended, and when: what is told after the records
+    /// were taken has also finished after that.
     pub fn add_outcome(
         &self,
         transaction: &Transaction,
@@ -115,40 +116,33 @@ impl Shared {
         started: Moment,
         seen: Vec<Introduction>,
     ) {
-        self.push_outcome(Outcome {
+        self.record(Record::Outcome(Outcome {
             id: transaction.id,
             fate,
             has_rows: transaction.has_rows,
             started,
-            finished: started,
+            finished: self.now(),
             notifications: transaction.notifications(),
             seen,
-        });
+        }));
     }
 
     /// The same of a row and a notification that were sent for a listener, and committed, or
     /// of a row and a change of a watched table.
     pub fn add_sent(&self, key: Key, channel: Channel, started: Moment) {
-        self.push_outcome(Outcome {
+        self.record(Record::Outcome(Outcome {
             id: key.transaction,
             fate: Fate::Committed,
             has_rows: key.has_row,
             started,
-            finished: started,
+            finished: self.now(),
             notifications: vec![Notification {
                 index: key.index,
                 channel,
                 length: min_length(key),
             }],
             seen: Vec::new(),
-        });
-    }
-
-    /// Its time is taken right here: what is noted after the records were taken has also
-    /// finished after that.
-    fn push_outcome(&self, mut outcome: Outcome) {
-        outcome.finished = self.now();
-        self.record(Record::Outcome(outcome));
+        }));
     }
 
     pub fn tally(&self) -> MutexGuard<'_, Tally> {
