@@ -1,5 +1,6 @@
-"""What the measurements in Python share: the user of the servers, signals, and the report."""
+"""What the measurements in Python share: options, the user of the servers, signals, and the report."""
 
+import argparse
 import contextlib
 import datetime
 import json
@@ -14,7 +15,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
+PG_CONFIG = os.environ.get("PG_CONFIG", "pg_config")
 
 DEADLINE = 120  # seconds, for what takes a moment on a machine that is not busy
 
@@ -27,12 +28,26 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def parser_of(doc, **pg_config):
+    """The options that all programs have. doc: of the program, its first line describes it; pg_config: how that
+    option differs."""
+    parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=6, metavar="N", help="number of runs (default: 6)")
+    parser.add_argument("--pg-config", metavar="FILE", **{
+        "default": PG_CONFIG, "help": "pg_config of the server (default: $PG_CONFIG, or pg_config on the PATH)",
+        **pg_config})
+    parser.add_argument("--json", metavar="FILE",
+                        help="write the report, see bench/formats.md, to FILE (default: standard output)")
+    return parser
+
+
 # ---- Processes ----------------------------------------------------------------
 
 
 def environment():
     """The environment without the settings of libpq."""
-    return {**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "PGCTLTIMEOUT": str(DEADLINE)}
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("PG")},
+            "PGCTLTIMEOUT": str(DEADLINE)}
 
 
 def server_user():
@@ -74,13 +89,13 @@ def exit_on_signals(handler=None):
 
 
 class Measurement:
-    """What surrounds a measurement, as a context: a folder, and the servers that were added. Both are
-    removed at the end. A failure or a signal ends the context; the exit code says so then."""
+    """What surrounds a measurement, as a context: a folder, and the servers that were started. Both are removed at
+    the end. A failure or a signal ends the context; the exit code says so then. Keeps the targets and their runs."""
 
     def __enter__(self):
         exit_on_signals()
         self.started, self.folder = datetime.datetime.now(datetime.timezone.utc), new_folder()
-        self.servers, self.code = [], 0
+        self.servers, self.targets, self.runs, self.code = [], {}, {}, 0
         return self
 
     def __exit__(self, kind, error, _):
@@ -97,12 +112,45 @@ class Measurement:
         shutil.rmtree(self.folder, ignore_errors=True)
         return is_failure or isinstance(error, SystemExit)
 
+    def start(self, server):
+        self.servers.append(server)
+        server.start()
+        return server
+
     def fail(self, failure):
         say(f"failed: {failure}")
         self.code = 2
 
-    def say_run(self, number, runs):
-        say(f"run {number} of {runs}, {datetime.datetime.now(datetime.timezone.utc) - self.started}")
+    def say_run(self, number, runs, of=""):
+        say(f"{of}run {number} of {runs}, {datetime.datetime.now(datetime.timezone.utc) - self.started}")
+
+    def add(self, workload, x, target, figures):
+        """A run of a target: figures by their names."""
+        self.runs.setdefault((workload, x), {}).setdefault(target, []).append(figures)
+
+    def write_report(self, options, program, figures, scale, main_figure=None, baseline=None, **fields):
+        """Write the report, and return the exit code. Figures are (name, label, kind); the main figure has a chart."""
+        if not self.runs:
+            return self.code or 2
+        with open(os.path.join(ROOT, "VERSION")) as file:
+            version = file.read().strip()
+        result = {
+            "schema_version": 2, **fields,
+            "program_version": version, "command_line": [program, *sys.argv[1:]],
+            "date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "machine": {"cpu_model": cpu_model(), "cpu_count": os.cpu_count(), "os": system_name(),
+                        "kernel": platform.release()},
+            "targets": [{"name": name, **target} for name, target in self.targets.items()],
+            "figures": [{"name": name, "label": label, "kind": kind, "scale": scale, "chart": name == main_figure}
+                        for name, label, kind in figures],
+            "points": [{"workload": workload, "x": x, "series": [
+                series(target, found, baseline) for target in self.targets]}
+                for (workload, x), found in self.runs.items()],
+            "complete": self.code == 0, "warnings": [],
+        }
+        with open(options.json, "w") if options.json else contextlib.nullcontext(sys.stdout) as file:
+            file.write(as_json(result) + "\n")
+        return self.code
 
 
 # ---- The report, which bench/formats.md describes --------------------------------
@@ -112,31 +160,18 @@ def summary(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def series(target, runs, baseline=()):
-    """The runs of a target at one point, each with figures by their names, and their ratios to
-    the runs of the baseline."""
+def series(target, runs_of, baseline):
+    """The runs of a target at one point, each with figures by their names, and their ratios to the runs of the
+    baseline."""
+    runs = runs_of.get(target, [])
     one = {"target": target, "summary": {}, "ratio": {}, "runs": runs}
     for figure in {name: None for run in runs for name in run}:
         one["summary"][figure] = summary([run[figure] for run in runs if figure in run])
-        pairs = [(run[figure], base[figure]) for run, base in zip(runs, baseline)
-                 if figure in run and figure in base]
+        pairs = [(run[figure], base[figure]) for run, base in zip(runs, runs_of.get(baseline, []))
+                 if figure in run and figure in base and target != baseline]
         if pairs and min(base for _, base in pairs) > 0:
             one["ratio"][figure] = {**summary([value / base for value, base in pairs]), "pairs": len(pairs)}
     return one
-
-
-def report(program, measured, *, benchmark, question, method, **fields):
-    """A report of this program, with the fields that describe the measurement."""
-    with open(os.path.join(ROOT, "VERSION")) as file:
-        version = file.read().strip()
-    return {
-        "schema_version": 2, "benchmark": benchmark, "question": question, "method": method,
-        "program_version": version, "command_line": [program, *sys.argv[1:]],
-        "date": measured.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "machine": {"cpu_model": cpu_model(), "cpu_count": os.cpu_count(), "os": system_name(),
-                    "kernel": platform.release()},
-        **fields, "complete": measured.code == 0, "warnings": [],
-    }
 
 
 def system_name():
@@ -160,8 +195,8 @@ def has_text(value):
 
 
 def as_json(value, margin="\n"):
-    """The value as JSON. Values without text in them, and objects of single values, are on one line, as
-    pinpoint-bench writes them.
+    """The value as JSON. Values without text in them, and objects of single values, are on one line, as pinpoint-bench
+    writes them.
 
     >>> print(as_json({"words": ["a", "b"], "settings": {"port": "5432", "preload": []}, "runs": [{"tps": 1.5}, {}]}))
     {
@@ -179,10 +214,5 @@ def as_json(value, margin="\n"):
     inner = margin + "  "
     if isinstance(value, list):
         return "[" + ",".join(inner + as_json(member, inner) for member in value) + margin + "]"
-    return "{" + ",".join(f"{inner}{json.dumps(name)}: {as_json(member, inner)}" for name, member in value.items()) + margin + "}"
-
-
-def write(path, what):
-    """To this file, or to standard output."""
-    with open(path, "w") if path else contextlib.nullcontext(sys.stdout) as file:
-        file.write(as_json(what) + "\n")
+    pairs = (f"{inner}{json.dumps(name)}: {as_json(member, inner)}" for name, member in value.items())
+    return "{" + ",".join(pairs) + margin + "}"

@@ -1,5 +1,6 @@
 """Throwaway servers: a primary, its standbys, sessions, and what the processes of a server have used."""
 
+import contextlib
 import os
 import re
 import selectors
@@ -13,12 +14,12 @@ from measurement import DEADLINE, Failure, as_server_user, environment
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-def wait_until(condition, what):
+def wait_until(condition, what, pause=0.002):
     end = time.monotonic() + DEADLINE
     while not condition():
         if time.monotonic() > end:
             raise Failure(f"not within {DEADLINE} seconds: {what}")
-        time.sleep(0.002)
+        time.sleep(pause)
 
 
 class Session:
@@ -70,9 +71,10 @@ class Session:
 
 
 class Receivers:
-    """Sessions that listen on some servers, and that are read in one loop."""
+    """Sessions that listen on some servers, and that are read in one loop. Counts the bytes that have come."""
 
     def __init__(self, servers, channels):
+        self.received = 0
         self.sessions = {server: [Session(server) for _ in channels] for server in servers}
         self.selector = selectors.DefaultSelector()
         for sessions in self.sessions.values():
@@ -85,14 +87,30 @@ class Receivers:
         return {session.pid for session in self.sessions[server]}
 
     def receive(self):
-        """Wait a moment, and read what has come; return the number of bytes."""
-        size = 0
+        """Wait a moment, and read what has come."""
         for key, _ in self.selector.select(0.02):
             data = key.fileobj.recv(262144)
             if not data:
                 raise Failure("a listener was disconnected")
-            size += len(data)
-        return size
+            self.received += len(data)
+
+    def read_during(self, load, seconds):
+        """Read while a load of pgbench goes on, which takes so long; return the number of its transactions."""
+        self.received, end = 0, time.monotonic() + seconds + DEADLINE
+        with ended(load):
+            while load.poll() is None and time.monotonic() < end:
+                self.receive()
+            return transactions_of(load)
+
+    def read_until(self, expected):
+        """Read until so many bytes have come."""
+        end = time.monotonic() + DEADLINE
+        while self.received < expected:
+            self.receive()
+            if time.monotonic() > end:
+                raise Failure(f"{self.received} bytes of {expected} were received")
+        if self.received > expected:
+            raise Failure(f"{self.received} bytes were received, and not {expected}")
 
     def close(self):
         self.selector.close()
@@ -100,6 +118,26 @@ class Receivers:
             for session in sessions:
                 session.close()
             wait_for_end([session.pid for session in sessions])
+
+
+@contextlib.contextmanager
+def ended(process):
+    """The process ends with the context."""
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def transactions_of(load):
+    """Wait for the end of a load of pgbench; return the number of its transactions."""
+    with ended(load):
+        output = load.communicate(timeout=DEADLINE)[0]
+    found = re.search(r"transactions actually processed: (\d+)", output)
+    if load.returncode != 0 or not found:
+        raise Failure(f"pgbench:\n{output[-2000:]}")
+    return int(found[1])
 
 
 # What a record says of a server's settings, beside those that the measurement makes.
@@ -129,7 +167,8 @@ class Server:
         """The server as a target of a report, without its name."""
         query, extensions = self.control.query, {}
         if "shared_preload_libraries" in self.settings:
-            extensions["pg_pinpoint"] = query("SELECT default_version FROM pg_available_extensions WHERE name = 'pg_pinpoint'")
+            extensions["pg_pinpoint"] = query("SELECT default_version FROM pg_available_extensions"
+                                              " WHERE name = 'pg_pinpoint'")
         return {"pg_config": os.path.basename(pg_config), "url": None, "preload": list(extensions),
                 "server_version": query("SELECT version()"), "extensions": extensions,
                 "settings": {**self.settings, **{name: query(f"SHOW {name}") for name in SHOWN}}}
@@ -174,6 +213,15 @@ class Server:
         end = primary.wal_position("pg_current_wal_flush_lsn")
         wait_until(lambda: self.wal_position(function) >= end, "a standby has caught up")
 
+    def all_processor_seconds(self):
+        """The processor time of all processes of the server, those that have ended included."""
+        total = 0
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                parent, seconds, of_ended = process_times(entry)
+                total += seconds + of_ended if int(entry) == self.pid else seconds if parent == self.pid else 0
+        return total
+
     def processor_seconds(self, listeners):
         """The processor time of the server's processes, by what they do. Sessions that have
         ended are "writers": all others than the listeners', whose process IDs are the argument."""
@@ -191,11 +239,9 @@ class Server:
         used = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{entry}/stat") as file:
-                    fields = file.read().rpartition(")")[2].split()
-                if int(entry) != self.pid and int(fields[1]) != self.pid:
+                parent, seconds, of_ended = process_times(entry)
+                if int(entry) != self.pid and parent != self.pid:
                     continue
-                seconds = (int(fields[11]) + int(fields[12])) / TICK
                 if os.path.exists(f"/proc/{entry}/schedstat"):  # the same in nanoseconds
                     with open(f"/proc/{entry}/schedstat") as file:
                         seconds = int(file.read().split()[0]) / 1e9
@@ -205,7 +251,7 @@ class Server:
                 return None
             process = re.search(r"walsender|startup|walreceiver|waker", title)
             if int(entry) == self.pid:
-                used["writers"] = sum(map(int, fields[13:15])) / TICK
+                used["writers"] = of_ended
                 kind = "other"
             elif int(entry) in listeners:
                 kind = "listeners"
@@ -225,6 +271,13 @@ class Server:
         text = self.control.query("SELECT coalesce(sum(signals), 0) || ' ' || coalesce(sum(delivered), 0)"
                                   " FROM pinpoint.stat_notify")
         return [int(word) for word in text.split()]
+
+
+def process_times(pid):
+    """The parent of a process, its processor time in seconds, and that of its children that have ended."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[1]), sum(map(int, fields[11:13])) / TICK, sum(map(int, fields[13:15])) / TICK
 
 
 def wait_for_end(pids):

@@ -31,7 +31,7 @@ class Parts:
 
     def __init__(self, report):
         self.report = report
-        self.points = {(point["workload"], point["x"]): {series["target"]: series["summary"] for series in point["series"]}
+        self.points = {(point["workload"], point["x"]): {one["target"]: one["summary"] for one in point["series"]}
                        for point in report["points"]}
 
     def get(self, workload, x, role, figure):
@@ -93,7 +93,8 @@ def validation(parts):
             row += [f"{value:,.0f}" if x != 1 else "", "{median:,.0f} ({min:,.0f}-{max:,.0f})".format(**measured),
                     f"{100 * (value / measured['median'] - 1):+.0f} %" if x != 1 else ""]
         rows.append(row)
-    return table(["standbys", *(f"{shape}, {what}" for shape in SHAPES for what in ("predicted", "measured", "error"))], rows)
+    columns = [f"{shape}, {what}" for shape in SHAPES for what in ("predicted", "measured", "error")]
+    return table(["standbys", *columns], rows)
 
 
 # ---- Other machines ------------------------------------------------------------------------
@@ -105,7 +106,8 @@ def loads(parts, cores, standbys, upstreams, listeners):
     shape = "channels" if listeners == 1 else "broadcast"
     costs, copies = parts.costs(shape), parts.report["parameters"]["listeners_received"][shape]
     primary, standby = costs["primary"], costs["standby"]
-    wal, packet = parts.get("wal_insert", 100, "primary", "wal_bytes"), parts.report["parameters"]["message_bytes"] + PACKET
+    wal = parts.get("wal_insert", 100, "primary", "wal_bytes")
+    packet = parts.report["parameters"]["message_bytes"] + PACKET
     more = (standbys - upstreams) / upstreams if upstreams else 0  # cascading standbys of a standby
     idle = (parts.get("replay", 100, "standby", "replay_usec") - parts.get("replay", 0, "standby", "replay_usec")) / 100
     startup = standby["startup"] + idle * max(0, listeners - copies)
@@ -116,7 +118,7 @@ def loads(parts, cores, standbys, upstreams, listeners):
     found = {
         "lock": LOCK_FACTOR * lock_usec(listeners) / 1e6,
         "primary's cores": (primary["flushing_writers"] + primary["other"] + upstreams * primary["walsender"]
-                                 + per_listener(primary)) / 1e6 / cores,
+                            + per_listener(primary)) / 1e6 / cores,
         "primary's network": (upstreams * wal + listeners * packet) / NETWORK,
     }
     if standbys:
@@ -124,7 +126,7 @@ def loads(parts, cores, standbys, upstreams, listeners):
             "a WAL sender": primary["walsender"] / 1e6,
             "startup": startup / 1e6,
             "standby's cores": (standby["walreceiver"] + startup + standby["other"] + more * primary["walsender"]
-                                   + per_listener(standby)) / 1e6 / cores,
+                                + per_listener(standby)) / 1e6 / cores,
             "standby's network": (more * wal + listeners * packet) / NETWORK,
         })
     return found
@@ -139,7 +141,7 @@ def record(name):
         with open(os.path.join(folder, f"{name}.json")) as file:
             return Parts(json.load(file))
     except FileNotFoundError:
-        raise Failure(f"there is no {name}.json beside scaling.json: measure scaling, order-lock, queue and commit together")
+        raise Failure(f"no {name}.json beside scaling.json: measure scaling, order-lock, queue and commit together")
 
 
 # ---- The lock PinpointOrder, from the record of order_lock.py -----------------------------
@@ -241,7 +243,7 @@ def update(page, found):
         text, n = re.subn(f"(<!-- model {name} -->).*?(<!-- end -->)", lambda match: match[1] + rows + match[2],
                           text, flags=re.DOTALL)
         if n != 1:
-            raise Failure(f"{page} has no place for \"{name}\"")
+            raise Failure(f'{page} has no place for "{name}"')
     with open(page, "w") as file:
         file.write(text)
 
@@ -250,8 +252,8 @@ def main(options):
     with open(options.model) as file:
         parts = Parts(json.load(file))
     if ("replay", 0) not in parts.points:
-        raise Failure(f"{options.model} is not a report of this program with standbys")
-    if any(value is not None for value in (options.cores, options.standbys, options.upstreams, options.listeners, options.rate)):
+        raise Failure(f"{options.model} is not a report with standbys")
+    if any(vars(options)[name] is not None for name in ("cores", "standbys", "upstreams", "listeners", "rate")):
         print(utilisation(parts, options), end="")
     elif options.page:
         update(options.page, {**{name: f"\n{rows}" for name, rows in tables(parts).items()}, **lock_texts()})

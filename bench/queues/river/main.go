@@ -47,28 +47,23 @@ var (
 	released = make(chan struct{})
 )
 
-type SteadyWorker struct{ river.WorkerDefaults[Steady] }
-
-func (SteadyWorker) Work(_ context.Context, job *river.Job[Steady]) error {
-	mutex.Lock()
-	defer mutex.Unlock()
-	started = append(started, float64(time.Since(begin)-job.Args.Due)/1e6)
-	return nil
-}
-
-type FloodWorker struct{ river.WorkerDefaults[Flood] }
-
-func (FloodWorker) Work(context.Context, *river.Job[Flood]) error {
-	done.Add(1)
-	return nil
-}
-
-type HoldWorker struct{ river.WorkerDefaults[Hold] }
-
-func (HoldWorker) Work(context.Context, *river.Job[Hold]) error {
-	held.Add(1)
-	<-released
-	return nil
+// What the workers do.
+func addWorkers(workers *river.Workers) {
+	river.AddWorker(workers, river.WorkFunc(func(_ context.Context, job *river.Job[Steady]) error {
+		mutex.Lock()
+		defer mutex.Unlock()
+		started = append(started, float64(time.Since(begin)-job.Args.Due)/1e6)
+		return nil
+	}))
+	river.AddWorker(workers, river.WorkFunc(func(context.Context, *river.Job[Flood]) error {
+		done.Add(1)
+		return nil
+	}))
+	river.AddWorker(workers, river.WorkFunc(func(context.Context, *river.Job[Hold]) error {
+		held.Add(1)
+		<-released
+		return nil
+	}))
 }
 
 func must(err error) {
@@ -170,9 +165,7 @@ func main() {
 	must(err)
 
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &SteadyWorker{})
-	river.AddWorker(workers, &FloodWorker{})
-	river.AddWorker(workers, &HoldWorker{})
+	addWorkers(workers)
 	config := river.Config{
 		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Workers: workers,
