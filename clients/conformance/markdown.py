@@ -3,8 +3,8 @@
 
 def table(columns, rows, right=()):
     """The lines of a table. right: names of the columns that are aligned to the right."""
-    return [f"| {' | '.join(columns)} |", f"| {' | '.join('---:' if column in right else '---' for column in columns)} |",
-            *(f"| {' | '.join(map(str, row))} |" for row in rows)]
+    alignment = ["---:" if column in right else "---" for column in columns]
+    return [f"| {' | '.join(map(str, row))} |" for row in (columns, alignment, *rows)]
 
 
 def replace(path, name, lines):

@@ -66,7 +66,7 @@ class Setting:
                 server.stop("immediate")
             shutil.rmtree(server.data, ignore_errors=True)
 
-    def stop(self):
+    def close(self):
         for server in self.servers.values():
             with contextlib.suppress(Failed):
                 server.stop("immediate")
@@ -92,6 +92,12 @@ def wait_for_heartbeats(server):
         connection.execute("LISTEN pinpoint_heartbeat")
         if len(list(connection.notifies(timeout=DEADLINE, stop_after=2))) < 2:
             raise Failed("no heartbeats")
+
+
+def create_watched(server, table):
+    """A table with the row 0, which is watched."""
+    server.sql(f"DROP TABLE IF EXISTS {table}", f"CREATE TABLE {table} (n int)", f"INSERT INTO {table} VALUES (0)",
+               f"SELECT pinpoint.watch('{table}')")
 
 
 def check_alive(server, clients, *channels):
@@ -219,7 +225,7 @@ def connection_refused(setting, clients):
         if len({round(wait, 4) for wait in waits[-8:]}) < 4:
             raise Failed(f"no jitter: {waits[-8:]}")
         if len(waits) < 10 or sum(waits[:-2]) > end - since + 1:
-            raise Failed(f"{len(waits)} attempts in {end - since} seconds, between which there were {sum(waits)} seconds")
+            raise Failed(f"{len(waits)} attempts in {end - since} seconds, and {sum(waits)} seconds between them")
     clients.each(backs_off)
     since = time.monotonic()
     proxy.target = primary.port
@@ -264,7 +270,8 @@ def noticed(setting, clients, server, meanwhile=contextlib.nullcontext()):
 
 @contextlib.contextmanager
 def changing_channels(clients, seconds, commands):
-    """Channels are added or removed all the time. commands: a function of the number of the time; seconds: between two times."""
+    """Channels are added or removed all the time. commands: a function of the number of the time; seconds: between two
+    times."""
     ended = threading.Event()
 
     def change():
@@ -367,7 +374,8 @@ def wrong_password(setting, clients):
         primary.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'guarded'", "NOTIFY a")
 
         def reported(client):
-            wait_until(lambda: any("password" in event["reason"] for event in client.find("disconnected", since)), "the reason is told")
+            wait_until(lambda: any("password" in event["reason"] for event in client.find("disconnected", since)),
+                       "the reason is told")
         clients.each(reported)
         primary.sql("ALTER ROLE guarded PASSWORD 'right,1'")
         clients.wait_for("connected", since)
@@ -382,7 +390,8 @@ def wrong_password(setting, clients):
 def missing_database(setting, clients):
     """The database does not exist, or the role must not connect to it, or must not log in."""
     primary = setting.primary()
-    primary.sql("DROP DATABASE IF EXISTS closed", "CREATE DATABASE closed", "REVOKE CONNECT ON DATABASE closed FROM public",
+    primary.sql("DROP DATABASE IF EXISTS closed", "CREATE DATABASE closed",
+                "REVOKE CONNECT ON DATABASE closed FROM public",
                 "DROP ROLE IF EXISTS outsider, sleeper", "CREATE ROLE outsider LOGIN", "CREATE ROLE sleeper NOLOGIN")
     for parameters in {"dbname": "nowhere"}, {"dbname": "closed", "user": "outsider"}, {"user": "sleeper"}:
         refused(clients, dsn(primary, **parameters))
@@ -423,8 +432,10 @@ def false_heartbeat(setting, clients):
 def settings_of_roles(setting, clients):
     """The role has a statement_timeout, and is serializable by default."""
     primary = setting.primary()
-    primary.sql("DROP ROLE IF EXISTS strict", "CREATE ROLE strict LOGIN", "ALTER ROLE strict SET default_transaction_isolation = 'serializable'")
-    limits = [name for name, in primary.sql("SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout') ORDER BY name")]
+    primary.sql("DROP ROLE IF EXISTS strict", "CREATE ROLE strict LOGIN",
+                "ALTER ROLE strict SET default_transaction_isolation = 'serializable'")
+    limits = [name for name, in primary.sql("SELECT name FROM pg_settings WHERE name IN"
+                                            " ('statement_timeout', 'transaction_timeout') ORDER BY name")]
     primary.sql(f"ALTER ROLE strict SET {limits[-1]} = '300ms'")  # the second one since PostgreSQL 17
     # pinpoint.wait() needs READ COMMITTED, and cannot be called in a transaction block.
     clients.start(dsn(primary, user="strict"), "subscribe", "a", options={"mode": "wait"})
@@ -564,8 +575,8 @@ def silent_in_session_pool(setting, clients):
 def noise(server, pooler):
     """All sessions of the pool listen on a channel that is notified all the time."""
     with contextlib.ExitStack() as stack:
-        sessions = [stack.enter_context(psycopg.connect(f"host=127.0.0.1 port={pooler.port} user=postgres dbname=postgres"))
-                    for _ in range(pooler.pool_size)]
+        address = f"host=127.0.0.1 port={pooler.port} user=postgres dbname=postgres"
+        sessions = [stack.enter_context(psycopg.connect(address)) for _ in range(pooler.pool_size)]
         for session in sessions:
             session.execute("LISTEN noise")
         for session in sessions:
@@ -586,7 +597,7 @@ def noise(server, pooler):
 
 
 def transaction_pooling(setting, clients):
-    """PgBouncer in transaction mode, which restarts; other clients of the pool listen; then before a standby without heartbeats."""
+    """PgBouncer in transaction mode, which restarts; other clients listen; then before a standby without heartbeats."""
     primary = setting.primary()
     pooler = setting.pooler("transaction", primary)
     with noise(primary, pooler):
@@ -660,7 +671,8 @@ def slow_consumer(setting, clients):
     clients.each(lambda client: client.goes_on.clear())
     with primary.connect() as connection:
         for block in range(100):
-            connection.execute("SELECT pg_notify('a', %s || n || repeat('x', 1000)) FROM generate_series(1, 1000) AS n", (f"{block} ",))
+            connection.execute("SELECT pg_notify('a', %s || n || repeat('x', 1000))"
+                               " FROM generate_series(1, 1000) AS n", (f"{block} ",))
 
     def bounded(client):
         wait_until(lambda: primary.sql("SELECT pg_notification_queue_usage()")[0][0] == 0, "the queue is empty")
@@ -722,7 +734,8 @@ def large_payload(setting, clients):
     connected(setting, clients, primary, "a")
     for _ in range(10):
         since = time.monotonic()
-        primary.sql("SET pinpoint.max_payload_size = '16MB'", "SELECT pg_notify('a', repeat('x', 16 * 1024 * 1024 - 1))")
+        primary.sql("SET pinpoint.max_payload_size = '16MB'",
+                    "SELECT pg_notify('a', repeat('x', 16 * 1024 * 1024 - 1))")
         clients.wait_told("a", since)
         # A client to which no heartbeat has come meanwhile has lost the connection, and only "changed" tells it.
         if all(client.find("notification") for client in clients.clients.values()):
@@ -756,13 +769,16 @@ def encodings(setting, clients):
     """Databases with LATIN1 and SQL_ASCII, and a role with another client_encoding."""
     primary = setting.primary()
     databases = "latin1", "sql_ascii"
-    primary.sql("DROP ROLE IF EXISTS western", "CREATE ROLE western LOGIN", "ALTER ROLE western SET client_encoding = 'LATIN1'",
+    primary.sql("DROP ROLE IF EXISTS western", "CREATE ROLE western LOGIN",
+                "ALTER ROLE western SET client_encoding = 'LATIN1'",
                 *(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in databases),
-                *(f"CREATE DATABASE {name} ENCODING '{name}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0" for name in databases))
+                *(f"CREATE DATABASE {name} ENCODING '{name}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+                  for name in databases))
     for dbname, user in *((name, "postgres") for name in databases), ("postgres", "western"):
-        primary.sql("CREATE EXTENSION IF NOT EXISTS pg_pinpoint", "DROP TABLE IF EXISTS städer", "CREATE TABLE städer (namn text)",
-                    "INSERT INTO städer VALUES ('Malmö')", "GRANT SELECT ON städer TO public", "SELECT pinpoint.watch('städer')",
-                    dbname=dbname)
+        primary.sql("CREATE EXTENSION IF NOT EXISTS pg_pinpoint",
+                    "DROP TABLE IF EXISTS städer", "CREATE TABLE städer (namn text)",
+                    "INSERT INTO städer VALUES ('Malmö')", "GRANT SELECT ON städer TO public",
+                    "SELECT pinpoint.watch('städer')", dbname=dbname)
         address = dsn(primary, user=user, dbname=dbname)
         clients.start(address, "subscribe", "två")
         clients.wait_told("två", 0)
@@ -812,7 +828,7 @@ def added_and_removed(setting, clients):
 
 
 def channels_change_while_waiting(setting, clients):
-    """Channels come and go while the client waits: the others are heard, and those of the call need no new connection."""
+    """Channels come and go while the client waits: the others are heard; those of the call need no new connection."""
     primary = setting.primary()
     clients.start(dsn(primary), "subscribe", "a", "b", options={"mode": "wait", "check_interval": 60})
     clients.wait_told("b", 0)
@@ -840,7 +856,8 @@ def closed_during_reconnect(setting, clients):
     connected(setting, clients, proxy, "a")
     cut_off(proxy, clients)
     clients.close()
-    # In the middle of a connect: the proxy accepts, and forwards to a server that does not answer. So does the other host.
+    # In the middle of a connect: the proxy accepts, and forwards to a server that does not answer. So does the other
+    # host.
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as deaf:
         proxy.target = primary.port
         clients.start(dsn(proxy, deaf.getsockname()[1]), "subscribe", "a", options={"timeout": 300})
@@ -890,8 +907,9 @@ def tls(setting, clients):
     """TLS, with a certificate that is verified."""
     primary = setting.primary()
     key, certificate = f"{setting.folder}/server.key", f"{setting.folder}/server.crt"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
-                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate,
+                    "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+                   check=True, capture_output=True)
     if SERVER_USER:
         shutil.chown(key, "postgres", "postgres")
     os.chmod(certificate, 0o644)
@@ -903,7 +921,8 @@ def tls(setting, clients):
         clients.start(f"postgresql://postgres@localhost:{primary.port}/postgres?sslmode=verify-full&sslrootcert={certificate}",
                       "subscribe", "a")
         clients.wait_for("connected")
-        if primary.sql("SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl")[0][0] < len(clients.clients):
+        encrypted = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl"
+        if primary.sql(encrypted)[0][0] < len(clients.clients):
             raise Failed("not all connections have TLS")
         check_alive(primary, clients, "a")
         clients.close()
@@ -927,7 +946,8 @@ def live_query(setting, clients):
         "CREATE TABLE shop.rates (rate int)", "INSERT INTO shop.rates VALUES (1)",
         "ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY",
         "CREATE POLICY own ON shop.orders USING (owner = current_user)",
-        "CREATE VIEW shop.sums WITH (security_barrier) AS SELECT id, total * rate AS total FROM shop.orders, shop.rates",
+        "CREATE VIEW shop.sums WITH (security_barrier)"
+        " AS SELECT id, total * rate AS total FROM shop.orders, shop.rates",
         "ALTER VIEW shop.sums OWNER TO reader", "GRANT SELECT ON ALL TABLES IN SCHEMA shop TO reader",
         "SELECT pinpoint.watch('shop.orders', 'orders')")
     proxy = setting.proxy(primary)
@@ -974,7 +994,8 @@ def live_query(setting, clients):
     clients.wait_rows([[1, 16]])
 
     # The view has another column; then the table is dropped, and is there again.
-    primary.sql("CREATE OR REPLACE VIEW shop.sums AS SELECT id, total * rate AS total, 'new' AS state FROM shop.orders, shop.rates",
+    primary.sql("CREATE OR REPLACE VIEW shop.sums"
+                " AS SELECT id, total * rate AS total, 'new' AS state FROM shop.orders, shop.rates",
                 "ALTER TABLE shop.rates ADD note text", "UPDATE shop.rates SET rate = 3")
     clients.wait_rows([[1, 24]])
     since = time.monotonic()
@@ -989,10 +1010,9 @@ def live_query(setting, clients):
 
 @heartbeats_every(2)
 def live_query_outage(setting, clients):
-    """A live query during outages: disconnected, no rows until the client is connected again, and the same error again."""
+    """A live query during outages: disconnected, no rows until it is connected again, and the same error again."""
     primary = setting.primary()
-    primary.sql("DROP TABLE IF EXISTS outage", "CREATE TABLE outage (n int)", "INSERT INTO outage VALUES (0)",
-                "SELECT pinpoint.watch('outage')")
+    create_watched(primary, "outage")
     proxy = setting.proxy(None)
     clients.start(dsn(proxy), "live", "SELECT n FROM outage, pg_sleep(0.1)")
     clients.wait_for("disconnected")
@@ -1038,13 +1058,14 @@ def live_query_outage(setting, clients):
 def slow_live_query(setting, clients):
     """A live query that takes half a second, and changes while it is executed."""
     primary = setting.primary()
-    primary.sql("DROP TABLE IF EXISTS slow", "CREATE TABLE slow (n int)", "INSERT INTO slow VALUES (0)", "SELECT pinpoint.watch('slow')")
+    create_watched(primary, "slow")
     clients.start(dsn(primary), "live", "SELECT n FROM slow, pg_sleep(0.5)")
     clients.wait_rows([[0]])
     for n in range(1, 9):
         # At different moments of the execution.
         primary.sql(f"UPDATE slow SET n = {n}")
-        running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT n FROM slow, pg_sleep(0.5)' AND state = 'active'"
+        running = ("SELECT count(*) FROM pg_stat_activity"
+                   " WHERE query = 'SELECT n FROM slow, pg_sleep(0.5)' AND state = 'active'")
         wait_until(lambda: primary.sql(running)[0][0] > 0, "the query is executed")
         primary.sql(f"UPDATE slow SET n = -{n}")
         clients.wait_rows([[-n]])
@@ -1055,7 +1076,7 @@ def slow_live_query(setting, clients):
 def live_query_silent(setting, clients):
     """The connections for live queries fall silent, and the one that listens does not."""
     primary = setting.primary()
-    primary.sql("DROP TABLE IF EXISTS quiet", "CREATE TABLE quiet (n int)", "INSERT INTO quiet VALUES (0)", "SELECT pinpoint.watch('quiet')")
+    create_watched(primary, "quiet")
     proxy = setting.proxy(primary)
     clients.start(dsn(proxy), "live", "SELECT n FROM quiet", options={"timeout": 1, "query_timeout": 9})
     clients.wait_rows([[0]])
@@ -1075,8 +1096,7 @@ def live_query_silent(setting, clients):
 def shared_live_queries(setting, clients):
     """Consumers of live queries come and go, while the session is terminated."""
     primary = setting.primary()
-    primary.sql("DROP TABLE IF EXISTS shared", "CREATE TABLE shared (n int)", "INSERT INTO shared VALUES (0)",
-                "SELECT pinpoint.watch('shared')")
+    create_watched(primary, "shared")
     clients.start(dsn(primary), "live", "SELECT n FROM shared")
     clients.wait_rows([[0]])
     for n in range(1, 4):
@@ -1090,20 +1110,23 @@ def shared_live_queries(setting, clients):
         clients.wait_rows([[n]])
     clients.close()
     if not any(clients.results.values()):
-        wait_until(lambda: not primary.sql("SELECT 1 FROM pinpoint.stat_channels WHERE channel LIKE '%shared%'"), "nobody listens any more")
+        listened = "SELECT 1 FROM pinpoint.stat_channels WHERE channel LIKE '%shared%'"
+        wait_until(lambda: not primary.sql(listened), "nobody listens any more")
 
 
 @heartbeats_every(2)
 def live_queries_closed(setting, clients):
     """Live queries that take long are closed, and another one is executed instead of them."""
     primary = setting.primary()
-    primary.sql("DROP TABLE IF EXISTS held", "CREATE TABLE held (n int)", "INSERT INTO held VALUES (0)", "SELECT pinpoint.watch('held')")
+    create_watched(primary, "held")
     clients.start(dsn(primary), "live", "SELECT n FROM held", options={"query_timeout": 600})
     clients.wait_rows([[0]])
     for number in range(3):  # one more than there are connections for live queries
         clients.command(f">SELECT n FROM held, pg_sleep(600) -- {number}")
-    running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT n FROM held, pg_sleep%' AND state = 'active'"
-    wait_until(lambda: primary.sql(running)[0][0] == 2 * len(clients.clients), "all connections for live queries are in use")
+    running = ("SELECT count(*) FROM pg_stat_activity"
+               " WHERE query LIKE 'SELECT n FROM held, pg_sleep%' AND state = 'active'")
+    wait_until(lambda: primary.sql(running)[0][0] == 2 * len(clients.clients),
+               "all connections for live queries are in use")
     primary.sql("UPDATE held SET n = 1")
     clients.command("<")
     clients.wait_rows([[1]])
@@ -1114,7 +1137,7 @@ def live_queries_closed(setting, clients):
 def live_query_not_executed(setting, clients):
     """A live query that takes too long, and one whose connections lead to another server: an error."""
     primary, standby = setting.primary(), setting.standby()
-    primary.sql("DROP TABLE IF EXISTS other", "CREATE TABLE other (n int)", "INSERT INTO other VALUES (0)", "SELECT pinpoint.watch('other')")
+    create_watched(primary, "other")
     clients.start(dsn(primary), "live", "SELECT n FROM other, pg_sleep(10)", options={"query_timeout": 0.5})
     clients.wait_for("error")
     clients.close()
@@ -1143,8 +1166,7 @@ def live_query_not_executed(setting, clients):
 def live_query_through_pooler(setting, clients):
     """A live query through PgBouncer in transaction mode."""
     primary = setting.primary()
-    primary.sql("DROP TABLE IF EXISTS pooled", "CREATE TABLE pooled (n int)", "INSERT INTO pooled VALUES (0)",
-                "SELECT pinpoint.watch('pooled')")
+    create_watched(primary, "pooled")
     pooler = setting.pooler("transaction", primary)
     clients.start(dsn(pooler), "live", "SELECT n FROM pooled", options={"probe_timeout": 2})
     for n in range(20):
@@ -1165,9 +1187,11 @@ def live_query_on_stock(setting, clients):
     clients.wait_for("error", sqlstate="0A000")
 
 
-ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change,
-       proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, extension_dropped,
-       false_heartbeat, settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool,
-       transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload,
-       strange_names, encodings, added_and_removed, channels_change_while_waiting, closed_during_reconnect, client_closed, tls,
-       live_query, live_query_outage, slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_queries_closed, live_query_through_pooler, live_query_on_stock]
+ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent,
+       silent_while_channels_change, proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start,
+       wrong_password, missing_database, extension_dropped, false_heartbeat, settings_of_roles, promotion, failover,
+       stock_server, session_pooling, silent_in_session_pool, transaction_pooling, transaction_pooling_on_stock,
+       many_channels, slow_consumer, added_under_load, large_payload, strange_names, encodings, added_and_removed,
+       channels_change_while_waiting, closed_during_reconnect, client_closed, tls, live_query, live_query_outage,
+       slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_queries_closed,
+       live_query_through_pooler, live_query_on_stock]

@@ -6,6 +6,7 @@ import random
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -38,8 +39,17 @@ def free_port():
             return port
 
 
+@contextlib.contextmanager
+def new_folder():
+    """A temporary folder of the user of the servers."""
+    with tempfile.TemporaryDirectory(prefix="pinpoint.", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        if SERVER_USER:
+            shutil.chown(folder, "postgres", "postgres")
+        yield folder
+
+
 def environment():
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return {**kept, "LC_ALL": "C.UTF-8", "PGCTLTIMEOUT": str(DEADLINE)}
 
 
@@ -60,7 +70,8 @@ class Server:
                 raise Failed(f"{program}: {log.read()[-2000:]}")
 
     def init(self, *settings):
-        self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--locale=C.UTF-8", "--encoding=UTF8")
+        self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N",
+                 "--locale=C.UTF-8", "--encoding=UTF8")
         self.configure("listen_addresses = '127.0.0.1'", "unix_socket_directories = ''", "fsync = off",
                        "max_connections = 200", *settings)
         if self.pinpoint:
@@ -84,6 +95,9 @@ class Server:
     def stop(self, mode="fast"):
         if os.path.exists(f"{self.data}/postmaster.pid"):
             self.run("pg_ctl", "-D", self.data, "-s", "-w", "-m", mode, "stop")
+
+    def close(self):
+        self.stop("immediate")
 
     def promote(self):
         self.run("pg_ctl", "-D", self.data, "-s", "-w", "promote")
@@ -213,8 +227,9 @@ class PgBouncer:
                   f"logfile = {folder}/{name}.log", file=file)
 
     def start(self):
-        self.process = subprocess.Popen([shutil.which("pgbouncer", path="/usr/sbin:" + os.environ["PATH"]), "-q", self.config],
-                                        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(), **SERVER_USER)
+        program = shutil.which("pgbouncer", path="/usr/sbin:" + os.environ["PATH"])
+        self.process = subprocess.Popen([program, "-q", self.config], stdin=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, env=environment(), **SERVER_USER)
 
         def answers():
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):

@@ -1,4 +1,8 @@
-"""The conformance program over the Python package: see ../README.md."""
+"""The conformance program over the Python package: see "Conformance" in clients/README.md.
+
+    client.py asyncio|threads subscribe CHANNEL...
+    client.py asyncio|threads live QUERY
+"""
 
 import asyncio
 import concurrent.futures
@@ -10,9 +14,6 @@ import threading
 import pg_pinpoint
 from psycopg.types.json import Jsonb
 from pg_pinpoint import Changed, Connected, Disconnected, Notification, PinpointError, QueryError, Rows
-
-DSN = os.environ["PINPOINT_DSN"]
-OPTIONS = json.loads(os.environ.get("PINPOINT_OPTIONS", "{}"))
 
 one_line_at_a_time = threading.Lock()  # several threads print
 
@@ -82,9 +83,9 @@ def come_and_go_with_threads(client, query):
         show({"event": "parameters", "rows": [rows_of(first), rows_of(second)]})
 
 
-async def run(mode, arguments):
+async def run(address, options, mode, *arguments):
     """With asyncio."""
-    async with pg_pinpoint.Client(DSN, **OPTIONS) as client:
+    async with pg_pinpoint.Client(address, **options) as client:
         events = client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments)
         loop = asyncio.get_running_loop()
         if mode == "live":
@@ -96,8 +97,8 @@ async def run(mode, arguments):
             await asyncio.to_thread(show, as_json(event))
 
 
-def run_with_threads(mode, arguments):
-    client = pg_pinpoint.blocking.Client(DSN, **OPTIONS)
+def run_with_threads(address, options, mode, *arguments):
+    client = pg_pinpoint.blocking.Client(address, **options)
     with client, client.live(arguments[0]) if mode == "live" else client.subscribe(*arguments) as events:
         if mode == "live":
             events.add = lambda _: come_and_go_with_threads(client, arguments[0])
@@ -107,8 +108,8 @@ def run_with_threads(mode, arguments):
 
 
 def commands(client, events, close, call):
-    """Lines of standard input: "+b" adds a channel, "-a" removes one, ">QUERY" opens another live query, "<" closes those,
-    "!" closes the client; the end closes the events."""
+    """Lines of standard input: "+b" adds a channel, "-a" removes one, ">QUERY" opens another live query, "<" closes
+    those, "!" closes the client; the end closes the events."""
     opened = []
 
     def open_another(query):
@@ -128,11 +129,19 @@ def commands(client, events, close, call):
     call(events.close)
 
 
-try:
-    if sys.argv[1] == "threads":
-        run_with_threads(sys.argv[2], sys.argv[3:])
-    else:
-        asyncio.run(run(sys.argv[2], sys.argv[3:]))
-except (PinpointError, ValueError) as error:
-    show({"event": "error", "message": str(error), "sqlstate": getattr(error, "sqlstate", None)})
-    sys.exit(1)
+def main():
+    address, options = os.environ["PINPOINT_DSN"], json.loads(os.environ.get("PINPOINT_OPTIONS", "{}"))
+    way, *arguments = sys.argv[1:]
+    try:
+        if way == "threads":
+            run_with_threads(address, options, *arguments)
+        else:
+            asyncio.run(run(address, options, *arguments))
+    except (PinpointError, ValueError) as error:
+        show({"event": "error", "message": str(error), "sqlstate": getattr(error, "sqlstate", None)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,7 +6,8 @@ import pg_pinpoint
 
 REFUSED = {"mode": "fast", "autocommit": True, "row_factory": None, "cursor_factory": None}
 
-for client in pg_pinpoint.Client, pg_pinpoint.blocking.Client:
+
+def check_arguments(client):
     for name, value in REFUSED.items():
         try:
             client("dbname=postgres", **{name: value})
@@ -16,14 +17,26 @@ for client in pg_pinpoint.Client, pg_pinpoint.blocking.Client:
         else:
             raise SystemExit(f"{client.__module__}.Client takes {name}")
 
-client = pg_pinpoint.blocking.Client("dbname=postgres")
-if (pid := os.fork()) == 0:
-    try:
-        client.subscribe("a")
-    except pg_pinpoint.PinpointError as error:
-        client.close()
-        os._exit(0 if "fork" in str(error) else 2)
-    os._exit(1)
-if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-    raise SystemExit(f"a client that was made before a fork is used after it: exit code {code}")
-client.close()
+
+def check_fork():
+    client = pg_pinpoint.blocking.Client("dbname=postgres")
+    if (pid := os.fork()) == 0:
+        try:
+            client.subscribe("a")
+        except pg_pinpoint.PinpointError as error:
+            client.close()
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise SystemExit(f"a client that was made before a fork is used after it: exit code {code}")
+    client.close()
+
+
+def main():
+    check_arguments(pg_pinpoint.Client)
+    check_arguments(pg_pinpoint.blocking.Client)
+    check_fork()
+
+
+if __name__ == "__main__":
+    main()
