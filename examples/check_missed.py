@@ -32,19 +32,12 @@ HEARTBEAT = 0.5
 
 TOO_MANY = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
 
-parser = argparse.ArgumentParser()
-parser.add_argument("bindir")
-parser.add_argument("dir")
-parser.add_argument("target", choices=["stock", "pinpoint"])
-parser.add_argument("examples", nargs="+")
-OPTIONS = parser.parse_args()
-
 # Servers refuse to run as root.
 SERVER_USER = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
 
 
 class Failed(Exception):
-    pass
+    """Something does not work; the text says what."""
 
 
 def wait_until(condition, what):
@@ -73,15 +66,18 @@ def say(text):
 
 
 class Server:
-    def __init__(self, name):
-        self.data = os.path.join(OPTIONS.dir, name)
+    """A server in the folder of the options: with pg_pinpoint, or a stock one."""
+
+    def __init__(self, name, options):
+        self.options = options
+        self.data = os.path.join(options.dir, name)
         self.port = None
 
     def run(self, program, *arguments):
         with open(f"{self.data}.commands.log", "a+") as log:
             code = subprocess.call(
-                [os.path.join(OPTIONS.bindir, program), *arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=OPTIONS.dir,
+                [os.path.join(self.options.bindir, program), *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.options.dir,
                 env={**os.environ, "LC_ALL": "C", "PGCTLTIMEOUT": str(DEADLINE)}, **SERVER_USER,
             )
             log.seek(0)
@@ -94,7 +90,7 @@ class Server:
         with open(os.path.join(self.data, "postgresql.conf"), "a") as configuration:
             print("listen_addresses = '127.0.0.1'", "unix_socket_directories = ''",
                   "fsync = off", sep="\n", file=configuration)
-            if OPTIONS.target == "pinpoint":
+            if self.options.target == "pinpoint":
                 print("shared_preload_libraries = 'pg_pinpoint'", "pinpoint.replicate = on",
                       f"pinpoint.heartbeat_interval = {int(HEARTBEAT * 1000)}",
                       sep="\n", file=configuration)
@@ -122,17 +118,15 @@ class Server:
     def promote(self):
         self.run("pg_ctl", "-D", self.data, "-s", "-w", "promote")
 
+    def psql(self, *options):
+        """The command for psql."""
+        return [os.path.join(self.options.bindir, "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1",
+                "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-d", "postgres", *options]
+
     def sql(self, text):
-        return psql(self.port, "postgres", text)
-
-
-def psql(port, database, text):
-    """Run SQL, each statement its own transaction; return the lines of rows."""
-    return subprocess.run(
-        [os.path.join(OPTIONS.bindir, "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1",
-         "-p", str(port), "-U", "postgres", "-d", database, "-c", text],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE,
-    ).stdout.splitlines()
+        """Run SQL, each statement its own transaction; return the lines of rows."""
+        return subprocess.run(self.psql("-c", text), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              text=True, check=True, timeout=DEADLINE).stdout.splitlines()
 
 
 @contextlib.contextmanager
@@ -142,10 +136,7 @@ def locked(server, table):
     A session whose connection was cut silently in the middle of a query keeps its lock, as the
     server learns of the cut much later. It is terminated.
     """
-    with subprocess.Popen(
-        [os.path.join(OPTIONS.bindir, "psql"), "-Xq", "-h", "127.0.0.1", "-p", str(server.port),
-         "-U", "postgres"], stdin=subprocess.PIPE, text=True,
-    ) as session:
+    with subprocess.Popen(server.psql(), stdin=subprocess.PIPE, text=True) as session:
         try:
             print(f"BEGIN; LOCK TABLE {table};", file=session.stdin, flush=True)
             wait_until(lambda: server.sql(
@@ -306,9 +297,11 @@ class Cache(Client):
 
 
 class Test:
-    def __init__(self):
+    """The servers, the proxy and the caches; run() disturbs them."""
+
+    def __init__(self, options):
         self.proxy = Proxy()
-        self.primary = Server("missed-primary")
+        self.primary = Server("missed-primary", options)
         self.standby = None
         self.primary.init()
         self.primary.start()
@@ -318,16 +311,16 @@ class Test:
         # pg_pinpoint does not see this call, so it does not refuse it.
         self.primary.sql("CREATE TABLE heartbeats"
                          " (h text CHECK (pg_notify('pinpoint_heartbeat', h) IS NOT NULL))")
-        if OPTIONS.target == "pinpoint":
+        if options.target == "pinpoint":
             self.primary.sql("CREATE EXTENSION pg_pinpoint")
-            self.standby = Server("missed-standby")
+            self.standby = Server("missed-standby", options)
             self.standby.copy_of(self.primary)
             self.standby.start()
         self.server = self.primary
         self.changes = 0
         self.caches = [
             Cache(name, shlex.split(command), f"127.0.0.1:{self.proxy.port}")
-            for name, command in (example.split("=", 1) for example in OPTIONS.examples)
+            for name, command in (example.split("=", 1) for example in options.examples)
         ]
 
     def change(self):
@@ -419,7 +412,7 @@ class Test:
         self.check("the start")
         self.disturb("pg_terminate_backend", self.terminate_all)
         self.disturb("pg_terminate_backend after a false heartbeat", self.false_heartbeat)
-        if OPTIONS.target == "pinpoint":
+        if self.standby:
             self.nothing_missed("pg_terminate_backend", self.terminate_all)
             with self.proxy.slow_network():
                 self.disturb("slow answers to LISTEN", self.terminate_all)
@@ -445,26 +438,36 @@ def give_up(*_):
     raise Failed(f"not within {TOTAL_DEADLINE} seconds: the whole test")
 
 
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("bindir", metavar="BINDIR", help="programs of PostgreSQL")
+    parser.add_argument("dir", metavar="DIR", help="a folder for the servers")
+    parser.add_argument("target", choices=["stock", "pinpoint"], help="what the servers are")
+    parser.add_argument("examples", metavar="NAME=COMMAND", nargs="+", help="an example")
+    return parser.parse_args()
+
+
 def main():
+    options = parse_arguments()
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(TOTAL_DEADLINE)
-    test = Test()
+    test = Test(options)
     try:
         test.run()
         for client in test.caches:
             if client.failure:
-                say(f"failed {client.name}, {OPTIONS.target}: {client.failure}")
+                say(f"failed {client.name}, {options.target}: {client.failure}")
                 say("    " + "\n    ".join(client.lines[-20:]))
             else:
-                say(f"passed {client.name}, {OPTIONS.target}")
+                say(f"passed {client.name}, {options.target}")
     finally:
         for client in test.caches:
             client.process.kill()
         for server in (test.primary, test.standby):
             if server:
                 server.stop()
-    sys.exit(any(client.failure for client in test.caches))
+    return int(any(client.failure for client in test.caches))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

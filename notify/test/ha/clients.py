@@ -100,6 +100,8 @@ class Writers:
 
 
 class Writer(threading.Thread):
+    """A session that commits or rolls back random transactions. It connects again after an error."""
+
     def __init__(self, writers, name, address, random):
         super().__init__(name=name, daemon=True)
         self.writers = writers

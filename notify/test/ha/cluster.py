@@ -65,19 +65,22 @@ def wait_until(condition, what, deadline=DEADLINE):
     return result
 
 
-# Below the range from which clients get their ports. Otherwise a client that tries again and
-# again to connect to a server that is down could connect to itself.
-_given = set()
+class Ports:
+    """Free ports, each of which is given once. They are below the range from which clients get
+    theirs. Otherwise a client that tries again and again to connect to a server that is down could
+    connect to itself."""
 
+    def __init__(self):
+        self.given = set()
 
-def free_port():
-    while True:
-        port = random.SystemRandom().randrange(20000, 32000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
-                return port
+    def free(self):
+        while True:
+            port = random.SystemRandom().randrange(20000, 32000)
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                if port not in self.given:
+                    self.given.add(port)
+                    return port
 
 
 def query(port, text, database="postgres"):
@@ -142,12 +145,12 @@ class EtcdProxy:
     """The connection of a node to etcd. When it is cut, nothing comes through, and connections
     stay open."""
 
-    def __init__(self, target):
+    def __init__(self, port, target):
+        self.port = port
         self.target = target
         self.is_cut = False
         self.stalled = []
-        self.listener = socket.create_server(("127.0.0.1", free_port()), backlog=100)
-        self.port = self.listener.getsockname()[1]
+        self.listener = socket.create_server(("127.0.0.1", port), backlog=100)
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -202,9 +205,9 @@ class Node:
         self.cluster = cluster
         self.folder = os.path.join(cluster.folder, name)
         self.data = os.path.join(self.folder, "data")
-        self.port = free_port()
-        self.rest_port = free_port()
-        self.etcd = EtcdProxy(cluster.etcd_port)
+        self.port = cluster.ports.free()
+        self.rest_port = cluster.ports.free()
+        self.etcd = EtcdProxy(cluster.ports.free(), cluster.etcd_port)
         self.patroni = None
         os.mkdir(self.folder)
         self.copy_installation(pg_config)
@@ -328,13 +331,16 @@ class Node:
 
 
 class Cluster:
+    """etcd, the nodes and haproxy."""
+
     def __init__(self, folder, pg_config, **dcs):
         self.folder = os.path.realpath(folder)
         self.dcs = dcs
         self.synchronous = bool(dcs.get("synchronous_mode"))
         self.processes = []
-        self.etcd_port = free_port()
-        self.port = free_port()  # of haproxy: the leader
+        self.ports = Ports()
+        self.etcd_port = self.ports.free()
+        self.port = self.ports.free()  # of haproxy: the leader
         self.nodes = [Node(name, self, pg_config) for name in NAMES]
 
     def spawn(self, name, command):
@@ -343,7 +349,7 @@ class Cluster:
         return process
 
     def start(self):
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.etcd_port, free_port()))
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self.etcd_port, self.ports.free()))
         self.spawn("etcd", [
             find_program("etcd"), "--name=etcd", f"--data-dir={self.folder}/etcd",
             f"--listen-client-urls={client}", f"--advertise-client-urls={client}",

@@ -27,7 +27,7 @@ import time
 
 import psycopg2
 
-from clients import (CHANNELS, FLOOD, QUIET, SCHEMA, Ledger, Listener, Writers, read, write)
+from clients import CHANNELS, FLOOD, QUIET, SCHEMA, Ledger, Listener, Writers, read, write
 from cluster import DEADLINE, SCOPE, Cluster, Failed, wait_until
 
 PARTS = ("synchronous", "asynchronous", "upgrade")
@@ -50,6 +50,8 @@ class Stuck:
 
 
 class Test:
+    """The cluster with its clients, the disturbances, and the check after each of them."""
+
     def __init__(self, cluster, seed, newer):
         self.cluster = cluster
         self.newer = newer
@@ -373,12 +375,14 @@ class Test:
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pg-config", required=True)
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--newer")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pg-config", required=True, metavar="FILE", help="pg_config of the server")
+    parser.add_argument("--folder", required=True, help="for the nodes; it is empty")
+    parser.add_argument("--newer", metavar="FILE", help="a library that writes newer messages")
+    parser.add_argument("--seed", type=int, default=1, metavar="N",
+                        help="of the order of the disturbances (default: 1)")
+    parser.add_argument("parts", nargs="*", metavar="PART",
+                        help=f"{', '.join(PARTS)} (default: all)")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"there is no part {' '.join(sorted(unknown))}")
@@ -405,11 +409,12 @@ def main():
     except (Failed, psycopg2.Error, OSError) as error:
         cluster.print_logs()
         say(f"failed {test.what}: {error}")
-        sys.exit(1)
+        return 1
     finally:
         cluster.stop()
     say(f"{time.monotonic() - began:.0f} s; {test.survived} sessions survived a disturbance")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,8 @@ PINPOINT = "pg_pinpoint"
 
 @dataclass
 class Neighbour:
+    """A library or several, and what a server with them has."""
+
     name: str
     libraries: tuple = ()       # in the order in which they are to be preloaded
     extensions: tuple = ()

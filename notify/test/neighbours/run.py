@@ -16,12 +16,15 @@ PINPOINT_TEST_FAULT is set, one line of each transcript and each value is change
 comparisons must fail.
 """
 
+import argparse
 import difflib
 import os
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import psycopg2
 
 import citus
 import neighbours
@@ -31,12 +34,12 @@ import timescaledb
 from server import Failed, Server, make_template
 from transcript import HERE, Transcript
 
-import psycopg2
-
 JOBS = 3  # of those, two wait for pg_cron
 
 
 class Runner:
+    """Starts the servers of the tests, and runs the tests."""
+
     def __init__(self, folder):
         self.folder = Path(folder)
         self.template = self.folder / "template"
@@ -135,7 +138,12 @@ def compare(what, expected, lines):
 
 
 def main():
-    failures = Runner(sys.argv[1]).run(sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", metavar="FOLDER", help="for the servers; it is empty")
+    parser.add_argument("names", metavar="NAME", nargs="*",
+                        help="a neighbour or a situation (default: all)")
+    options = parser.parse_args()
+    failures = Runner(options.folder).run(options.names)
     return 1 if failures else 0
 
 

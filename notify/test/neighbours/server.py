@@ -29,7 +29,7 @@ log_checkpoints = off
 
 
 class Failed(Exception):
-    pass
+    """A test has failed; the text says why."""
 
 
 def run(*command, **options):
@@ -63,6 +63,8 @@ def make_template(folder):
 
 
 class Server:
+    """A server that runs in a context, and its sessions."""
+
     def __init__(self, folder, template, libraries, settings=()):
         self.folder = Path(folder)
         self.data = self.folder / "data"
@@ -114,6 +116,8 @@ class Server:
 
 
 class Session:
+    """A session, and the notifications that it has received and that nobody has taken."""
+
     def __init__(self, server, name, database, options):
         self.name = name
         self.connection = psycopg2.connect(server.dsn(database), application_name=name,

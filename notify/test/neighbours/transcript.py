@@ -30,6 +30,8 @@ def normalized(line):
 
 
 class Transcript:
+    """Two sessions of a server, and the lines of what they do and receive."""
+
     def __init__(self, server, options=""):
         self.server = server
         self.sessions = {"sender": server.connect("sender", options=options),
