@@ -918,8 +918,8 @@ def tls(setting, clients):
                 "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
     try:
         wait_until(lambda: primary.sql("SHOW ssl")[0][0] == "on", "the server has TLS")
-        clients.start(f"postgresql://postgres@localhost:{primary.port}/postgres?sslmode=verify-full&sslrootcert={certificate}",
-                      "subscribe", "a")
+        verified = f"sslmode=verify-full&sslrootcert={certificate}"
+        clients.start(f"postgresql://postgres@localhost:{primary.port}/postgres?{verified}", "subscribe", "a")
         clients.wait_for("connected")
         encrypted = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl"
         if primary.sql(encrypted)[0][0] < len(clients.clients):

@@ -90,7 +90,9 @@ async def run(address, options, mode, *arguments):
         loop = asyncio.get_running_loop()
         if mode == "live":
             events.add = lambda _: asyncio.create_task(come_and_go(client, arguments[0]))
-        close = lambda: asyncio.run_coroutine_threadsafe(client.close(), loop)
+
+        def close():
+            asyncio.run_coroutine_threadsafe(client.close(), loop)
         threading.Thread(target=commands, args=(client, events, close, loop.call_soon_threadsafe), daemon=True).start()
         async for event in events:
             # A consumer that is slow must not stop the client.
