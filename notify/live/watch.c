@@ -266,6 +266,7 @@ pinpoint_watch(PG_FUNCTION_ARGS)
 
 /*
  * pinpoint.unwatch(relation regclass): returns whether the table was watched.
+ * If it was not, takes no lock on it.
  *
  * Errors: ERRCODE_INSUFFICIENT_PRIVILEGE if the current user does not own the
  * table.
@@ -274,26 +275,20 @@ Datum
 pinpoint_unwatch(PG_FUNCTION_ARGS)
 {
 	Oid			relid = get_relation(fcinfo, "pinpoint.unwatch()");
-	ObjectAddress object;
-	bool		was_watched;
+
+	/* A label that was committed before this call is visible from here on. */
+	AcceptInvalidationMessages();
+	if (pinpoint_watched_channel(relid) == NULL)
+		PG_RETURN_BOOL(false);
 
 	lock_labels(RowExclusiveLock);
 	LockRelationOid(relid, ShareUpdateExclusiveLock);
 	check_owner(relid);
-	ObjectAddressSet(object, RelationRelationId, relid);
-	was_watched = GetSecurityLabel(&object, PINPOINT_LABEL_PROVIDER) != NULL;
-	if (was_watched)
-	{
-		set_label(relid, NULL);
-		warn_of_shards(relid);
-	}
-	else
-	{
-		UnlockRelationOid(relid, ShareUpdateExclusiveLock);
-		UnlockDatabaseObject(SecLabelRelationId, InvalidOid, 0,
-							 RowExclusiveLock);
-	}
-	PG_RETURN_BOOL(was_watched);
+	if (pinpoint_watched_channel(relid) == NULL)
+		PG_RETURN_BOOL(false);
+	set_label(relid, NULL);
+	warn_of_shards(relid);
+	PG_RETURN_BOOL(true);
 }
 
 /*

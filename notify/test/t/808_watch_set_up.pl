@@ -77,6 +77,7 @@ changes_nothing($_, q{SELECT pinpoint.watch('t', 'c')})
   for 'ROW EXCLUSIVE', 'SHARE UPDATE EXCLUSIVE', 'ACCESS EXCLUSIVE';
 changes_nothing('ROW EXCLUSIVE', $_) for q{SELECT pinpoint.unwatch('plain')},
   q{SECURITY LABEL FOR pinpoint ON TABLE t IS 'c'}, q{SECURITY LABEL FOR pinpoint ON TABLE plain IS NULL};
+changes_nothing($_, q{SELECT pinpoint.unwatch('plain')}) for 'SHARE UPDATE EXCLUSIVE', 'ACCESS EXCLUSIVE';
 is_deeply(notified(), [], 'they notify nothing');
 is(channel_of('t') . channel_of('plain'), 'c', 'and change nothing');
 $owner->run(q{BEGIN; SELECT pinpoint.unwatch('plain')});
