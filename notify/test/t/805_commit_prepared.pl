@@ -99,19 +99,24 @@ foreach my $table ('t', 'plain')
 	}
 }
 
-# A cancel that comes before the commit has its effect.
-reconnect();
-prepare('INSERT INTO t VALUES (' . ++$id . ')');
-$owner->run($_) for 'BEGIN', 'LOCK TABLE pg_inherits IN ACCESS EXCLUSIVE MODE';
-my $waits = 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $writer->pid;
-$writer->send_query(q{COMMIT PREPARED 'p'});
-ok(wait_until(sub { ($owner->value($waits) // '') eq 'Lock' }), 'COMMIT PREPARED waits before it commits');
-$owner->run('SELECT pg_cancel_backend(' . $writer->pid . ')');
-is($writer->result->error->{C}, '57014', 'and can be cancelled');
-$owner->run('COMMIT');
-is(changed(), '{}', 'which changes nothing');
-$writer->run(q{COMMIT PREPARED 'p'});
-is(received($listener), 't/', 'it can be repeated');
+# A request that comes before the commit has its effect.
+foreach my $case ([ 'cancel', '57014' ], [ 'terminate', '57P01' ])
+{
+	my ($request, $code) = @$case;
+	reconnect();
+	prepare('INSERT INTO t VALUES (' . ++$id . ')');
+	$owner->run($_) for 'BEGIN', 'LOCK TABLE pg_inherits IN ACCESS EXCLUSIVE MODE';
+	my $waits = 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $writer->pid;
+	$writer->send_query(q{COMMIT PREPARED 'p'});
+	ok(wait_until(sub { ($owner->value($waits) // '') eq 'Lock' }), "$request: COMMIT PREPARED waits before it commits");
+	$owner->run("SELECT pg_${request}_backend(" . $writer->pid . ')');
+	is($writer->result->error->{C}, $code, "$request: and fails");
+	$owner->run('COMMIT');
+	is(changed(), '{}', "$request: which changes nothing");
+	$writer = connect_to($node) if $request eq 'terminate';
+	$writer->run(q{COMMIT PREPARED 'p'});
+	is(received($listener), 't/', "$request: it can be repeated");
+}
 
 # ---- the wait for a synchronous standby can be cancelled
 
@@ -290,9 +295,16 @@ $owner->run($_) for map { ('BEGIN', "INSERT INTO plain VALUES ($_)", "PREPARE TR
 cmp_ok(allocations(), '<', $alone + 50, 'it reads no other prepared transactions where nothing is watched');
 $owner->run("ROLLBACK PREPARED 'other $_'") for 1 .. 50;
 
-# ... but the prepared transaction may be the one that watches.
+# ... but the prepared transaction may be the one that watches.  So if the statement fails after
+# its commit, all listeners of the database are told.
 $elsewhere->run('CREATE EXTENSION pg_pinpoint');
 my $first = connect_to($node, dbname => 'unwatched');
+$first->run('LISTEN first');
+$elsewhere->run($_) for 'SET interference.fail_commit_prepared = on', 'BEGIN', 'INSERT INTO t VALUES (1)', q{PREPARE TRANSACTION 'p'};
+is($elsewhere->query(q{COMMIT PREPARED 'p'})->error->{C}, 'XX000', 'where nothing is watched, COMMIT PREPARED fails');
+is_told($first, 'a listener');
+$elsewhere->run('RESET interference.fail_commit_prepared');
+$first = connect_to($node, dbname => 'unwatched');
 $first->run('LISTEN first; LISTEN fence');
 $elsewhere->run($_) for 'BEGIN', 'INSERT INTO t VALUES (1)', q{SELECT pinpoint.watch('t', 'first')}, q{PREPARE TRANSACTION 'watches'},
   q{COMMIT PREPARED 'watches'}, 'NOTIFY fence';

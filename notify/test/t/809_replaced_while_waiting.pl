@@ -92,6 +92,21 @@ $reader->run('COMMIT');
 is($waiting->query('ALTER TABLE parts DETACH PARTITION parts1 FINALIZE')->error, undef, 'FINALIZE');
 is($admin->value("SELECT changed FROM pinpoint.changed_since('$position', 'p')"), '{}', 'changes no row of the table');
 
+# The second transaction reads no labels.  So it does not wait for them, and cannot be
+# cancelled there, which would leave a partition that is half detached.
+$waiting->run('ALTER TABLE parts ATTACH PARTITION parts1 FOR VALUES IN (1)');
+$reader->run('BEGIN; LOCK TABLE parts1 IN ACCESS SHARE MODE');
+$waiting->send_query('ALTER TABLE parts DETACH PARTITION parts1 CONCURRENTLY');
+wait_until_blocked($waiting, q{EXISTS (SELECT FROM pg_inherits WHERE inhdetachpending)});
+$admin->run('BEGIN; LOCK TABLE pg_catalog.pg_seclabel IN ACCESS EXCLUSIVE MODE');
+$reader->run('COMMIT');
+my $state = q{SELECT CASE WHEN wait_event_type = 'Lock' THEN 'waits' ELSE state END FROM pg_stat_activity WHERE pid = }
+  . $waiting->pid;
+ok(wait_until(sub { $admin->value($state) eq 'idle' }), 'the second transaction does not wait for the labels');
+$admin->run('COMMIT');
+is($waiting->result->error, undef, 'DETACH CONCURRENTLY');
+notified();
+
 # The partition is none any more, also for a session that has changed it before.
 $waiting->run($_) for 'ALTER TABLE parts ATTACH PARTITION parts1 FOR VALUES IN (1)', 'DELETE FROM parts1',
   'ALTER TABLE parts DETACH PARTITION parts1 CONCURRENTLY';
