@@ -102,7 +102,7 @@ $admin->run('BEGIN; LOCK TABLE pg_catalog.pg_seclabel IN ACCESS EXCLUSIVE MODE')
 $reader->run('COMMIT');
 my $state = q{SELECT CASE WHEN wait_event_type = 'Lock' THEN 'waits' ELSE state END FROM pg_stat_activity WHERE pid = }
   . $waiting->pid;
-ok(wait_until(sub { $admin->value($state) eq 'idle' }), 'the second transaction does not wait for the labels');
+ok(wait_until(sub { $migration->value($state) eq 'idle' }), 'the second transaction does not wait for the labels');
 $admin->run('COMMIT');
 is($waiting->result->error, undef, 'DETACH CONCURRENTLY');
 notified();
