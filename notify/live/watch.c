@@ -278,13 +278,13 @@ pinpoint_unwatch(PG_FUNCTION_ARGS)
 
 	/* A label that was committed before this call is visible from here on. */
 	AcceptInvalidationMessages();
-	if (pinpoint_watched_channel(relid) == NULL)
+	if (pinpoint_watched_table_channel(relid) == NULL)
 		PG_RETURN_BOOL(false);
 
 	lock_labels(RowExclusiveLock);
 	LockRelationOid(relid, ShareUpdateExclusiveLock);
 	check_owner(relid);
-	if (pinpoint_watched_channel(relid) == NULL)
+	if (pinpoint_watched_table_channel(relid) == NULL)
 		PG_RETURN_BOOL(false);
 	set_label(relid, NULL);
 	warn_of_shards(relid);
