@@ -42,7 +42,8 @@
 
 StaticAssertDecl(sizeof(ChannelEntry) <= PINPOINT_ITEM_SIZE,
 				 "an entry of the channel map fits into an item");
-StaticAssertDecl(LISTENERS_PER_LEAF * sizeof(PinpointListener) <= PINPOINT_ITEM_SIZE,
+StaticAssertDecl(LISTENERS_PER_LEAF * sizeof(PinpointListener) <=
+				 PINPOINT_ITEM_SIZE,
 				 "a leaf of listeners fits into an item");
 StaticAssertDecl(CHILDREN_PER_NODE * sizeof(ItemNumber) <= PINPOINT_ITEM_SIZE,
 				 "a node of a tree of listeners fits into an item");
@@ -458,7 +459,7 @@ pinpoint_channel_entry_max_receivers(const PinpointListeners *listeners)
 }
 
 #ifdef USE_ASSERT_CHECKING
-/* Entries with more listeners are not searched for a slot that is there twice. */
+/* In entries with more listeners, no slot is searched for a second time. */
 #define MAX_COMPARED	32
 
 /*

@@ -37,7 +37,7 @@
 /* In a build with assertions, a free item is filled with this byte. */
 #define FREED_BYTE		0x7F
 
-/* Which partition an item belongs to is not known here, nor is the mode of the lock. */
+/* The partition of an item and the mode of the lock are not known here. */
 #define AssertAnyPartitionHeld() \
 	Assert(!IsUnderPostmaster || \
 		   pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP)

@@ -305,7 +305,8 @@ pinpoint_channel_map_lookup_many(Oid dboid,
 
 	AssertNoLockHeld();
 	for (uint32 i = 0; i < nchannels; i++)
-		begins[PINPOINT_PARTITION_OF(hash_of_notification(dboid, channels[i]))]++;
+		begins[PINPOINT_PARTITION_OF(hash_of_notification(dboid,
+														  channels[i]))]++;
 	for (int i = 1; i <= PINPOINT_PARTITIONS; i++)
 		begins[i] += begins[i - 1];
 
@@ -316,7 +317,8 @@ pinpoint_channel_map_lookup_many(Oid dboid,
 	for (uint32 i = nchannels; i-- > 0;)
 	{
 		uint32		hash = hash_of_notification(dboid, channels[i]);
-		PinpointChannelKey *key = &sorted[--begins[PINPOINT_PARTITION_OF(hash)]];
+		PinpointChannelKey *key =
+			&sorted[--begins[PINPOINT_PARTITION_OF(hash)]];
 
 		key->channel = channels[i]->data;
 		key->hash = hash;

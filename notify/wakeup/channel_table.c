@@ -127,7 +127,8 @@ pinpoint_channel_table_insert(Oid dboid, const char *channel, uint32 hash)
 	Assert(pinpoint_channel_table_find(dboid, channel, hash) == NULL);
 
 	/* A full barrier; see the top of this file. */
-	if (pg_atomic_fetch_add_u32(pinpoint_entry_counter(hash), 1) >= max_per_counter ||
+	if (pg_atomic_fetch_add_u32(pinpoint_entry_counter(hash), 1) >=
+		max_per_counter ||
 		!pinpoint_channel_items_take(1, &number))
 	{
 		pg_atomic_fetch_sub_u32(pinpoint_entry_counter(hash), 1);
@@ -191,7 +192,8 @@ pinpoint_channel_table_check(int partition)
 {
 #define COUNTERS_PER_PARTITION (PINPOINT_FILTER_SIZE / PINPOINT_PARTITIONS)
 	uint32		counted[COUNTERS_PER_PARTITION] = {0};
-	uint32		first_hash = (uint32) partition << (32 - PINPOINT_PARTITIONS_LOG2);
+	uint32		first_hash =
+		(uint32) partition << (32 - PINPOINT_PARTITIONS_LOG2);
 	ItemNumber *buckets = pinpoint_first_bucket(partition);
 
 	AssertHeld(pinpoint_partition_lock(first_hash));
@@ -210,7 +212,8 @@ pinpoint_channel_table_check(int partition)
 	}
 	for (int i = 0; i < COUNTERS_PER_PARTITION; i++)
 	{
-		uint32		n = pg_atomic_read_u32(pinpoint_entry_counter(first_hash) + i);
+		uint32		n =
+			pg_atomic_read_u32(pinpoint_entry_counter(first_hash) + i);
 
 		Assert(n == counted[i]);
 		Assert(n <= max_per_counter);

@@ -147,10 +147,11 @@ pinpoint_publication_add_signal(PinpointPublication *publication, int slotno)
 	Assert(current == publication);
 	AssertHeldExclusive(PinpointOrderLock);
 	Assert(publication->nsignals < MaxBackends);
-	Assert(slot->pid != 0 && slot->state == PINPOINT_SIGNALLED);
+	Assert(readable(slot)->pid != 0 &&
+		   readable(slot)->state == PINPOINT_SIGNALLED);
 
 	signals[publication->nsignals].slotno = slotno;
-	signals[publication->nsignals].pid = slot->pid;
+	signals[publication->nsignals].pid = readable(slot)->pid;
 	publication->nsignals++;
 }
 
@@ -212,9 +213,10 @@ share_out(PinpointPublication *publication)
 		{
 			PinpointSlot *slot = &PinpointSlotsShared->slots[signals[i].slotno];
 
-			Assert(slot->state == PINPOINT_SIGNALLED);
+			Assert(readable(slot)->state == PINPOINT_SIGNALLED);
 			pinpoint_waker_list_add(signals[i].slotno);
-			pinpoint_counter_add(slot->dboid, PINPOINT_COUNT_WAKER_SIGNALS, 1);
+			pinpoint_counter_add(readable(slot)->dboid,
+								 PINPOINT_COUNT_WAKER_SIGNALS, 1);
 		}
 	}
 	pinpoint_waker_list_check();
@@ -237,7 +239,9 @@ take_all(PinpointWakeup *wakeups, int max)
 	{
 		int			nslots;
 
-		nslots = pinpoint_waker_list_take(slots, Min(max - n, (int) lengthof(slots)));
+		nslots =
+			pinpoint_waker_list_take(slots,
+									 Min(max - n, (int) lengthof(slots)));
 		n += find_wakeups(&wakeups[n], slots, nslots);
 	}
 	return n;
@@ -296,10 +300,11 @@ add_wakeup(PinpointWakeup *wakeup, int slotno)
 	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 
 	AssertHeldExclusive(PinpointOrderLock);
-	if (slot->pid == 0 || slot->state != PINPOINT_SIGNALLED ||
+	if (readable(slot)->pid == 0 ||
+		readable(slot)->state != PINPOINT_SIGNALLED ||
 		PINPOINT_FAULT(DROP_SIGNALS))
 		return false;
 	wakeup->slotno = slotno;
-	wakeup->pid = slot->pid;
+	wakeup->pid = readable(slot)->pid;
 	return true;
 }

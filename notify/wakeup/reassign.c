@@ -180,7 +180,8 @@ pinpoint_reassign(PinpointStillShares still_shares)
 	{
 		if (batch->nassignments > 0 && batch->dboid == MyDatabaseId)
 			reassign_batch(batch,
-						   pinpoint_batch_published(batch)->sequence >= first_unread,
+						   pinpoint_batch_published(batch)->sequence >=
+						   first_unread,
 						   still_shares);
 		if (batch == last)
 			break;
@@ -205,16 +206,17 @@ first_batches(PinpointSlot *slot, PinpointBatchRef *first)
 	uint64		first_unread;
 
 	AssertHeld(PinpointOrderLock);
-	Assert(slot->pid != 0);
+	Assert(readable(slot)->pid != 0);
 
 	/* A session that ends may be reading only reassigned notifications. */
-	*first = slot->unread;
-	if (first->batch == NULL && slot->state == PINPOINT_READING_AGAIN)
-		*first = slot->again;
+	*first = readable(slot)->unread;
+	if (first->batch == NULL && readable(slot)->state == PINPOINT_READING_AGAIN)
+		*first = readable(slot)->again;
 	first_unread = first->batch != NULL ? first->sequence : PG_UINT64_MAX;
-	if (slot->reassigned.batch != NULL &&
-		(first->batch == NULL || slot->reassigned.sequence < first_unread))
-		*first = slot->reassigned;
+	if (readable(slot)->reassigned.batch != NULL &&
+		(first->batch == NULL ||
+		 readable(slot)->reassigned.sequence < first_unread))
+		*first = readable(slot)->reassigned;
 	return first_unread;
 }
 
@@ -379,9 +381,9 @@ begin_portion(PinpointBatchRef *pinned)
 		pass.first_unread = first_batches(slot, &first);
 		if (first.batch == NULL)
 			continue;
-		pass.pid = slot->pid;
-		pass.dboid = slot->dboid;
-		pass.group = slot->roleid;
+		pass.pid = readable(slot)->pid;
+		pass.dboid = readable(slot)->dboid;
+		pass.group = readable(slot)->roleid;
 		pass.first = first.sequence;
 		pass.batch = first.batch;
 		pass.last = pinpoint_message_log_last();
@@ -412,7 +414,7 @@ still_stalled(void)
 	AssertHeld(PinpointOrderLock);
 	Assert(pass.pid != 0 && pass.slotno < MaxBackends);
 
-	return slot->pid == pass.pid && pinpoint_sharing_stalled(slot) &&
+	return readable(slot)->pid == pass.pid && pinpoint_sharing_stalled(slot) &&
 		first_batches(slot, &first) == pass.first_unread &&
 		first.batch != NULL && first.sequence <= pass.first;
 }

@@ -26,11 +26,10 @@
  * the batch.  Every notification is received at least once, and repetition is
  * allowed; but these notifications are not reassigned.
  *
- * If a session stops sharing before it has read its assigned notifications, or stays in
- * a transaction, they are reassigned to another session, and marked; see
- * reassign.c.  If that session has
- * already read past the batch, it goes back, and receives these notifications out of
- * commit order.
+ * If a session stops sharing before it has read its assigned notifications, or
+ * stays in a transaction, they are reassigned to another session, and marked;
+ * see reassign.c.  If that session has already read past the batch, it goes
+ * back, and receives these notifications out of commit order.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -220,11 +219,12 @@ assign_to_group(PinpointBatch *batch, uint32 channel,
 		{
 			int			member = (turn + i) % n;
 			int			slotno = pinpoint_channel_entry_sharer(listeners,
-															   first_member + member)->slotno;
+															   first_member +
+															   member)->slotno;
 			int			ready = readiness(&PinpointSlotsShared->slots[slotno]);
 
 			nlooks++;
-			if (PinpointSlotsShared->slots[slotno].evicted)
+			if (readable(&PinpointSlotsShared->slots[slotno])->evicted)
 				continue;
 			if (ready < least)
 			{
@@ -287,12 +287,12 @@ static int
 readiness(PinpointSlot *slot)
 {
 	bool		in_transaction =
-		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc)) ||
-		(slot->proc == MyProc && (chains || ActivePortal != NULL));
+		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(readable(slot)->proc)) ||
+		(readable(slot)->proc == MyProc && (chains || ActivePortal != NULL));
 
 	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 
-	switch (slot->state)
+	switch (readable(slot)->state)
 	{
 		case PINPOINT_IDLE:
 			return in_transaction ? READY_AFTER_TRANSACTION : READY_NOW;
@@ -300,7 +300,7 @@ readiness(PinpointSlot *slot)
 			return in_transaction ? READY_AFTER_TRANSACTION : READY_AFTER_REST;
 		case PINPOINT_SIGNALLED:
 			/* A session with a reminder has not read for a second. */
-			return in_transaction || slot->reminders > 0 ?
+			return in_transaction || readable(slot)->reminders > 0 ?
 				READY_LATER : READY_SOON;
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:
@@ -330,11 +330,14 @@ bool
 pinpoint_sharing_stalled(PinpointSlot *slot)
 {
 	AssertHeld(PinpointOrderLock);
-	Assert(slot->state != PINPOINT_SIGNALLED || slot->pid != 0);
+	Assert(readable(slot)->state != PINPOINT_SIGNALLED ||
+		   readable(slot)->pid != 0);
 
-	return slot->pid != 0 && slot->shares && slot->reminders > 0 &&
-		slot->state == PINPOINT_SIGNALLED && !slot->evicted &&
-		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(slot->proc));
+	return readable(slot)->pid != 0 && readable(slot)->shares &&
+		readable(slot)->reminders > 0 &&
+		readable(slot)->state == PINPOINT_SIGNALLED &&
+		!readable(slot)->evicted &&
+		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(readable(slot)->proc));
 }
 
 /*
@@ -362,7 +365,8 @@ find_assignment(PinpointBatch *batch, uint32 channel, int slotno)
 			high = middle;
 	}
 
-	for (int i = low; i < batch->nassignments && given[i].channel == channel; i++)
+	for (int i =
+		 low; i < batch->nassignments && given[i].channel == channel; i++)
 	{
 		if ((pg_atomic_read_u32(&given[i].receiver) & ~RECEIVER_FLAGS) ==
 			(uint32) slotno)
@@ -436,7 +440,8 @@ pinpoint_sharing_next_undelivered(PinpointBatch *batch, int slotno,
 
 	for (; *index < batch->nassignments; (*index)++)
 	{
-		uint32		receiver = pg_atomic_read_u32(&assignments[*index].receiver);
+		uint32		receiver =
+			pg_atomic_read_u32(&assignments[*index].receiver);
 
 		if ((receiver & ~RECEIVER_REASSIGNED) == (uint32) slotno &&
 			(unread || (receiver & RECEIVER_REASSIGNED)))
@@ -479,11 +484,12 @@ best_member(PinpointBatch *batch, uint32 channel,
 	{
 		int			candidate = (oldest->turn + i) % n;
 		int			slotno = pinpoint_channel_entry_sharer(listeners,
-														   first_member + candidate)->slotno;
+														   first_member +
+														   candidate)->slotno;
 		PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 		int			ready = readiness(slot);
 
-		if (ready > best_readiness && !slot->evicted &&
+		if (ready > best_readiness && !readable(slot)->evicted &&
 			find_assignment(batch, channel, slotno) == NULL)
 		{
 			best = slotno;
@@ -557,7 +563,8 @@ pinpoint_sharing_reassign(PinpointBatch *batch, uint32 index, int slotno,
 		   pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 	Assert(index < batch->nassignments);
 	Assert(slotno == PINPOINT_MY_SLOT_NUMBER ||
-		   PinpointSlotsShared->slots[slotno].state == PINPOINT_SIGNALLED);
+		   readable(&PinpointSlotsShared->slots[slotno])->state ==
+		   PINPOINT_SIGNALLED);
 
 	if ((pg_atomic_read_u32(&assignment->receiver) & ~RECEIVER_REASSIGNED) !=
 		(uint32) slotno)

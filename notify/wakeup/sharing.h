@@ -36,7 +36,8 @@ extern void pinpoint_sharing_set_chains(bool chains);
 extern void pinpoint_sharing_reserve(PinpointBatchLayout *layout);
 extern uint32 pinpoint_sharing_assign(PinpointBatch *batch, uint32 channel,
 									  const PinpointListeners *listeners,
-									  PinpointReceiverVisitor visitor, void *arg);
+									  PinpointReceiverVisitor visitor,
+									  void *arg);
 extern PinpointShare pinpoint_sharing_share(PinpointBatch *batch,
 											uint32 channel);
 extern void pinpoint_sharing_delivered(PinpointBatch *batch, uint32 channel);

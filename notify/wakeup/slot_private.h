@@ -14,29 +14,22 @@
 #include "port/atomics.h"
 #include "storage/proc.h"
 
+#include "base/check.h"
+#include "base/compat.h"
+#include "base/locks.h"
 #include "queue/message_log.h"
 #include "wakeup/wake_state.h"
 
 /*
- * A slot of a session.  The index is PINPOINT_MY_SLOT_NUMBER.  It begins on a
- * cache line.  Its owner writes nothing of it in a transaction in which it
- * neither reads notifications nor changes its channels.  Publishers read and
- * write most of it.
+ * Written by the owner, under PinpointOrderLock in shared mode, and by other
+ * sessions under the exclusive lock.  Read under the lock in any mode.  The
+ * owner reads state, reminders and evicted without the lock, and also the
+ * fields that no other session changes.  The functions of slots_read.c read
+ * pid and dboid without it.
  *
- * Fields of the first group are written by the owner, under PinpointOrderLock
- * in shared mode, and by other sessions under the exclusive lock.  The owner
- * reads state, reminders and evicted without the lock, and also the fields
- * that no other session changes.  pinpoint_slots_read_listeners() reads pid
- * and dboid without it.
- *
- * Fields of the second group are written under the exclusive lock.  But when
- * the owner begins to listen, it initializes them in shared mode: no other
- * session uses them while pid is 0.
- *
- * Fields of the last group are written by the owner, and read by all sessions,
- * without a lock.
+ * pinpoint_slot_register() clears the fields from roleid on.
  */
-struct PinpointSlot
+typedef struct PinpointSlotState
 {
 	int			pid;			/* PID of the owner; 0 if it does not listen */
 	Oid			dboid;			/* database of the owner */
@@ -72,7 +65,16 @@ struct PinpointSlot
 	PinpointEviction evicted;	/* reason why it was told to end */
 	TimestampTz rests_from;		/* while RESTING: time of its last delivery */
 	TimestampTz rests_until;	/* while RESTING: time at which it will check */
+} PinpointSlotState;
 
+/*
+ * Written under PinpointOrderLock in exclusive mode, and read under it in any
+ * mode.  But when the owner begins to listen, it initializes them in shared
+ * mode: no other session uses them while pid is 0.  The owner also reads
+ * wakes_for_all without the lock: only the owner changes it.
+ */
+typedef struct PinpointSlotPublication
+{
 	uint64		marked;			/* number of the publication that found this
 								 * listener last */
 	uint64		wakeups;		/* number of signals to it */
@@ -81,6 +83,21 @@ struct PinpointSlot
 								 * channel map, or are not known yet */
 	dlist_node	wakes_for_all_link; /* link of the list in PinpointSlots, if
 									 * wakes_for_all is set */
+} PinpointSlotPublication;
+
+/*
+ * A slot of a session.  The index is PINPOINT_MY_SLOT_NUMBER.  It begins on a
+ * cache line.  Its owner writes nothing of it in a transaction in which it
+ * neither reads notifications nor changes its channels.  Publishers read and
+ * write most of it.
+ *
+ * The first two fields have a lock: the functions below check it.  The others
+ * are written by the owner, and read by all sessions, without a lock.
+ */
+struct PinpointSlot
+{
+	PinpointSlotState locked_state;
+	PinpointSlotPublication locked_publication;
 
 	uint32		nchannels;		/* number of channels of the owner, for the
 								 * views */
@@ -108,5 +125,51 @@ typedef struct PinpointSlots
 } PinpointSlots;
 
 extern PinpointSlots *PinpointSlotsShared;
+
+/*
+ * Is this the slot of this session?
+ */
+static inline bool
+is_mine(const PinpointSlot *slot)
+{
+	return slot - PinpointSlotsShared->slots == PINPOINT_MY_SLOT_NUMBER;
+}
+
+/*
+ * The fields of a slot, by the rule of their lock.  The caller may read what
+ * readable() and read_publication() return, and also write what the other two
+ * return.
+ */
+static inline const PinpointSlotState *
+readable(const PinpointSlot *slot)
+{
+	Assert(is_mine(slot) || !IsUnderPostmaster ||
+		   LWLockHeldByMe(PinpointOrderLock));
+	return &slot->locked_state;
+}
+
+static inline PinpointSlotState *
+writable(PinpointSlot *slot)
+{
+	Assert(!IsUnderPostmaster ||
+		   LWLockHeldByMeInMode(PinpointOrderLock, LW_EXCLUSIVE) ||
+		   (is_mine(slot) && LWLockHeldByMe(PinpointOrderLock)));
+	return &slot->locked_state;
+}
+
+static inline const PinpointSlotPublication *
+read_publication(const PinpointSlot *slot)
+{
+	Assert(is_mine(slot) || !IsUnderPostmaster ||
+		   LWLockHeldByMe(PinpointOrderLock));
+	return &slot->locked_publication;
+}
+
+static inline PinpointSlotPublication *
+write_publication(PinpointSlot *slot)
+{
+	AssertHeldExclusive(PinpointOrderLock);
+	return &slot->locked_publication;
+}
 
 #endif							/* PINPOINT_SLOT_PRIVATE_H */

@@ -98,7 +98,8 @@ static void check_slot(const PinpointSlot *slot);
 static PinpointSlot *
 my_slot(void)
 {
-	Assert(PINPOINT_MY_SLOT_NUMBER >= 0 && PINPOINT_MY_SLOT_NUMBER < MaxBackends);
+	Assert(PINPOINT_MY_SLOT_NUMBER >= 0 &&
+		   PINPOINT_MY_SLOT_NUMBER < MaxBackends);
 	return &PinpointSlotsShared->slots[PINPOINT_MY_SLOT_NUMBER];
 }
 
@@ -154,19 +155,21 @@ pinpoint_slot_register(void)
 		return;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	Assert(slot->pid == 0);
+	Assert(readable(slot)->pid == 0);
 	check_slot(slot);
 
 	/*
 	 * A reader that holds the lock in shared mode, too, can have seen the pid
 	 * of the former owner.  So dboid and proc are never cleared.
 	 */
-	memset(&slot->roleid, 0,
-		   offsetof(PinpointSlot, nchannels) - offsetof(PinpointSlot, roleid));
-	slot->dboid = MyDatabaseId;
-	slot->proc = MyProc;
-	slot->roleid = GetSessionUserId();
-	slot->state = PINPOINT_IDLE;
+	memset(&writable(slot)->roleid, 0,
+		   sizeof(PinpointSlotState) - offsetof(PinpointSlotState, roleid));
+	/* In shared mode, as no other session uses it: pid is 0. */
+	memset(&slot->locked_publication, 0, sizeof(PinpointSlotPublication));
+	writable(slot)->dboid = MyDatabaseId;
+	writable(slot)->proc = MyProc;
+	writable(slot)->roleid = GetSessionUserId();
+	writable(slot)->state = PINPOINT_IDLE;
 	slot->nchannels = 0;
 	pg_atomic_write_u64(&slot->sending_since, 0);
 
@@ -175,7 +178,7 @@ pinpoint_slot_register(void)
 	 * see pid, and its caller the fields of the former owner.
 	 */
 	pg_write_barrier();
-	slot->pid = MyProcPid;
+	writable(slot)->pid = MyProcPid;
 	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 	answered = 0;
@@ -200,14 +203,14 @@ pinpoint_slot_unregister(void)
 	registered = false;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	Assert(slot->pid == MyProcPid);
+	Assert(readable(slot)->pid == MyProcPid);
 	check_slot(slot);
-	trim_log = pinpoint_slot_set_ref(&slot->unread, NULL);
-	trim_log |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
-	slot->again.batch = NULL;
-	slot->reassigned_again = false;
-	slot->state = PINPOINT_IDLE;
-	slot->pid = 0;
+	trim_log = pinpoint_slot_set_ref(&writable(slot)->unread, NULL);
+	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned, NULL);
+	writable(slot)->again.batch = NULL;
+	writable(slot)->reassigned_again = false;
+	writable(slot)->state = PINPOINT_IDLE;
+	writable(slot)->pid = 0;
 	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
@@ -228,8 +231,8 @@ pinpoint_slot_registered(void)
 Oid
 pinpoint_slot_role(void)
 {
-	Assert(registered && my_slot()->pid == MyProcPid);
-	return my_slot()->roleid;
+	Assert(registered && readable(my_slot())->pid == MyProcPid);
+	return readable(my_slot())->roleid;
 }
 
 /*
@@ -249,17 +252,17 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 	AssertNoLockHeld();
 
 	/* Only this session changes it. */
-	if (!registered || slot->wakes_for_all == wakes_for_all)
+	if (!registered || read_publication(slot)->wakes_for_all == wakes_for_all)
 		return;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
-	Assert(slot->pid == MyProcPid);
-	slot->wakes_for_all = wakes_for_all;
+	Assert(readable(slot)->pid == MyProcPid);
+	write_publication(slot)->wakes_for_all = wakes_for_all;
 	if (wakes_for_all)
 		dlist_push_tail(&PinpointSlotsShared->wakes_for_all,
-						&slot->wakes_for_all_link);
+						&write_publication(slot)->wakes_for_all_link);
 	else
-		dlist_delete(&slot->wakes_for_all_link);
+		dlist_delete(&write_publication(slot)->wakes_for_all_link);
 	pinpoint_slots_check(false);
 	LWLockRelease(PinpointOrderLock);
 }
@@ -275,7 +278,7 @@ pinpoint_slot_join(void)
 	uint64		number;
 
 	AssertNoLockHeld();
-	Assert(registered && my_slot()->pid == MyProcPid);
+	Assert(registered && readable(my_slot())->pid == MyProcPid);
 
 	/*
 	 * Step 2 of the proof in wakeup.c.  This is a full barrier, after step 1.
@@ -313,12 +316,12 @@ pinpoint_slot_set_shares(bool shares)
 	AssertNoLockHeld();
 
 	/* Only this session changes it. */
-	if (!registered || my_slot()->shares == shares)
+	if (!registered || readable(my_slot())->shares == shares)
 		return;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	Assert(my_slot()->pid == MyProcPid);
-	my_slot()->shares = shares;
+	Assert(readable(my_slot())->pid == MyProcPid);
+	writable(my_slot())->shares = shares;
 	LWLockRelease(PinpointOrderLock);
 }
 
@@ -345,10 +348,10 @@ pinpoint_slot_set_heartbeats(bool heartbeats, bool begins)
 	/* The lock excludes pinpoint_evict_heartbeat_listeners(). */
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
 	if (begins)
-		my_slot()->missed = false;
-	allowed = !heartbeats || !my_slot()->missed;
+		writable(my_slot())->missed = false;
+	allowed = !heartbeats || !readable(my_slot())->missed;
 	if (allowed)
-		my_slot()->heartbeats = heartbeats;
+		writable(my_slot())->heartbeats = heartbeats;
 	LWLockRelease(PinpointOrderLock);
 	return allowed;
 }
@@ -359,7 +362,7 @@ pinpoint_slot_set_heartbeats(bool heartbeats, bool begins)
 void
 pinpoint_slot_set_channels(uint32 nchannels)
 {
-	Assert(registered && my_slot()->pid == MyProcPid);
+	Assert(registered && readable(my_slot())->pid == MyProcPid);
 	Assert(nchannels > 0);
 
 	my_slot()->nchannels = nchannels;
@@ -413,10 +416,10 @@ change_state(PinpointSlot *slot, PinpointWakeState from, PinpointWakeState to)
 	AssertHeld(PinpointOrderLock);
 	if (!in_my_slot(slot))
 		AssertHeldExclusive(PinpointOrderLock);
-	Assert(slot->pid != 0 && slot->state == from);
+	Assert(readable(slot)->pid != 0 && readable(slot)->state == from);
 	Assert(is_permitted(from, to));
 
-	slot->state = to;
+	writable(slot)->state = to;
 }
 
 /*
@@ -427,16 +430,16 @@ change_state(PinpointSlot *slot, PinpointWakeState from, PinpointWakeState to)
 static bool
 become_signalled(PinpointSlot *slot)
 {
-	bool		checks_by_itself = slot->state == PINPOINT_RESTING &&
-		slot->pid != MyProcPid && will_check(slot);
+	bool		checks_by_itself = readable(slot)->state == PINPOINT_RESTING &&
+		readable(slot)->pid != MyProcPid && will_check(slot);
 
 	/* A publisher excludes the session, also if it is this one. */
 	AssertHeldExclusive(PinpointOrderLock);
-	change_state(slot, slot->state, PINPOINT_SIGNALLED);
-	slot->signalled_at = 0;
-	slot->reminders = 0;
+	change_state(slot, readable(slot)->state, PINPOINT_SIGNALLED);
+	writable(slot)->signalled_at = 0;
+	writable(slot)->reminders = 0;
 	if (!checks_by_itself)
-		slot->wakeups++;
+		write_publication(slot)->wakeups++;
 	return !checks_by_itself;
 }
 
@@ -458,7 +461,7 @@ static void
 become_reading_again(PinpointSlot *slot)
 {
 	AssertHeldExclusive(PinpointOrderLock);
-	if (slot->state != PINPOINT_READING_AGAIN)
+	if (readable(slot)->state != PINPOINT_READING_AGAIN)
 		change_state(slot, PINPOINT_READING, PINPOINT_READING_AGAIN);
 }
 
@@ -479,7 +482,7 @@ static void
 become_idle(PinpointSlot *slot)
 {
 	Assert(in_my_slot(slot));
-	change_state(slot, slot->state, PINPOINT_IDLE);
+	change_state(slot, readable(slot)->state, PINPOINT_IDLE);
 }
 
 /*
@@ -502,8 +505,8 @@ will_check(const PinpointSlot *slot)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	return now >= slot->rests_from &&
-		now <= TimestampTzPlusMilliseconds(slot->rests_until,
+	return now >= readable(slot)->rests_from &&
+		now <= TimestampTzPlusMilliseconds(readable(slot)->rests_until,
 										   PINPOINT_REMINDER_INTERVAL);
 }
 
@@ -517,26 +520,27 @@ pinpoint_slot_publish(PinpointSlot *slot, const PinpointBatchRef *ref)
 	bool		needs_signal = false;
 
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(slot->pid != 0 && slot->evicted == PINPOINT_NOT_EVICTED);
+	Assert(readable(slot)->pid != 0 &&
+		   readable(slot)->evicted == PINPOINT_NOT_EVICTED);
 	check_slot(slot);
 
-	switch (slot->state)
+	switch (readable(slot)->state)
 	{
 		case PINPOINT_IDLE:
 		case PINPOINT_RESTING:
-			(void) pinpoint_slot_set_ref(&slot->unread, ref);
+			(void) pinpoint_slot_set_ref(&writable(slot)->unread, ref);
 			needs_signal = become_signalled(slot);
 			break;
 		case PINPOINT_SIGNALLED:
 			/* It may have been signalled for a reassigned notification. */
-			if (slot->unread.batch == NULL)
-				(void) pinpoint_slot_set_ref(&slot->unread, ref);
+			if (readable(slot)->unread.batch == NULL)
+				(void) pinpoint_slot_set_ref(&writable(slot)->unread, ref);
 			break;
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:
 			become_reading_again(slot);
-			if (slot->again.batch == NULL)
-				slot->again = *ref;
+			if (readable(slot)->again.batch == NULL)
+				writable(slot)->again = *ref;
 			break;
 	}
 	check_slot(slot);
@@ -553,25 +557,26 @@ pinpoint_slot_reassign(PinpointSlot *slot, const PinpointBatchRef *ref)
 	bool		needs_signal = false;
 
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(slot->pid != 0 && slot->evicted == PINPOINT_NOT_EVICTED);
-	Assert(slot->shares);
+	Assert(readable(slot)->pid != 0 &&
+		   readable(slot)->evicted == PINPOINT_NOT_EVICTED);
+	Assert(readable(slot)->shares);
 	check_slot(slot);
 
-	if (slot->reassigned.batch == NULL)
+	if (readable(slot)->reassigned.batch == NULL)
 	{
-		(void) pinpoint_slot_set_ref(&slot->reassigned, ref);
+		(void) pinpoint_slot_set_ref(&writable(slot)->reassigned, ref);
 		/* The backlog of the session begins with this reassignment. */
-		slot->reassigned.bytes = pinpoint_message_log_bytes();
+		writable(slot)->reassigned.bytes = pinpoint_message_log_bytes();
 	}
-	else if (ref->sequence < slot->reassigned.sequence)
+	else if (ref->sequence < readable(slot)->reassigned.sequence)
 	{
-		uint64		bytes = slot->reassigned.bytes;
+		uint64		bytes = readable(slot)->reassigned.bytes;
 
-		(void) pinpoint_slot_set_ref(&slot->reassigned, ref);
-		slot->reassigned.bytes = bytes;
+		(void) pinpoint_slot_set_ref(&writable(slot)->reassigned, ref);
+		writable(slot)->reassigned.bytes = bytes;
 	}
 
-	switch (slot->state)
+	switch (readable(slot)->state)
 	{
 		case PINPOINT_IDLE:
 		case PINPOINT_RESTING:
@@ -582,7 +587,7 @@ pinpoint_slot_reassign(PinpointSlot *slot, const PinpointBatchRef *ref)
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:
 			become_reading_again(slot);
-			slot->reassigned_again = true;
+			writable(slot)->reassigned_again = true;
 			break;
 	}
 	check_slot(slot);
@@ -609,8 +614,9 @@ trim(void)
 static PinpointWakeState
 my_state(void)
 {
-	return registered ?
-		*(volatile PinpointWakeState *) &my_slot()->state : PINPOINT_IDLE;
+	if (!registered)
+		return PINPOINT_IDLE;
+	return *(volatile PinpointWakeState *) &readable(my_slot())->state;
 }
 
 /*
@@ -654,7 +660,7 @@ pinpoint_slot_stop_resting(void)
 
 	AssertNoLockHeld();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	if (slot->state == PINPOINT_RESTING)
+	if (readable(slot)->state == PINPOINT_RESTING)
 		become_idle(slot);
 	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
@@ -671,7 +677,7 @@ pinpoint_slot_reminded(void)
 
 	if (!registered)
 		return false;
-	reminders = *(volatile uint32 *) &my_slot()->reminders;
+	reminders = *(volatile uint32 *) &readable(my_slot())->reminders;
 	if (reminders <= answered)
 		return false;
 	answered = reminders;
@@ -685,7 +691,7 @@ PinpointEviction
 pinpoint_slot_evicted(void)
 {
 	return registered ?
-		*(volatile PinpointEviction *) &my_slot()->evicted :
+		*(volatile PinpointEviction *) &readable(my_slot())->evicted :
 		PINPOINT_NOT_EVICTED;
 }
 
@@ -714,14 +720,15 @@ pinpoint_slot_begin_reading(PinpointReading *reading)
 	AssertNoLockHeld();
 	Assert(registered);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	if (slot->state == PINPOINT_SIGNALLED &&
-		slot->evicted == PINPOINT_NOT_EVICTED &&
-		(slot->unread.batch != NULL || slot->reassigned.batch != NULL))
+	if (readable(slot)->state == PINPOINT_SIGNALLED &&
+		readable(slot)->evicted == PINPOINT_NOT_EVICTED &&
+		(readable(slot)->unread.batch != NULL ||
+		 readable(slot)->reassigned.batch != NULL))
 	{
 		become_reading(slot);
 		answered = 0;
-		reading->reassigned = slot->reassigned.batch;
-		reading->first = slot->unread.batch;
+		reading->reassigned = readable(slot)->reassigned.batch;
+		reading->first = readable(slot)->unread.batch;
 		reading->last = pinpoint_message_log_last();
 		reading->queued_for_waker =
 			pinpoint_waker_list_contains(PINPOINT_MY_SLOT_NUMBER);
@@ -744,11 +751,11 @@ pinpoint_slot_advance(PinpointBatch *next)
 	AssertNoLockHeld();
 	Assert(registered);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	Assert(my_slot()->state == PINPOINT_READING ||
-		   my_slot()->state == PINPOINT_READING_AGAIN);
-	Assert(my_slot()->unread.batch == NULL ||
-		   my_slot()->unread.sequence < ref.sequence);
-	trim_log = pinpoint_slot_set_ref(&my_slot()->unread, &ref);
+	Assert(readable(my_slot())->state == PINPOINT_READING ||
+		   readable(my_slot())->state == PINPOINT_READING_AGAIN);
+	Assert(readable(my_slot())->unread.batch == NULL ||
+		   readable(my_slot())->unread.sequence < ref.sequence);
+	trim_log = pinpoint_slot_set_ref(&writable(my_slot())->unread, &ref);
 	check_slot(my_slot());
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
@@ -776,23 +783,25 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	AssertNoLockHeld();
 	Assert(registered);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
-	slot->delivered += delivered;
-	trim_log = pinpoint_slot_set_ref(&slot->unread, &slot->again);
-	slot->again.batch = NULL;
-	if (!slot->reassigned_again)
-		trim_log |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
-	slot->reassigned_again = false;
-	more = slot->unread.batch != NULL || slot->reassigned.batch != NULL;
+	writable(slot)->delivered += delivered;
+	trim_log =
+		pinpoint_slot_set_ref(&writable(slot)->unread, &readable(slot)->again);
+	writable(slot)->again.batch = NULL;
+	if (!readable(slot)->reassigned_again)
+		trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned, NULL);
+	writable(slot)->reassigned_again = false;
+	more = readable(slot)->unread.batch != NULL ||
+		readable(slot)->reassigned.batch != NULL;
 	if (more)
 		stay_signalled(slot);
 	else if (rests_until != 0)
 		become_resting(slot);
 	else
 		become_idle(slot);
-	slot->rests_from = rests_from;
-	slot->rests_until = rests_until;
-	slot->signalled_at = 0;
-	slot->reminders = 0;
+	writable(slot)->rests_from = rests_from;
+	writable(slot)->rests_until = rests_until;
+	writable(slot)->signalled_at = 0;
+	writable(slot)->reminders = 0;
 	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
 	if (trim_log)
@@ -813,26 +822,29 @@ bool
 pinpoint_slot_evict(int slotno, PinpointEviction reason, bool *trim_needed)
 {
 	PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
-	bool		is_first = slot->evicted == PINPOINT_NOT_EVICTED;
+	bool		is_first = readable(slot)->evicted == PINPOINT_NOT_EVICTED;
 	bool		tell;
 
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(slot->pid != 0 && reason != PINPOINT_NOT_EVICTED);
+	Assert(readable(slot)->pid != 0 && reason != PINPOINT_NOT_EVICTED);
 
 	if (is_first)
-		pinpoint_counter_add(slot->dboid, PINPOINT_COUNT_DISCONNECTED, 1);
+		pinpoint_counter_add(readable(slot)->dboid,
+							 PINPOINT_COUNT_DISCONNECTED, 1);
 
 	/* With this reason, the session does not reassign notifications. */
 	tell = is_first || (reason == PINPOINT_EVICTED_QUEUE_FULL &&
-						slot->evicted != PINPOINT_EVICTED_QUEUE_FULL);
+						readable(slot)->evicted != PINPOINT_EVICTED_QUEUE_FULL);
 	if (tell)
-		slot->evicted = reason;
+		writable(slot)->evicted = reason;
 
 	/* A session that was reading when evicted may have finished since. */
-	if (slot->state == PINPOINT_SIGNALLED && !slot->shares)
+	if (readable(slot)->state == PINPOINT_SIGNALLED && !readable(slot)->shares)
 	{
-		*trim_needed |= pinpoint_slot_set_ref(&slot->unread, NULL);
-		*trim_needed |= pinpoint_slot_set_ref(&slot->reassigned, NULL);
+		PinpointSlotState *state = writable(slot);
+
+		*trim_needed |= pinpoint_slot_set_ref(&state->unread, NULL);
+		*trim_needed |= pinpoint_slot_set_ref(&state->reassigned, NULL);
 	}
 	return tell;
 }
@@ -845,9 +857,9 @@ void
 pinpoint_slot_set_missed(int slotno)
 {
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(PinpointSlotsShared->slots[slotno].pid != 0);
+	Assert(readable(&PinpointSlotsShared->slots[slotno])->pid != 0);
 
-	PinpointSlotsShared->slots[slotno].missed = true;
+	writable(&PinpointSlotsShared->slots[slotno])->missed = true;
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -884,41 +896,42 @@ is_permitted(PinpointWakeState from, PinpointWakeState to)
 static void
 check_slot(const PinpointSlot *slot)
 {
-	bool		unread = slot->unread.batch != NULL;
-	bool		again = slot->again.batch != NULL;
-	bool		reassigned = slot->reassigned.batch != NULL;
+	bool		unread = readable(slot)->unread.batch != NULL;
+	bool		again = readable(slot)->again.batch != NULL;
+	bool		reassigned = readable(slot)->reassigned.batch != NULL;
 
 	AssertHeld(PinpointOrderLock);
 	if (!in_my_slot(slot))
 		AssertHeldExclusive(PinpointOrderLock);
 
-	if (slot->pid == 0)
+	if (readable(slot)->pid == 0)
 	{
-		Assert(slot->state == PINPOINT_IDLE);
-		Assert(!slot->wakes_for_all);
+		Assert(readable(slot)->state == PINPOINT_IDLE);
+		Assert(!read_publication(slot)->wakes_for_all);
 	}
-	switch (slot->state)
+	switch (readable(slot)->state)
 	{
 		case PINPOINT_IDLE:
 		case PINPOINT_RESTING:
 			Assert(!unread && !reassigned);
-			Assert(!again && !slot->reassigned_again);
+			Assert(!again && !readable(slot)->reassigned_again);
 			break;
 		case PINPOINT_SIGNALLED:
 			Assert(unread || reassigned ||
-				   slot->evicted != PINPOINT_NOT_EVICTED);
-			Assert(!again && !slot->reassigned_again);
+				   readable(slot)->evicted != PINPOINT_NOT_EVICTED);
+			Assert(!again && !readable(slot)->reassigned_again);
 			break;
 		case PINPOINT_READING:
 			Assert(unread || reassigned);
-			Assert(!again && !slot->reassigned_again);
+			Assert(!again && !readable(slot)->reassigned_again);
 			break;
 		case PINPOINT_READING_AGAIN:
 			Assert(unread || reassigned);
-			Assert(again || slot->reassigned_again);
-			Assert(!slot->reassigned_again || reassigned);
+			Assert(again || readable(slot)->reassigned_again);
+			Assert(!readable(slot)->reassigned_again || reassigned);
 			Assert(!again || !unread ||
-				   slot->again.sequence > slot->unread.sequence);
+				   readable(slot)->again.sequence >
+				   readable(slot)->unread.sequence);
 			break;
 	}
 }
@@ -945,14 +958,14 @@ pinpoint_slots_check(bool always)
 		const PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 
 		check_slot(slot);
-		nwake_for_all += slot->wakes_for_all;
+		nwake_for_all += read_publication(slot)->wakes_for_all;
 	}
 
 	pinpoint_waker_list_check();
 
 	dlist_foreach(iter, &PinpointSlotsShared->wakes_for_all)
 	{
-		Assert(dlist_container(PinpointSlot, wakes_for_all_link,
+		Assert(dlist_container(PinpointSlotPublication, wakes_for_all_link,
 							   iter.cur)->wakes_for_all);
 		nwake_for_all--;
 	}

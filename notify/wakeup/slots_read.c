@@ -48,10 +48,10 @@ first_sequence(const PinpointSlot *slot)
 	uint64		sequence = PG_UINT64_MAX;
 
 	AssertHeld(PinpointOrderLock);
-	if (has_ref(&slot->unread))
-		sequence = slot->unread.sequence;
-	if (has_ref(&slot->reassigned))
-		sequence = Min(sequence, slot->reassigned.sequence);
+	if (has_ref(&readable(slot)->unread))
+		sequence = readable(slot)->unread.sequence;
+	if (has_ref(&readable(slot)->reassigned))
+		sequence = Min(sequence, readable(slot)->reassigned.sequence);
 	Assert(sequence == PG_UINT64_MAX ||
 		   sequence <= pinpoint_message_log_sequence());
 	return sequence != PG_UINT64_MAX ? sequence : 0;
@@ -69,10 +69,10 @@ lag(const PinpointSlot *slot)
 	uint64		from = bytes;
 
 	AssertHeld(PinpointOrderLock);
-	if (has_ref(&slot->unread))
-		from = slot->unread.bytes;
-	if (has_ref(&slot->reassigned))
-		from = Min(from, slot->reassigned.bytes);
+	if (has_ref(&readable(slot)->unread))
+		from = readable(slot)->unread.bytes;
+	if (has_ref(&readable(slot)->reassigned))
+		from = Min(from, readable(slot)->reassigned.bytes);
 	Assert(from <= bytes);
 	return bytes - from;
 }
@@ -86,7 +86,7 @@ lag(const PinpointSlot *slot)
 int
 pinpoint_slots_read_listener_pid(const PinpointSlot *slot)
 {
-	int			pid = *(volatile int *) &slot->pid;
+	int			pid = *(volatile int *) &slot->locked_state.pid;
 
 	/*
 	 * Partner: pinpoint_slot_register().  Without this, the caller could see
@@ -121,12 +121,13 @@ pinpoint_slots_read_owner(int slotno, PinpointSlotOwner *owner)
 	owner->pid = pinpoint_slots_read_listener_pid(slot);
 	if (owner->pid == 0)
 		return false;
-	owner->dboid = slot->dboid;
-	owner->proc = slot->proc;
-	owner->evicted = slot->evicted;
-	owner->heartbeats = slot->heartbeats;
-	owner->wakes_for_all = slot->wakes_for_all;
-	owner->sending_since = (TimestampTz) pg_atomic_read_u64(&slot->sending_since);
+	owner->dboid = readable(slot)->dboid;
+	owner->proc = readable(slot)->proc;
+	owner->evicted = readable(slot)->evicted;
+	owner->heartbeats = readable(slot)->heartbeats;
+	owner->wakes_for_all = read_publication(slot)->wakes_for_all;
+	owner->sending_since =
+		(TimestampTz) pg_atomic_read_u64(&slot->sending_since);
 	owner->first_sequence = first_sequence(slot);
 	owner->lag = lag(slot);
 	return true;
@@ -154,7 +155,7 @@ pinpoint_slots_read_listeners(Oid dboid, bool *listens)
 
 		Assert(!listens[i]);
 		if (pinpoint_slots_read_listener_pid(slot) != 0 &&
-			*(volatile Oid *) &slot->dboid == dboid)
+			*(volatile Oid *) &slot->locked_state.dboid == dboid)
 		{
 			listens[i] = true;
 			n++;
@@ -179,8 +180,9 @@ pinpoint_slots_read_heartbeat_databases(Oid *dboids)
 	{
 		PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 
-		if (pinpoint_slots_read_listener_pid(slot) != 0 && slot->heartbeats)
-			dboids[n++] = slot->dboid;
+		if (pinpoint_slots_read_listener_pid(slot) != 0 &&
+			readable(slot)->heartbeats)
+			dboids[n++] = readable(slot)->dboid;
 	}
 	LWLockRelease(PinpointOrderLock);
 
@@ -210,21 +212,21 @@ pinpoint_slots_read_all(PinpointListenerStats *copy)
 		/* The copy has this pid, also if the owner ends to listen meanwhile. */
 		n++;
 		stats->pid = pid;
-		stats->dboid = slot->dboid;
-		stats->state = slot->state;
+		stats->dboid = readable(slot)->dboid;
+		stats->state = readable(slot)->state;
 		stats->nchannels = slot->nchannels;
-		stats->wakeups = slot->wakeups;
-		stats->delivered = slot->delivered;
-		stats->wakes_for_all = slot->wakes_for_all;
-		stats->roleid = slot->proc->roleId;
+		stats->wakeups = read_publication(slot)->wakeups;
+		stats->delivered = readable(slot)->delivered;
+		stats->wakes_for_all = read_publication(slot)->wakes_for_all;
+		stats->roleid = readable(slot)->proc->roleId;
 		stats->backlog_bytes = lag(slot);
 		stats->backlog_batches = 0;
 		stats->oldest_unread = 0;
-		if (has_ref(&slot->unread))
+		if (has_ref(&readable(slot)->unread))
 		{
 			stats->backlog_batches = pinpoint_message_log_sequence() -
-				slot->unread.sequence + 1;
-			stats->oldest_unread = slot->unread.published_at;
+				readable(slot)->unread.sequence + 1;
+			stats->oldest_unread = readable(slot)->unread.published_at;
 		}
 	}
 	LWLockRelease(PinpointOrderLock);

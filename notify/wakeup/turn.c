@@ -79,7 +79,7 @@ typedef struct WaitingSession
 typedef struct Turns
 {
 	slock_t		mutex;			/* protects all fields below */
-	dlist_head	waiting;		/* the sessions that wait, in order of arrival */
+	dlist_head	waiting;		/* sessions that wait, in order of arrival */
 	WaitingSession sessions[FLEXIBLE_ARRAY_MEMBER]; /* MaxBackends elements */
 } Turns;
 
@@ -224,7 +224,8 @@ wake_first(void)
 	AssertNotHeld(PinpointReassignmentLock);
 	SpinLockAcquire(&turns->mutex);
 	if (!dlist_is_empty(&turns->waiting))
-		latch = dlist_head_element(WaitingSession, link, &turns->waiting)->latch;
+		latch =
+			dlist_head_element(WaitingSession, link, &turns->waiting)->latch;
 	SpinLockRelease(&turns->mutex);
 
 	/* Setting the latch of a session that has ended does no harm. */

@@ -174,8 +174,10 @@ has_moved(uint64 rounds)
 
 	/* Do not wait if the clock was set back. */
 	if (is_seen && now >= seen_at)
-		return !TimestampDifferenceExceeds(seen_at, now, PINPOINT_STALL_INTERVAL);
-	if (now < seen_at || TimestampDifferenceExceeds(seen_at, now, SEEN_INTERVAL))
+		return !TimestampDifferenceExceeds(seen_at, now,
+										   PINPOINT_STALL_INTERVAL);
+	if (now < seen_at ||
+		TimestampDifferenceExceeds(seen_at, now, SEEN_INTERVAL))
 	{
 		pg_atomic_write_u64(&progress->seen_at, now);
 		pg_write_barrier();

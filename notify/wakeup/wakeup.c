@@ -219,7 +219,8 @@ pinpoint_wakeup_find_early(PinpointBatchLayout *layout)
 	 * Step 6.  A session that listens on one channel may listen on all of
 	 * them.
 	 */
-	for (; nlooked < PINPOINT_CHANNELS_LOOKED_UP && search.nmissing > 0; nlooked++)
+	for (; nlooked < PINPOINT_CHANNELS_LOOKED_UP &&
+		 search.nmissing > 0; nlooked++)
 		pinpoint_channel_map_lookup(MyDatabaseId,
 									layout->channels[nlooked]->data,
 									layout->channels[nlooked]->channel_hash,
@@ -385,8 +386,9 @@ pinpoint_wakeup_find(PinpointPublication *publication, PinpointBatch *batch,
 	/* Sessions with channels that do not fit into the channel map. */
 	dlist_foreach(iter, &PinpointSlotsShared->wakes_for_all)
 	{
-		PinpointSlot *slot = dlist_container(PinpointSlot, wakes_for_all_link,
-											 iter.cur);
+		PinpointSlot *slot =
+			dlist_container(PinpointSlot, locked_publication.wakes_for_all_link,
+							iter.cur);
 
 		find_slot(slot - PinpointSlotsShared->slots, &search);
 	}
@@ -441,13 +443,16 @@ find_slot(int slotno, void *arg)
 
 	AssertHeldExclusive(PinpointOrderLock);
 	Assert(slotno >= 0 && slotno < MaxBackends);
-	Assert(slot->marked <= search->mark && search->nfound < MaxBackends);
+	Assert(read_publication(slot)->marked <= search->mark &&
+		   search->nfound < MaxBackends);
 
 	pinpoint_publication_add_work(search->publication, 1);
-	if (slot->pid != 0 && slot->dboid == search->batch->dboid &&
-		!slot->evicted && slot->marked != search->mark)
+	if (readable(slot)->pid != 0 &&
+		readable(slot)->dboid == search->batch->dboid &&
+		!readable(slot)->evicted &&
+		read_publication(slot)->marked != search->mark)
 	{
-		slot->marked = search->mark;
+		write_publication(slot)->marked = search->mark;
 		found_slots[search->nfound++] = slotno;
 	}
 }
@@ -475,7 +480,7 @@ pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
 	{
 		PinpointSlot *slot = &PinpointSlotsShared->slots[found_slots[i]];
 
-		Assert(slot->marked == ref.sequence);
+		Assert(read_publication(slot)->marked == ref.sequence);
 		if (pinpoint_slot_publish(slot, &ref))
 		{
 			pinpoint_publication_add_signal(publication, found_slots[i]);
@@ -547,15 +552,17 @@ pinpoint_wakeup_remind(void)
 	{
 		PinpointSlot *slot = &PinpointSlotsShared->slots[i];
 
-		if (slot->pid != 0 && slot->state == PINPOINT_SIGNALLED &&
+		if (readable(slot)->pid != 0 &&
+			readable(slot)->state == PINPOINT_SIGNALLED &&
 			needs_reminder(slot, now))
 		{
-			slot->signalled_at = now;
-			slot->reminders++;
-			slot->wakeups++;
-			pinpoint_counter_add(slot->dboid, PINPOINT_COUNT_SIGNALS, 1);
+			writable(slot)->signalled_at = now;
+			writable(slot)->reminders++;
+			write_publication(slot)->wakeups++;
+			pinpoint_counter_add(readable(slot)->dboid, PINPOINT_COUNT_SIGNALS,
+								 1);
 			reminders[nreminders].slotno = i;
-			reminders[nreminders].pid = slot->pid;
+			reminders[nreminders].pid = readable(slot)->pid;
 			nreminders++;
 		}
 	}
@@ -575,15 +582,16 @@ static bool
 needs_reminder(PinpointSlot *slot, TimestampTz now)
 {
 	int			interval = PINPOINT_REMINDER_INTERVAL <<
-		Min(slot->reminders, REMINDER_MAX_SHIFT);
+		Min(readable(slot)->reminders, REMINDER_MAX_SHIFT);
 
 	AssertHeldExclusive(PinpointOrderLock);
-	Assert(slot->state == PINPOINT_SIGNALLED);
+	Assert(readable(slot)->state == PINPOINT_SIGNALLED);
 
-	if (slot->signalled_at == 0 || slot->signalled_at > now)
+	if (readable(slot)->signalled_at == 0 || readable(slot)->signalled_at > now)
 	{
-		slot->signalled_at = now;
+		writable(slot)->signalled_at = now;
 		return false;
 	}
-	return TimestampDifferenceExceeds(slot->signalled_at, now, interval);
+	return TimestampDifferenceExceeds(readable(slot)->signalled_at, now,
+									  interval);
 }
