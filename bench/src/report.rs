@@ -1,14 +1,15 @@
 //! What was measured, and everything that shows it.
 //!
 //! ```text
-//! results_folder ──► page ──► chart, sentences ──► verdict ──► results
-//! output ──► table, export ─────┘                               ▲
-//! results_folder ──► markdown ──► chart, verdict                │
-//!                           warnings, stats ────────────────────┘
+//! results_folder ──► page ──┬──► chart
+//!   │                       └──► table ──► verdict ──► results
+//!   └──► markdown ──► chart, table                       ▲
+//! output ──► text ──► table                              │
+//!   └──────► json                       warnings, stats ─┘
 //! ```
 
 pub mod chart;
-pub mod export;
+pub mod json;
 pub mod markdown;
 pub mod number_format;
 pub mod output;
@@ -17,8 +18,8 @@ pub mod results;
 pub mod results_folder;
 #[cfg(test)]
 pub mod sample_reports;
-pub mod sentences;
 pub mod stats;
 pub mod table;
+pub mod text;
 pub mod verdict;
 pub mod warnings;

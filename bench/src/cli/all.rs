@@ -42,8 +42,8 @@ watch --writers=4 --workload=statement_trigger --duration=0.5 --warmup=0";
 /// Example: pinpoint-bench all --quick --output results
 #[derive(Debug, Args)]
 pub struct AllArgs {
-    /// Directory for the results: NAME.json, NAME.csv and the charts of each
-    /// benchmark, and index.html with all of them
+    /// Directory for the results: NAME.json of each benchmark, and index.html with
+    /// charts of all of them
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
 
@@ -74,13 +74,12 @@ impl AllArgs {
         let plan = |line: &'static str| {
             let (name, quick) = line.split_once(' ').context("options are missing")?;
             let options: Vec<&str> = quick.split(' ').filter(|_| self.quick).collect();
-            let file = |ending: &str| self.output.join(format!("{name}.{ending}"));
+            let file = self.output.join(format!("{name}.json"));
             let arguments = ["pinpoint-bench", name]
                 .into_iter()
                 .chain(options.iter().copied())
                 .map(OsString::from)
-                .chain(["--json".into(), file("json").into_os_string()])
-                .chain(["--csv".into(), file("csv").into_os_string()]);
+                .chain(["--json".into(), file.into_os_string()]);
             Ok(Planned {
                 name,
                 command_line: alone(command_line, name, &options),
@@ -169,7 +168,7 @@ pub async fn run(
     drop(progress);
 
     // What is there is shown, however this ends.
-    let page = results_folder::run(&args.output);
+    let page = results_folder::write_page(&args.output);
     if let Some(interrupt) = interrupt {
         return Ok(End::Interrupted(interrupt));
     }

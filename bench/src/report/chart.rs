@@ -90,10 +90,9 @@ impl<'a> Chart<'a> {
             workload,
             is_single_point,
             title: capitalized(&figure.label),
-            subtitle: [report.benchmark.as_str(), workload]
+            subtitle: [&report.benchmark, workload, figure.kind.better()]
                 .into_iter()
                 .filter(|part| !part.is_empty())
-                .chain(better(figure))
                 .collect::<Vec<_>>()
                 .join(", "),
             x_label: &report.axis.label,
@@ -153,13 +152,4 @@ fn capitalized(text: &str) -> String {
     rest.next()
         .map(|first| first.to_uppercase().chain(rest).collect())
         .unwrap_or_default()
-}
-
-/// Which way is up.
-pub fn better(figure: &Figure) -> Option<&'static str> {
-    match figure.kind {
-        Kind::Rate | Kind::Share => Some("higher is better"),
-        Kind::Time => Some("lower is better"),
-        Kind::Count => None,
-    }
 }

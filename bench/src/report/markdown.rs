@@ -25,7 +25,6 @@
 //! two lines of a table's heading are written by hand. The file of a chart is that which the
 //! image names.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -33,11 +32,9 @@ use anyhow::{Context, bail, ensure};
 
 use super::chart;
 use super::number_format;
-use super::results::{Figure, Point, Report, Series, Summary};
-use super::verdict::{LEAST_PAIRS, Verdict};
-
-/// Reports by the names of their files, without `.json`.
-pub type Records = BTreeMap<String, Report>;
+use super::results::{Figure, Point, Records, Report, Series};
+use super::table::{Cell, row};
+use super::verdict::LEAST_PAIRS;
 
 const OPEN: &str = "<!-- ";
 const CLOSE: &str = "-->";
@@ -140,20 +137,20 @@ fn table(sources: &str, old: &str, records: &Records) -> anyhow::Result<String> 
             None => source.report.points_of(source.workload).collect(),
         };
         for point in points {
-            let mut row = Vec::new();
+            let mut cells = Vec::new();
             if source.x.is_none() {
-                row.push(number_format::whole(point.x as f64));
+                cells.push(number_format::whole(point.x as f64));
             }
-            row.extend(label.map(str::to_owned));
+            cells.extend(label.map(str::to_owned));
             for column in &source.columns {
                 let cell = source.cell(point, column)?;
-                row.push(if source.x.is_none() {
+                cells.push(if source.x.is_none() {
                     cell.with_range
                 } else {
                     cell.alone
                 });
             }
-            lines.push(format!("| {} |", row.join(" | ")));
+            lines.push(row(cells));
         }
     }
     Ok(format!("\n{}\n", lines.join("\n")))
@@ -191,12 +188,6 @@ struct Source<'a> {
     figure: &'a Figure,
     x: Option<u64>,
     columns: Vec<&'a str>,
-}
-
-/// A number as it is shown, with or without its range. A ratio that is none says so.
-struct Cell {
-    alone: String,
-    with_range: String,
 }
 
 impl<'a> Source<'a> {
@@ -264,47 +255,26 @@ impl<'a> Source<'a> {
 
     /// What stands in a column. Fewer runs than a verdict takes are not shown.
     fn cell(&self, point: &'a Point, column: &str) -> anyhow::Result<Cell> {
-        let name = &self.figure.name;
-        let missing = || format!("{name} of {column} was not measured at {}", point.x);
-        let (summary, runs, verdict) = match column.split_once('/') {
-            None => {
-                let series = self.series(point, column)?;
-                let summary = *series.summary.get(name).with_context(missing)?;
-                let runs = series.runs.iter().filter(|run| run.contains_key(name));
-                (summary, runs.count(), None)
-            }
+        let figure = self.figure;
+        let cell = match column.split_once('/') {
+            None => Cell::of_target(figure, self.series(point, column)?),
             Some((target, base)) => {
                 let base = self.series(point, base)?;
-                let series = self.series(point, target)?;
-                let series = Series::of(target.to_owned(), series.runs.clone(), Some(base));
-                let ratio = series.ratio.get(name).with_context(missing)?;
-                let summary = Summary {
-                    median: ratio.median,
-                    min: ratio.min,
-                    max: ratio.max,
-                };
-                let verdict = Verdict::of(self.figure, &series, base);
-                (summary, ratio.pairs, Some(verdict))
+                let runs = self.series(point, target)?.runs.clone();
+                let series = Series::of(target.to_owned(), runs, Some(base));
+                Cell::of_ratio(figure, &series, base)
             }
         };
+        let cell = cell.with_context(|| {
+            let name = &figure.name;
+            format!("{name} of {column} was not measured at {}", point.x)
+        })?;
         ensure!(
-            runs >= LEAST_PAIRS,
+            cell.runs >= LEAST_PAIRS,
             "{} runs of {column} are too few: measure {LEAST_PAIRS}",
-            runs
+            cell.runs
         );
-        let number = |value| match verdict {
-            Some(_) => number_format::ratio(value),
-            None => number_format::of_figure(self.figure, value),
-        };
-        let [median, min, max] = [summary.median, summary.min, summary.max].map(number);
-        let conclusion = match verdict {
-            Some(Verdict::Unclear) => ", no clear difference",
-            _ => "",
-        };
-        Ok(Cell {
-            alone: format!("{median}{conclusion}"),
-            with_range: format!("{median} ({min}-{max}){conclusion}"),
-        })
+        Ok(cell)
     }
 }
 

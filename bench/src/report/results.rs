@@ -42,6 +42,9 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
+/// Reports by the names of their files, without `.json`.
+pub type Records = BTreeMap<String, Report>;
+
 /// What varies from point to point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Axis {
@@ -94,6 +97,17 @@ pub enum Kind {
     Share,
     /// A number of something: neither is better.
     Count,
+}
+
+impl Kind {
+    /// Which way is better; of neither it is empty.
+    pub fn better(self) -> &'static str {
+        match self {
+            Self::Rate | Self::Share => "higher is better",
+            Self::Time => "lower is better",
+            Self::Count => "",
+        }
+    }
 }
 
 impl Figure {
@@ -192,18 +206,6 @@ impl Report {
         self.points
             .iter()
             .filter(move |point| point.workload == workload)
-    }
-
-    /// The names of those that are compared with the first one.
-    pub fn compared(&self) -> impl Iterator<Item = &str> {
-        self.targets
-            .iter()
-            .skip(1)
-            .map(|target| target.name.as_str())
-    }
-
-    pub fn baseline(&self) -> Option<&str> {
-        self.targets.first().map(|target| target.name.as_str())
     }
 
     /// Was the figure measured with this workload?

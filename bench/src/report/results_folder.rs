@@ -1,22 +1,20 @@
-//! The subcommand `report`: reads the reports in a folder, and adds the page and
-//! the charts that show them.
+//! The subcommand `report`: reads the reports in a folder, and makes the page that shows
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::chart;
-use super::markdown::{self, Records};
-use super::page::{self, Entry};
-use super::results::{Report, SCHEMA_VERSION};
-use super::sentences;
+use super::markdown;
+use super::page;
+use super::results::{Records, Report, SCHEMA_VERSION};
 
 /// Show results as one HTML page
 ///
 /// Reads DIR/*.json, files that --json has written. Writes DIR/index.html, a
-/// self-contained page, and each chart as SVG. Prints a summary of each benchmark.
+/// self-contained page with charts, and prints its path.
 ///
 /// Example: pinpoint-bench report results
 #[derive(Debug, clap::Args)]
@@ -49,7 +47,7 @@ pub struct ReportArgs {
 impl ReportArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         if self.markdown.is_empty() {
-            return run(&self.folder);
+            return write_page(&self.folder);
         }
         markdown::update(&records(&self.folder)?, &self.markdown)
     }
@@ -57,102 +55,51 @@ impl ReportArgs {
 
 /// The reports in a folder, or in the folders in it, which are read in the order of their names.
 pub fn records(folder: &Path) -> anyhow::Result<Records> {
-    let mut folders = vec![folder.to_owned()];
-    if json_files(folder)?.is_empty() {
-        folders = fs::read_dir(folder)?
-            .map(|entry| Ok(entry?.path()))
-            .collect::<std::io::Result<Vec<PathBuf>>>()?;
-        folders.retain(|path| path.is_dir());
-        folders.sort();
+    if !json_files(folder)?.is_empty() {
+        return read(folder);
     }
+    let mut folders = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<PathBuf>>>()?;
+    folders.retain(|path| path.is_dir());
+    folders.sort();
     let mut records = Records::new();
     for folder in folders {
-        let contents = Contents::read(&folder)?;
-        for warning in &contents.warnings {
-            eprintln!("warning: {warning}");
-        }
-        records.extend(contents.entries.into_iter().map(|e| (e.name, e.report)));
+        records.extend(read(&folder)?);
     }
     Ok(records)
 }
 
-/// Writes the page and the charts of all reports in a folder, and prints a summary.
-pub fn run(folder: &Path) -> anyhow::Result<()> {
-    let contents = Contents::read(folder)?;
-    for warning in &contents.warnings {
-        eprintln!("warning: {warning}");
-    }
-    let page = contents.write(folder)?;
-    for Entry { report, .. } in &contents.entries {
-        for sentence in sentences::closing(report) {
-            println!("{}: {sentence}", report.benchmark);
-        }
-    }
-    println!("{}", page.display());
+/// Writes the page of all reports in a folder.
+pub fn write_page(folder: &Path) -> anyhow::Result<()> {
+    let page = page::render(&read(folder)?)?;
+    let path = folder.join("index.html");
+    fs::write(&path, page).with_context(|| format!("could not write \"{}\"", path.display()))?;
+    println!("{}", path.display());
     Ok(())
 }
 
-/// What a folder holds.
-#[derive(Debug)]
-struct Contents {
-    /// In the order in which they were measured.
-    entries: Vec<Entry>,
-    /// What was left out, and why: sentences.
-    warnings: Vec<String>,
-}
-
-impl Contents {
-    /// Of all files of the folder whose names end in `.json`.
-    fn read(folder: &Path) -> anyhow::Result<Self> {
-        let mut entries = Vec::new();
-        let mut warnings = Vec::new();
-        for path in json_files(folder)? {
-            let content = fs::read(&path)
-                .with_context(|| format!("could not read \"{}\"", path.display()))?;
-            match parse(&content) {
-                Ok(report) => entries.push(Entry {
-                    name: path
-                        .file_stem()
-                        .unwrap_or_default()
-                        .to_string_lossy()
-                        .into_owned(),
-                    report,
-                }),
-                Err(reason) => {
-                    warnings.push(format!("\"{}\" is left out: {reason}", path.display()));
-                }
+/// All files of a folder whose names end in `.json`. There is a warning for each that is no
+/// report.
+fn read(folder: &Path) -> anyhow::Result<Records> {
+    let mut records = Records::new();
+    for path in json_files(folder)? {
+        let content =
+            fs::read(&path).with_context(|| format!("could not read \"{}\"", path.display()))?;
+        match parse(&content) {
+            Ok(report) => {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                records.insert(name.into_owned(), report);
             }
+            Err(reason) => eprintln!("warning: \"{}\" is left out: {reason:#}", path.display()),
         }
-        if entries.is_empty() {
-            let reasons: String = warnings
-                .iter()
-                .map(|warning| format!("; {warning}"))
-                .collect();
-            bail!(
-                "there is no report in \"{}\": name a folder with files that --json has \
-                 written{reasons}",
-                folder.display()
-            );
-        }
-        entries.sort_by(|a, b| {
-            let key = |entry: &Entry| (entry.report.date.clone(), entry.name.clone());
-            key(a).cmp(&key(b))
-        });
-        Ok(Self { entries, warnings })
     }
-
-    /// Writes `index.html`, and an SVG file for each chart. Returns the page's path.
-    fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
-        for Entry { name, report } in &self.entries {
-            for chart in chart::of_report(report) {
-                let file = chart_name(name, chart.workload, &chart.figure.name);
-                write_file(&folder.join(format!("{file}.svg")), &chart.svg()?)?;
-            }
-        }
-        let page = folder.join("index.html");
-        write_file(&page, &page::render(&self.entries)?)?;
-        Ok(page)
-    }
+    ensure!(
+        !records.is_empty(),
+        "there is no report in \"{}\": name a folder with files that --json has written",
+        folder.display()
+    );
+    Ok(records)
 }
 
 fn json_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -173,43 +120,16 @@ fn json_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Or says what it is instead of a report.
-fn parse(content: &[u8]) -> Result<Report, String> {
-    let json: Value =
-        serde_json::from_slice(content).map_err(|error| format!("it is not JSON ({error})"))?;
-    let (Some(version), Some(_)) = (json.get("schema_version"), json.get("benchmark")) else {
-        return Err("it is JSON, but no report of pinpoint-bench".to_owned());
-    };
-    if *version != SCHEMA_VERSION {
-        return Err(format!(
-            "its schema_version is {version}, and this pinpoint-bench reads {SCHEMA_VERSION}: \
-             measure again, or use the version that has written it"
-        ));
-    }
-    serde_json::from_value(json)
-        .map_err(|error| format!("it says that it is a report of pinpoint-bench, but {error}"))
-}
-
-/// Without its extension. Of what stands in a report only letters, digits and a
-/// few signs can be part of it, as a name must not lead out of the folder.
-fn chart_name(entry: &str, workload: &str, figure: &str) -> String {
-    let fit = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let parts = [workload, figure]
-        .into_iter()
-        .filter(|part| !part.is_empty());
-    let suffix: String = parts.map(|part| format!("-{part}")).collect();
-    entry.to_owned() + &suffix.replace(|c| !fit(c), "_")
-}
-
-fn cannot_write(path: &Path) -> String {
-    format!(
-        "could not write to \"{}\": name a folder that can be written to",
-        path.display()
-    )
-}
-
-fn write_file(path: &Path, content: &str) -> anyhow::Result<()> {
-    fs::write(path, content).with_context(|| cannot_write(path))
+fn parse(content: &[u8]) -> anyhow::Result<Report> {
+    let json: Value = serde_json::from_slice(content).context("it is not JSON")?;
+    let version = json.get("schema_version");
+    let version = version.context("it is no report of pinpoint-bench")?;
+    ensure!(
+        *version == SCHEMA_VERSION,
+        "its schema_version is {version}, and this pinpoint-bench reads {SCHEMA_VERSION}: measure \
+         again, or use the version that has written it"
+    );
+    serde_json::from_value(json).context("it is no complete report of pinpoint-bench")
 }
 
 #[cfg(test)]
@@ -233,12 +153,12 @@ mod tests {
         let newer = serde_json::to_string(&newer).unwrap();
         let damaged = r#"{"schema_version": 2, "benchmark": "pingpong"}"#;
         let reasons = ["{", "{}", "[1]", &newer, damaged]
-            .map(|content| parse(content.as_bytes()).unwrap_err());
+            .map(|content| format!("{:#}", parse(content.as_bytes()).unwrap_err()));
         insta::assert_snapshot!(reasons.join("\n"));
     }
 
     #[test]
-    fn the_page_and_the_charts_are_written_beside_the_results() {
+    fn the_page_is_written_beside_the_results() {
         let mut early = sample_reports::drift();
         early.date = "2025-01-01T00:00:00Z".to_owned();
         let folder = folder_with(&[
@@ -248,28 +168,14 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("other.json"), "{}").unwrap();
 
-        run(folder.path()).unwrap();
+        write_page(folder.path()).unwrap();
 
-        let mut names: Vec<String> = fs::read_dir(folder.path())
-            .unwrap()
-            .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        assert_eq!(
-            names,
-            [
-                "index.html",
-                "later-p99_latency_usec.svg",
-                "later-round_trips_per_sec.svg",
-                "later.json",
-                "now-listen_unique-transactions_per_sec.svg",
-                "now.json",
-                "other.json",
-            ]
-        );
         let page = fs::read_to_string(path("index.html")).unwrap();
-        let place = |heading: &str| page.find(heading).unwrap();
-        assert!(place("<h2 id=\"now\">drift (now)") < place("<h2 id=\"later\">pingpong (later)"));
+        let headings = page.split("<h2 ").skip(1);
+        let headings: Vec<_> = headings
+            .map(|rest| rest.split_once("</h2>").unwrap().0)
+            .collect();
+        assert_eq!(headings, ["id=\"report-0\">now", "id=\"report-1\">later"]);
     }
 
     #[test]
@@ -293,19 +199,9 @@ mod tests {
     fn a_folder_without_reports_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("x.json"), "1").unwrap();
-        let error = run(folder.path()).unwrap_err().to_string();
+        let error = write_page(folder.path()).unwrap_err().to_string();
         assert!(error.starts_with("there is no report in \""), "{error}");
-        assert!(error.ends_with("it is JSON, but no report of pinpoint-bench"));
-        let error = run(Path::new("/nowhere")).unwrap_err().to_string();
+        let error = write_page(Path::new("/nowhere")).unwrap_err().to_string();
         assert!(error.starts_with("could not read the folder \"/nowhere\": name one"));
-    }
-
-    #[test]
-    fn no_name_leads_out_of_the_folder() {
-        assert_eq!(
-            chart_name("pg18", "../../etc/x", "tps"),
-            "pg18-.._.._etc_x-tps"
-        );
-        assert_eq!(chart_name("pingpong", "", "rate"), "pingpong-rate");
     }
 }

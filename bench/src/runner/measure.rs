@@ -14,7 +14,7 @@ use super::options::CommonArgs;
 use super::order::{Recording, turns};
 use super::progress::{Progress, in_words};
 use crate::report::number_format;
-use crate::report::output::Outputs;
+use crate::report::output::{self, OutputFile};
 use crate::report::results::{Machine, Report, SCHEMA_VERSION};
 use crate::report::warnings;
 use crate::workload::{Benchmark, Measurement, PointId};
@@ -119,7 +119,8 @@ impl Job<'_> {
         }
         let sessions = benchmark.sessions();
         limits::allow_connections(u64::from(sessions) * targets.count() as u64)?;
-        let outputs = Outputs::open(&self.common.output)?;
+        let json = self.common.json.as_deref();
+        let file = json.map(OutputFile::open).transpose()?;
 
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let temp_dir = self.servers.temp_dir();
@@ -195,7 +196,7 @@ impl Job<'_> {
             complete,
             warnings,
         };
-        match (progress.suspend(|| outputs.publish(&report)), end) {
+        match (progress.suspend(|| output::publish(&report, file)), end) {
             (Ok(()), end) => Ok(end),
             (Err(error), End::Complete) => Err(error),
             // Two things went wrong. The later one would hide the earlier one.

@@ -1,13 +1,12 @@
 //! Options that all benchmarks have: how often, on which servers, and where the results go.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use pinpoint_servers::arguments::ServerArgs;
 use pinpoint_servers::options::{as_seconds, number, positive_duration};
 use serde::Serialize;
-
-use crate::report::output::OutputArgs;
 
 #[derive(Debug, Args, Serialize)]
 pub struct CommonArgs {
@@ -24,7 +23,8 @@ pub struct CommonArgs {
     #[serde(skip)]
     pub servers: ServerArgs,
 
-    #[command(flatten)]
+    /// Also write the report to FILE, as JSON: runs, settings, servers and machine
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     #[serde(skip)]
-    pub output: OutputArgs,
+    pub json: Option<PathBuf>,
 }

@@ -78,17 +78,6 @@ fn nonsense_on_the_command_line() {
 }
 
 #[test]
-fn one_file_for_two_forms() {
-    let bench = Bench::new();
-    let file = bench.result("both");
-    let file = file.to_str().unwrap();
-    let output = bench.run(&format!("pingpong --json {file} --csv {file}"));
-    let message = format!("--csv and --json both name \"{file}\": name two files");
-    bench.assert_failed(&output, &message);
-    assert!(!bench.result("both").exists());
-}
-
-#[test]
 fn two_targets_of_one_name() {
     refuses(
         "pingpong --target a=pg_config --target a=pg_config,fsync=off",
@@ -242,13 +231,11 @@ fn a_folder_that_does_not_exist() {
 #[test]
 fn results_that_cannot_be_written() {
     let bench = Bench::new();
-    let csv = bench.result("csv");
-    let output = bench.run("pingpong --target a=pg_config --csv @csv --json /nowhere/json");
+    let output = bench.run("pingpong --target a=pg_config --json /nowhere/json");
     bench.assert_failed(
         &output,
         "could not write to \"/nowhere/json\": name a file that can be written",
     );
-    assert!(!csv.exists(), "an empty file of results was left");
 }
 
 #[test]
@@ -257,7 +244,7 @@ fn a_full_disk_under_standard_output() {
     let output = bench
         .command(
             "pingpong --target a=pg_config --idle-listeners 0 --round-trips 1 --warmup 0 \
-                --runs 1",
+                --runs 1 --json @json",
         )
         .stdout(File::options().write(true).open("/dev/full").unwrap())
         .output()
@@ -266,19 +253,18 @@ fn a_full_disk_under_standard_output() {
         &output,
         "could not write to standard output: No space left on device",
     );
+    assert!(fs::metadata(bench.result("json")).unwrap().len() > 0);
 }
 
 #[test]
-fn a_full_disk_under_one_file_leaves_the_other_results() {
+fn a_full_disk_under_the_file_leaves_the_tables() {
     let bench = Bench::new();
-    let json = bench.result("json");
     let output = bench.run(
         "pingpong --target=a=pg_config --idle-listeners=0 --round-trips=1 --warmup=0 \
-            --runs=1 --csv=/dev/full --json @json",
+            --runs=1 --json=/dev/full",
     );
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("round trips per second"), "{stdout}");
-    assert!(fs::metadata(json).unwrap().len() > 0);
     bench.assert_failed(
         &output,
         "could not write to \"/dev/full\": name a file that can be written: No space left on device",

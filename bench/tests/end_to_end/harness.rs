@@ -169,16 +169,6 @@ impl Bench {
         serde_json::from_str(&content).unwrap()
     }
 
-    /// The runs in the result "csv": benchmark, axis, x, target and number.
-    pub fn csv_runs(&self) -> Vec<[String; 5]> {
-        let mut reader = csv::Reader::from_path(self.result("csv")).unwrap();
-        let runs = reader.records().map(|record| {
-            let record = record.unwrap();
-            [0, 2, 3, 4, 5].map(|column| record[column].to_owned())
-        });
-        runs.collect()
-    }
-
     /// The program has done what it should, and left nothing behind.
     #[track_caller]
     pub fn assert_succeeded(&self, output: &Output) {

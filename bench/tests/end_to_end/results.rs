@@ -10,7 +10,7 @@ fn two_targets_side_by_side() {
     let output = bench.run(
         "pingpong --target a=pg_config,work_mem=5MB --target b=pg_config \
          --setting synchronous_commit=off --idle-listeners 3,0 --round-trips 20 --warmup 0 \
-         --runs 2 --csv @csv --json @json",
+         --runs 2 --json @json",
     );
     bench.assert_succeeded(&output);
     assert!(
@@ -56,16 +56,6 @@ fn two_targets_side_by_side() {
         assert_eq!(reported["median"].as_f64(), Some(ratio), "{reported}");
         assert!(point["series"][0]["ratio"].as_object().unwrap().is_empty());
     }
-
-    // The CSV has every run.
-    let expected: Vec<_> = ["0", "3"]
-        .iter()
-        .flat_map(|idle| ["a", "b"].map(|name| (idle, name)))
-        .flat_map(|(idle, name)| {
-            ["1", "2"].map(|run| ["pingpong", "idle_listeners", idle, name, run].map(str::to_owned))
-        })
-        .collect();
-    assert_eq!(bench.csv_runs(), expected);
 }
 
 #[test]
@@ -79,10 +69,10 @@ fn stock_against_pinpoint() {
 
     let stdout = String::from_utf8(output.stdout).unwrap();
     for name in [
-        "\nround trips per second\n",
+        "\nround trips per second, higher is better\n",
         "\n99th percentile of the round trips",
         "pinpoint / stock",
-        "1 pair is too few",
+        "too few pairs",
     ] {
         assert!(stdout.contains(name), "no {name} in\n{stdout}");
     }

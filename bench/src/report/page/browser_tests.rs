@@ -87,15 +87,9 @@ parent.document.getElementById("measured").textContent = JSON.stringify(measured
 
 /// Opens the page of all samples in a window of this width.
 fn measure(width: u32, dark: bool) -> Measured {
-    let reports = sample_reports::all();
-    let entries: Vec<Entry> = reports
-        .into_iter()
-        .map(|report| Entry {
-            name: report.benchmark.clone(),
-            report,
-        })
-        .collect();
-    let page = render(&entries).unwrap();
+    let reports = sample_reports::all().into_iter();
+    let records = reports.map(|report| (report.benchmark.clone(), report));
+    let page = render(&records.collect()).unwrap();
     let page = page.replace("</body>", &format!("{MEASURE}</body>"));
     // Chromium's own windows cannot be as narrow as a phone.
     let window = html! {
