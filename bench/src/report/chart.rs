@@ -1,5 +1,4 @@
-//! Charts: one figure against the axis of its benchmark, a curve for each target, or a bar
-//! if there is only one point.
+//! Charts: one figure against the axis of its benchmark, a curve for each target.
 
 mod direction;
 mod draw;
@@ -32,11 +31,8 @@ pub struct Chart<'a> {
     subtitle: String,
     x_label: &'a str,
     x_scale: Scale,
-    y_scale: Scale,
     /// A share or a multiple: 1 is to be seen.
     is_ratio: bool,
-    /// Then there are bars.
-    is_single_point: bool,
     curves: Vec<Curve<'a>>,
 }
 
@@ -82,13 +78,12 @@ impl<'a> Chart<'a> {
             })
             .filter(|curve| !curve.points.is_empty())
             .collect();
-        let mut places = curves.iter().flat_map(|curve| &curve.points);
-        let (first, _) = places.next()?;
-        let is_single_point = places.all(|(x, _)| x == first);
+        if curves.is_empty() {
+            return None;
+        }
         Some(Self {
             figure,
             workload,
-            is_single_point,
             title: capitalized(&figure.label),
             subtitle: [&report.benchmark, workload, figure.kind.better()]
                 .into_iter()
@@ -97,12 +92,6 @@ impl<'a> Chart<'a> {
                 .join(", "),
             x_label: &report.axis.label,
             x_scale: report.axis.scale,
-            // The length of a bar says something only if it begins at 0.
-            y_scale: if is_single_point {
-                Scale::Linear
-            } else {
-                figure.scale
-            },
             is_ratio: figure.kind == Kind::Share,
             curves,
         })

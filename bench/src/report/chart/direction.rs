@@ -14,7 +14,7 @@ const MARGIN: f64 = 0.05;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Direction {
     scale: Scale,
-    /// Where 0 is on a logarithmic scale, which has no place for it: one step
+    /// Where 0 is on a logarithmic scale, which has no place for it: one power of ten
     /// before the least other value.
     zero: f64,
     /// The ends, as places: see [`Direction::place`].
@@ -23,29 +23,39 @@ pub struct Direction {
 }
 
 impl Direction {
+    /// From the first to the last of these values, in rising order, which are named.
+    fn of_ticks(scale: Scale, ticks: Vec<f64>) -> Self {
+        let least = ticks.iter().find(|&&tick| tick > 0.0);
+        let mut direction = Self {
+            scale,
+            zero: least.map_or(0.0, |least| least.log10() - 1.0),
+            ends: (0.0, 1.0),
+            ticks,
+        };
+        let [first, .., last] = direction.ticks[..] else {
+            return direction;
+        };
+        direction.ends = (direction.place(first), direction.place(last));
+        direction
+    }
+
     /// For values that were chosen: these are named, as many as there is room
     /// for, if each takes `room(label)` of the length of the direction.
     pub fn of_choices(scale: Scale, values: &[f64], room: impl Fn(&str) -> f64) -> Self {
         let mut ticks = values.to_vec();
         ticks.sort_unstable_by(f64::total_cmp);
         ticks.dedup();
-        let mut direction = Self {
-            scale,
-            zero: zero_before(&ticks),
-            ends: (0.0, 1.0),
-            ticks: Vec::new(),
+        let mut direction = Self::of_ticks(scale, ticks);
+        let (low, high) = match direction.ticks[..] {
+            [only] => (direction.place(only) - 0.5, direction.place(only) + 0.5),
+            _ => direction.ends,
         };
-        let places: Vec<f64> = ticks.iter().map(|&tick| direction.place(tick)).collect();
-        let (low, high) = (places[0], places[places.len() - 1]);
-        let margin = match high - low {
-            0.0 => 0.5,
-            length => length * MARGIN,
-        };
+        let margin = (high - low) * MARGIN;
         direction.ends = (low - margin, high + margin);
 
         // From the end, as the last one matters most.
         let mut free_until = f64::INFINITY;
-        for &tick in ticks.iter().rev() {
+        for tick in std::mem::take(&mut direction.ticks).into_iter().rev() {
             let middle = direction.fraction(tick);
             let half = room(&number_format::whole(tick)) / 2.0;
             if middle + half <= free_until {
@@ -58,9 +68,10 @@ impl Direction {
 
     /// For values that were measured: round numbers are named.
     pub fn of_measurements(scale: Scale, values: &[f64]) -> Self {
-        match scale {
-            Scale::Linear => Self::linear(values),
-            Scale::Logarithmic => Self::logarithmic(values),
+        let least = values.iter().copied().filter(|&value| value > 0.0);
+        match (scale, least.reduce(f64::min)) {
+            (Scale::Logarithmic, Some(least)) => Self::logarithmic(least, values),
+            _ => Self::linear(values),
         }
     }
 
@@ -72,30 +83,22 @@ impl Direction {
         let step = round_up(length / 5.0);
         let (first, last) = ((low / step).floor(), (low + length).max(high) / step);
         let count = (last.ceil() - first) as i32;
-        let ticks: Vec<f64> = (0..=count)
-            .map(|tick| (first + f64::from(tick)) * step)
-            .collect();
-        Self {
-            scale: Scale::Linear,
-            zero: 0.0,
-            ends: (ticks[0], ticks[ticks.len() - 1]),
-            ticks,
-        }
+        let ticks = (0..=count).map(|tick| (first + f64::from(tick)) * step);
+        Self::of_ticks(Scale::Linear, ticks.collect())
     }
 
     /// Powers of ten, or if there are few of them also their halves and fifths.
-    fn logarithmic(values: &[f64]) -> Self {
-        let positive = || values.iter().copied().filter(|&value| value > 0.0);
-        let Some(low) = positive().reduce(f64::min) else {
-            return Self::linear(values);
-        };
-        let high = positive().fold(low, f64::max);
-
+    fn logarithmic(low: f64, values: &[f64]) -> Self {
+        let high = values.iter().copied().fold(low, f64::max);
         let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
         let between = |factors: &[f64]| {
             let all: Vec<f64> = decades
                 .clone()
-                .flat_map(|decade| factors.iter().map(move |factor| factor * power(decade)))
+                .flat_map(|decade| {
+                    factors
+                        .iter()
+                        .map(move |factor| factor * 10_f64.powi(decade))
+                })
                 .collect();
             // The last one that is not above the values, and the first not below.
             let first = all.iter().rposition(|&tick| tick <= low).unwrap_or(0);
@@ -109,22 +112,10 @@ impl Direction {
         if ticks.len() < 2 {
             ticks.push(ticks[0] * 10.0);
         }
-
-        let has_zero = values.iter().any(|&value| value <= 0.0);
-        if has_zero {
+        if values.iter().any(|&value| value <= 0.0) {
             ticks.insert(0, 0.0);
         }
-        let mut direction = Self {
-            scale: Scale::Logarithmic,
-            zero: zero_before(&ticks),
-            ends: (0.0, 1.0),
-            ticks,
-        };
-        direction.ends = (
-            direction.place(direction.ticks[0]),
-            direction.place(direction.ticks[direction.ticks.len() - 1]),
-        );
-        direction
+        Self::of_ticks(Scale::Logarithmic, ticks)
     }
 
     pub fn ticks(&self) -> &[f64] {
@@ -147,35 +138,12 @@ impl Direction {
     }
 }
 
-/// The place of 0 on a logarithmic scale that names these ticks, in rising order.
-fn zero_before(ticks: &[f64]) -> f64 {
-    let places: Vec<f64> = ticks
-        .iter()
-        .filter(|&&tick| tick > 0.0)
-        .map(|tick| tick.log10())
-        .collect();
-    match places[..] {
-        [] => 0.0,
-        [only] => only - 1.0,
-        [first, second, ..] => first - (second - first),
-    }
-}
-
 /// The next one of 1, 2, 5, 10, 20, ...
 fn round_up(value: f64) -> f64 {
-    let decade = power(value.log10().floor() as i32);
+    let decade = 10_f64.powi(value.log10().floor() as i32);
     let factors = [1.0, 2.0, 5.0];
     let fitting = factors.into_iter().find(|factor| factor * decade >= value);
     fitting.unwrap_or(10.0) * decade
-}
-
-/// A power of ten. Its inverse is exact where it is not.
-fn power(exponent: i32) -> f64 {
-    if exponent < 0 {
-        1.0 / 10_f64.powi(-exponent)
-    } else {
-        10_f64.powi(exponent)
-    }
 }
 
 impl Ranged for Direction {
@@ -282,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_one_step_before_the_least_value() {
+    fn zero_is_a_power_of_ten_before_the_least_value() {
         let direction =
             Direction::of_choices(Scale::Logarithmic, &[1000.0, 0.0, 10.0, 100.0], no_room);
         let places = [0.0, 10.0, 100.0, 1000.0].map(|value| direction.map(&value, (0, 110)));

@@ -1,4 +1,4 @@
-//! Drawing a chart: its heading, the names of its curves, and the curves or bars.
+//! Drawing a chart: its heading, the names of its curves, and the curves.
 
 use std::f64::consts::TAU;
 use std::io;
@@ -27,8 +27,6 @@ const VALUE_SIZE: f64 = 14.5;
 const VALUE_DISTANCE: i32 = 7;
 const VALUE_HEIGHT: i32 = 14;
 const LINE_WIDTH: f64 = 2.0;
-const BAR_WIDTH: f64 = 44.0;
-const BAR_GAP: f64 = 14.0;
 /// Corners, radius, and the part of a turn from which the first corner is on top:
 /// what looks like a circle, a square, a triangle, a diamond.
 const MARKERS: [(u8, f64, f64); 4] = [
@@ -153,18 +151,11 @@ impl<'a> Page<'_, 'a> {
                 (x, y) = (BORDER, y + LINE_HEIGHT);
             }
             let middle = y + LINE_HEIGHT / 2 - 2;
-            if chart.is_single_point {
-                let corners = [(x + 4, middle - 5), (x + KEY_LENGTH - 8, middle + 5)];
-                let corners = corners.map(|corner| self.at(corner));
-                self.area
-                    .draw(&Rectangle::new(corners, colour(curve).filled()))?;
-            } else {
-                let ends = [(x, middle), (x + KEY_LENGTH - 6, middle)].map(|end| self.at(end));
-                let style = self.stroke(colour(curve), LINE_WIDTH);
-                self.area.draw(&PathElement::new(ends, style))?;
-                let key = self.at((x + (KEY_LENGTH - 6) / 2, middle));
-                self.area.draw(&self.marker(curve, key))?;
-            }
+            let ends = [(x, middle), (x + KEY_LENGTH - 6, middle)].map(|end| self.at(end));
+            let style = self.stroke(colour(curve), LINE_WIDTH);
+            self.area.draw(&PathElement::new(ends, style))?;
+            let key = self.at((x + (KEY_LENGTH - 6) / 2, middle));
+            self.area.draw(&self.marker(curve, key))?;
             self.area
                 .draw_text(curve.target, &text, self.at((x + KEY_LENGTH, y)))?;
             x += width + 2 * BORDER;
@@ -209,9 +200,6 @@ impl<'a> Page<'_, 'a> {
             .y_labels(y_ticks)
             .draw()?;
 
-        if chart.is_single_point {
-            return self.bars(chart, context.plotting_area());
-        }
         // The baseline last, as it is what the others are compared with.
         for curve in chart.curves.iter().rev() {
             let medians = curve.points.iter().map(|(x, y)| (*x, y.median));
@@ -273,32 +261,6 @@ impl<'a> Page<'_, 'a> {
         Ok(())
     }
 
-    /// A bar from 0 to the median for each target, side by side, with the range of its runs.
-    fn bars(&self, chart: &Chart, area: &Plot) -> Drawn {
-        let (width, step) = (self.units(BAR_WIDTH), self.units(BAR_WIDTH + BAR_GAP));
-        let all = step * chart.curves.len() as i32 - self.units(BAR_GAP);
-        for (number, curve) in chart.curves.iter().enumerate() {
-            for &(x, Summary { median, min, max }) in &curve.points {
-                let [zero, end, min, max] =
-                    [0.0, median, min, max].map(|y| area.map_coordinate(&(x, y)));
-                let left = zero.0 - all / 2 + step * number as i32;
-                let corners = [(left, end.1.min(zero.1)), (left + width, end.1.max(zero.1))];
-                let bar = Rectangle::new(corners, colour(curve).filled());
-                self.area.draw(&bar)?;
-                let ends = [min, max].map(|(_, y)| (left + width / 2, y));
-                let range = self.stroke(TEXT.light, 1.0);
-                self.area.draw(&PathElement::new(ends, range))?;
-                let style = self.font(VALUE_SIZE, FontStyle::Normal, TEXT.light);
-                let text = number_format::of_figure(chart.figure, median);
-                let inside = end.1.max(zero.1) - self.units(f64::from(VALUE_HEIGHT + 4));
-                let middle = (BAR_WIDTH - f64::from(self.width(&text, &style)?)) / 2.0;
-                self.area
-                    .draw_text(&text, &style, (left + self.units(middle), inside))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Curves also differ in the form of their points.
     fn marker<C>(&self, curve: &Curve, at: C) -> Marker<'a, C> {
         let (count, radius, turn) = MARKERS[curve.position % MARKERS.len()];
@@ -335,5 +297,5 @@ fn vertical(chart: &Chart) -> Direction {
     if chart.is_ratio {
         values.push(1.0);
     }
-    Direction::of_measurements(chart.y_scale, &values)
+    Direction::of_measurements(chart.figure.scale, &values)
 }
