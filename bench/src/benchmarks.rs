@@ -26,6 +26,7 @@ use self::standby::StandbyArgs;
 use self::watch::WatchArgs;
 use crate::report::results::Axis;
 use crate::report::results::Scale::{Linear, Logarithmic};
+use crate::runner::measure::Job;
 use crate::runner::options::CommonArgs;
 use crate::workload::Benchmark;
 
@@ -192,7 +193,7 @@ pub struct Measure<T: Args> {
 impl BenchmarkCommand {
     /// The description of what is to be measured. The axis has the name of the option that
     /// varies.
-    pub fn benchmark(&self) -> anyhow::Result<Benchmark> {
+    fn benchmark(&self) -> anyhow::Result<Benchmark> {
         let about = |name, question, (option, label): (&str, &str)| {
             Benchmark::new(name, question, Axis::new(option, label, Logarithmic))
         };
@@ -274,15 +275,16 @@ impl BenchmarkCommand {
         }
     }
 
-    pub fn common(&self) -> &CommonArgs {
-        self.parts().0
+    pub fn job(&self) -> anyhow::Result<Job<'_>> {
+        let (common, parameters) = self.parts();
+        Ok(Job {
+            benchmark: self.benchmark()?,
+            common,
+            parameters,
+        })
     }
 
-    /// The options, for the record.
-    pub fn parameters(&self) -> Value {
-        self.parts().1
-    }
-
+    /// The options that all have, and all options, for the record.
     fn parts(&self) -> (&CommonArgs, Value) {
         match self {
             Self::Pingpong(args) | Self::Multicast(args) => (&args.common, json!(args)),
@@ -301,8 +303,6 @@ impl BenchmarkCommand {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use clap::Parser;
 
     use super::*;
@@ -421,47 +421,6 @@ mod tests {
             "shared_buffers = '331072kB'",
         ] {
             assert!(settings.iter().any(|s| s == setting), "{settings:?}");
-        }
-    }
-
-    #[test]
-    fn the_default_targets_differ_by_one_thing() {
-        let targets = |subcommand| {
-            let benchmark = benchmark(&[subcommand]).unwrap();
-            (benchmark.default_targets)(Path::new("pg_config"))
-        };
-        let [stock, pinpoint] = &targets("decode")[..] else {
-            panic!("decode compares two servers");
-        };
-        assert_eq!((&stock.name[..], &pinpoint.name[..]), ("stock", "pinpoint"));
-        assert!(stock.preload.is_empty() && stock.extensions.is_empty());
-        assert_eq!(pinpoint.preload, ["pg_pinpoint_decoding"]);
-        assert_eq!(pinpoint.extensions, ["pg_pinpoint_decoding"]);
-
-        let [off, on] = &targets("standby")[..] else {
-            panic!("standby compares two servers");
-        };
-        assert_eq!(off.settings[0].to_string(), "pinpoint.replicate = 'off'");
-        assert_eq!(on.settings[0].to_string(), "pinpoint.replicate = 'on'");
-        assert_eq!(
-            (&off.preload, &off.extensions),
-            (&on.preload, &on.extensions)
-        );
-    }
-
-    #[test]
-    fn a_standby_needs_the_library_and_the_extension() {
-        let benchmark = benchmark(&["standby"]).unwrap();
-        for (target, is_refused) in [
-            ("a=pg_config", true),
-            ("a=pg_config,preload=pg_pinpoint", true),
-            (
-                "a=pg_config,preload=pg_pinpoint,extension=pg_pinpoint",
-                false,
-            ),
-        ] {
-            let objection = (benchmark.objection)(&target.parse().unwrap());
-            assert_eq!(objection.is_some(), is_refused, "{target}");
         }
     }
 }

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use pinpoint_servers::arguments::ServerArgs;
 use pinpoint_servers::running::RunningTarget;
 use pinpoint_torture::{TortureArgs, TortureCommand};
 
@@ -16,7 +15,7 @@ use self::all::AllArgs;
 use crate::benchmarks::BenchmarkCommand;
 use crate::report::results_folder::ReportArgs;
 use crate::runner::interrupt::Interrupts;
-use crate::runner::measure::{Context, End, Job};
+use crate::runner::measure::End;
 use crate::runner::progress::Progress;
 
 /// For a measurement that could not be made; clap uses it for the command line, too.
@@ -79,7 +78,7 @@ impl Cli {
                 eprintln!("Interrupted; what was made for the measurement is removed.");
                 ExitCode::from(interrupt.exit_code())
             }
-            Ok(End::Failed(error)) | Err(error) => fail(&error),
+            Err(error) => fail(&error),
         }
     }
 }
@@ -89,18 +88,14 @@ impl Command {
         let met = |met| if met { End::Complete } else { End::Unmet };
         match self {
             Self::Benchmark(command) => {
-                let common = command.common();
-                let job = job(&command, &common.servers)?;
-                eprintln!("{}", job.plan()?);
-                let context = Context {
-                    command_line: command_line(),
-                    progress: &Progress::new(job.time()?),
-                    interrupts,
-                };
-                job.run(context).await
+                let arguments = std::env::args().skip(1);
+                command
+                    .job()?
+                    .run(command_line(arguments), interrupts)
+                    .await
             }
             Self::Report(args) => args.run().map(|()| End::Complete),
-            Self::All(args) => all::run(&args, &command_line(), interrupts).await,
+            Self::All(args) => all::run(&args, interrupts).await,
             Self::Documents(args) => args.run().map(|()| End::Complete),
             Self::Torture(args) => tokio::select! {
                 biased;
@@ -109,16 +104,6 @@ impl Command {
             },
         }
     }
-}
-
-/// A benchmark as its command line has it, on these servers.
-fn job<'a>(command: &'a BenchmarkCommand, servers: &'a ServerArgs) -> anyhow::Result<Job<'a>> {
-    Ok(Job {
-        benchmark: command.benchmark()?,
-        common: command.common(),
-        servers,
-        parameters: command.parameters(),
-    })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
@@ -131,28 +116,23 @@ async fn torture(args: &TortureArgs) -> anyhow::Result<bool> {
     if let Some(TortureCommand::Check { file }) = &args.command {
         return pinpoint_torture::check(file);
     }
-    let progress = Progress::new(args.plan.duration);
-    let shown = Cell::new(Duration::ZERO);
+    let progress = Progress::new(args.plan.duration.as_secs());
+    let shown = Cell::new(0);
     let on_progress = |elapsed: Duration, what| {
-        progress.advance(elapsed.saturating_sub(shown.replace(elapsed)));
+        progress.advance(elapsed.as_secs() - shown.replace(elapsed.as_secs()));
         progress.announce(what);
     };
     pinpoint_torture::torture(&args.plan, &on_progress).await
 }
 
-/// The command line for the record, without passwords and without the folder of the program.
-fn command_line() -> Vec<String> {
-    let program = env!("CARGO_PKG_NAME").to_owned();
-    without_passwords(std::iter::once(program).chain(std::env::args().skip(1)))
-}
-
-fn without_passwords(arguments: impl Iterator<Item = String>) -> Vec<String> {
+/// A command line for the record, without passwords and without the folder of the program.
+fn command_line(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
     let without = |url: &str| match url.parse::<RunningTarget>() {
         Ok(target) => target.to_string(),
         // It would not have been accepted.
         Err(_) => String::new(),
     };
-    let mut recorded: Vec<String> = Vec::new();
+    let mut recorded = vec![env!("CARGO_PKG_NAME").to_owned()];
     for argument in arguments {
         let argument = match argument.strip_prefix("--url=") {
             Some(url) => format!("--url={}", without(url)),
@@ -192,7 +172,6 @@ mod tests {
     #[test]
     fn passwords_are_not_recorded() {
         let arguments = [
-            "pinpoint-bench",
             "notify",
             "--url",
             "a=postgresql://me:secret@h:1/d?password=secret",
@@ -201,7 +180,7 @@ mod tests {
             "1",
         ];
         assert_eq!(
-            without_passwords(arguments.map(str::to_owned).into_iter()),
+            command_line(arguments.map(str::to_owned)),
             [
                 "pinpoint-bench",
                 "notify",

@@ -36,7 +36,6 @@ pub use self::idle::IdleSessions;
 use self::load::{Load, Place};
 use self::round_trips::RoundTrips;
 use self::standby::Standby;
-use crate::clients::pgbench;
 use crate::clients::session::Sessions;
 use crate::report::results::{Axis, Figure, Values};
 
@@ -47,10 +46,6 @@ pub struct PointId {
     pub workload: String,
     pub x: u32,
 }
-
-/// Why something cannot be measured, as the end of a sentence "... cannot measure ...,
-/// as ...", and the remedy.
-pub type Objection = (&'static str, &'static str);
 
 /// All that there is to know of a benchmark before it begins.
 #[derive(Debug, Clone)]
@@ -65,7 +60,9 @@ pub struct Benchmark {
     pub figures: Vec<Figure>,
     /// In the order in which they are measured.
     pub points: Vec<(PointId, Workload)>,
-    pub setup: Setup,
+    /// Statements that are executed once on each server.
+    pub setup: Vec<String>,
+    pub has_standby: bool,
     /// Programs of PostgreSQL that it starts ("pgbench"). They are looked for before
     /// anything starts.
     pub programs: Vec<&'static str>,
@@ -76,8 +73,8 @@ pub struct Benchmark {
     pub default_targets: fn(&Path) -> Vec<Target>,
     /// Why a running server (`--url`) cannot be measured, if it cannot.
     pub needs_own_cluster: Option<&'static str>,
-    /// Why a target cannot be measured, if it cannot.
-    pub objection: fn(&Target) -> Option<Objection>,
+    /// Why a target cannot be measured, if it cannot, and the remedy.
+    pub objection: fn(&Target) -> Option<&'static str>,
     /// There is a warning if a listener reads for longer than this after a load.
     pub backlog_limit: Option<Duration>,
 }
@@ -92,7 +89,8 @@ impl Benchmark {
             axis,
             figures: Vec::new(),
             points: Vec::new(),
-            setup: Setup::default(),
+            setup: Vec::new(),
+            has_standby: false,
             programs: Vec::new(),
             settings: Vec::new(),
             default_targets: |pg_config| {
@@ -104,27 +102,11 @@ impl Benchmark {
         }
     }
 
-    /// About how long one run takes, on average over the points.
-    pub fn run_time(&self) -> Duration {
-        let times = self.points.iter().map(|(_, workload)| workload.run_time());
-        times.sum::<Duration>() / self.points.len().max(1) as u32
-    }
-
     /// Sessions that one server must admit at a time.
     pub fn sessions(&self) -> u32 {
         let sessions = self.points.iter().map(|(_, workload)| workload.sessions());
         sessions.max().unwrap_or(0)
     }
-}
-
-/// What is made once on each server.
-#[derive(Debug, Clone, Default)]
-pub struct Setup {
-    /// Statements to execute.
-    pub statements: Vec<String>,
-    /// Are pgbench's own tables needed?
-    pub pgbench_tables: bool,
-    pub standby: bool,
 }
 
 /// What is done on a server at a point.
@@ -164,15 +146,6 @@ impl Workload {
         };
         1 + self.idle.sessions + active
     }
-
-    fn run_time(&self) -> Duration {
-        match &self.activity {
-            Activity::RoundTrips(round_trips) => round_trips.run_time(),
-            Activity::Commits(commits) => commits.run_time(),
-            Activity::Load(load) => load.run_time(),
-            Activity::Decoding(decoding) => decoding.run_time(),
-        }
-    }
 }
 
 /// What is kept of a server between the runs of a benchmark.
@@ -191,13 +164,9 @@ impl Measurement {
         server: &Server,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let setup = &benchmark.setup;
-        load::execute(server, &setup.statements, timeout).await?;
-        if setup.pgbench_tables {
-            pgbench::initialise(server, timeout).await?;
-        }
+        load::execute(server, &benchmark.setup, timeout).await?;
         let mut standby = None;
-        if setup.standby {
+        if benchmark.has_standby {
             standby = Some(Standby::start(server).await?);
         }
         let decodes =

@@ -130,7 +130,7 @@ pub struct ClusterArgs {
     ///
     /// By default, servers have PostgreSQL's default settings, including fsync = on.
     /// Some subcommands change settings: `decode` sets fsync = off. The files of
-    /// --json and --csv contain the settings.
+    /// --json contains the settings.
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<Setting>,
 

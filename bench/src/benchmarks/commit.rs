@@ -8,7 +8,9 @@ use clap::ArgAction;
 use pinpoint_servers::options::{Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs, latency_figures, named_if_several, points, unnamed};
+use super::options::{
+    PROBE_PERIOD, PROBES, TimeArgs, latency_figures, named_if_several, points, unnamed,
+};
 use super::transaction::{self, CHANNEL, LISTEN, NOTIFY_TPS, PLAIN_TPS, notification_alone};
 use crate::clients::pgbench::{self, MAX_CLIENTS};
 use crate::report::results::{BACKLOG_USEC, Figure, Kind};
@@ -31,10 +33,6 @@ struct LoadArgs {
         value_parser = numbers(1..=MAX_CLIENTS),
     )]
     listeners: Numbers,
-
-    #[command(flatten)]
-    #[serde(flatten)]
-    probe: ProbeArgs,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -126,7 +124,7 @@ impl CommitArgs {
             .describe(about, writers, &workloads, &transactions)?;
         benchmark.method.insert(0, load.to_owned());
         benchmark.figures = figures;
-        benchmark.setup.statements = vec![transaction::TABLE.to_owned()];
+        benchmark.setup = vec![transaction::TABLE.to_owned()];
         Ok(benchmark)
     }
 }
@@ -171,7 +169,7 @@ impl LoadArgs {
                     gets_load: true,
                     delivery,
                 }],
-                probe_period: Some(self.probe.period()),
+                probe_period: Some(PROBE_PERIOD),
             }))
         };
         let options = [clients, ("listeners", &self.listeners)];
@@ -186,11 +184,10 @@ impl LoadArgs {
                     self.listeners
                 ),
                 format!(
-                    "Meanwhile a further session, the probe, executes the same transaction {} \
-                     times per second, at fixed times. The latency of its notification is \
-                     measured from the return of COMMIT, and from the time at which the \
-                     transaction was due, even if the probe had to wait.",
-                    self.probe.probes
+                    "Meanwhile a further session, the probe, executes the same transaction \
+                     {PROBES} times per second, at fixed times. The latency of its notification \
+                     is measured from the time at which the transaction was due, even if the \
+                     probe had to wait."
                 ),
             ],
             points: points(&about.axis, options, workloads, workload)?,
@@ -229,13 +226,6 @@ fn tps_figure() -> Figure {
 fn delivery_figures() -> Vec<Figure> {
     let from_due = "latency of a notification from when it was due";
     let mut figures = latency_figures("from_due", from_due).to_vec();
-    figures.push(Figure::new(
-        "from_commit_count",
-        "notifications with a latency from COMMIT's return",
-        Kind::Count,
-    ));
-    let from_commit = "latency of a notification from COMMIT's return";
-    figures.extend(latency_figures("from_commit", from_commit));
     figures.push(Figure::new(
         BACKLOG_USEC,
         "time for which a listener still reads after the load (µs)",

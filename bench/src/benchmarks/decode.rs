@@ -1,9 +1,7 @@
 //! `decode`: how long logical decoding takes for DDL, against the number of tables.
 
-use std::time::Duration;
-
 use clap::ArgAction;
-use pinpoint_servers::options::{Numbers, as_seconds, numbers, positive_duration};
+use pinpoint_servers::options::{Numbers, numbers};
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
@@ -53,11 +51,6 @@ pub struct DecodeArgs {
     /// Process that decodes
     #[arg(long, value_enum, default_value_t = Interface::WalSender)]
     interface: Interface,
-
-    /// Fail if one decoding takes longer
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive_duration)]
-    #[serde(serialize_with = "as_seconds")]
-    decoding_timeout: Duration,
 }
 
 impl DecodeArgs {
@@ -91,7 +84,6 @@ impl DecodeArgs {
                 interface: self.interface,
                 grouping,
                 tables,
-                timeout: self.decoding_timeout,
             }))
         };
         Ok(Benchmark {

@@ -12,12 +12,15 @@ use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, number, numbers};
 use serde::Serialize;
 
 use super::options::{TimeArgs, named, points};
-use crate::clients::pgbench::{self, ACCOUNTS, Pgbench};
+use crate::clients::pgbench::{self, Pgbench};
 use crate::report::results::{Figure, Kind, Scale};
 use crate::workload::load::Load;
 use crate::workload::{Activity, Benchmark, Workload};
 
 const TPS: &str = "transactions_per_sec";
+
+/// Rows of the table that `overhead` selects from, which is like that of pgbench.
+const ACCOUNTS: u32 = 100_000;
 
 /// The workloads of `listen`.
 pub const LISTEN: [Script; 6] = [
@@ -99,7 +102,7 @@ impl Script {
     fn text(self) -> String {
         let select = format!(
             "\\set aid random(1, {ACCOUNTS})\n\
-             SELECT abalance FROM pgbench_accounts WHERE aid = :aid;"
+             SELECT abalance FROM accounts WHERE aid = :aid;"
         );
         let (unique, common) = ("{channel}{client}", "{channel}common");
         match self {
@@ -144,7 +147,14 @@ impl ListenArgs {
         );
         let mut benchmark = self.describe(about, workloads)?;
         benchmark.figures[0].scale = Scale::Linear;
-        benchmark.setup.pgbench_tables = true;
+        benchmark.setup = vec![
+            format!(
+                "CREATE TABLE accounts AS SELECT aid, 0 AS abalance, ' '::char(84) AS filler \
+                 FROM generate_series(1, {ACCOUNTS}) AS aid"
+            ),
+            "ALTER TABLE accounts ADD PRIMARY KEY (aid)".to_owned(),
+            "VACUUM ANALYZE accounts".to_owned(),
+        ];
         Ok(benchmark)
     }
 
@@ -213,14 +223,14 @@ mod tests {
         NOTIFY c_common;
         select_only:
         \set aid random(1, 100000)
-        SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+        SELECT abalance FROM accounts WHERE aid = :aid;
         select_only_listening:
         \if :listening = 0
         LISTEN c_common;
         \set listening 1
         \endif
         \set aid random(1, 100000)
-        SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+        SELECT abalance FROM accounts WHERE aid = :aid;
         ");
     }
 }

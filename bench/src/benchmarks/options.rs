@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use pinpoint_servers::options::{Numbers, as_seconds, duration, number, positive_duration};
+use pinpoint_servers::options::{Numbers, as_seconds, duration, positive_duration};
 use serde::Serialize;
 
 use crate::clients::latency::STATISTICS;
@@ -15,8 +15,11 @@ use crate::workload::{PointId, Workload};
 /// More transactions or round trips take longer than anybody waits.
 pub const MOST: u32 = 1_000_000_000;
 
-/// More than one in a millisecond would be a load of its own.
-const MAX_PROBES: u32 = 1000;
+/// Notifications per second whose latency is measured under load.
+pub const PROBES: u32 = 50;
+
+/// From one of them to the next.
+pub const PROBE_PERIOD: Duration = Duration::from_millis(1000 / PROBES as u64);
 
 /// How long one run is.
 #[derive(Debug, Clone, Args, Serialize)]
@@ -32,14 +35,6 @@ pub struct TimeArgs {
     pub warmup: Duration,
 }
 
-/// A session that tells how long a notification is on its way under load.
-#[derive(Debug, Clone, Args, Serialize)]
-pub struct ProbeArgs {
-    /// Notifications per second whose latency is measured
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = number(1..=MAX_PROBES))]
-    pub probes: u32,
-}
-
 impl TimeArgs {
     /// A load of pgbench that takes this time.
     pub fn pgbench(&self, clients: u32) -> Pgbench {
@@ -50,13 +45,6 @@ impl TimeArgs {
             warmup: self.warmup,
             duration: self.duration,
         }
-    }
-}
-
-impl ProbeArgs {
-    /// From one probe to the next.
-    pub fn period(&self) -> Duration {
-        Duration::from_secs(1) / self.probes
     }
 }
 

@@ -1,9 +1,9 @@
 //! `pingpong` and `multicast`: round trips of notifications.
 
-use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, number, numbers};
+use pinpoint_servers::options::{MAX_CONNECTIONS, Numbers, numbers};
 use serde::Serialize;
 
-use super::options::{MOST, TimeArgs, points, unnamed};
+use super::options::{TimeArgs, points, unnamed};
 use crate::report::results::{Figure, Kind};
 use crate::workload::round_trips::{MAX_LATENCY, P50_LATENCY, P99_LATENCY, PER_SEC, RoundTrips};
 use crate::workload::{Activity, Benchmark, IdleSessions, Workload};
@@ -31,10 +31,6 @@ pub struct PingpongArgs {
     #[command(flatten)]
     #[serde(flatten)]
     time: TimeArgs,
-
-    /// Round trips per run, instead of --duration
-    #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = number(1..=MOST))]
-    round_trips: Option<u32>,
 }
 
 impl PingpongArgs {
@@ -48,7 +44,6 @@ impl PingpongArgs {
                 group,
                 warmup: self.time.warmup,
                 duration: self.time.duration,
-                count: self.round_trips,
             }),
         }
     }
@@ -58,10 +53,6 @@ impl PingpongArgs {
             ("idle_listeners", &self.idle_listeners),
             ("group", &self.group),
         ];
-        let length = match self.round_trips {
-            Some(count) => format!("{count} round trips"),
-            None => format!("{} s", self.time.duration.as_secs_f64()),
-        };
         Ok(Benchmark {
             points: points(&about.axis, options, &unnamed(()), |(), [idle, group]| {
                 self.workload(group, idle)
@@ -76,11 +67,12 @@ impl PingpongArgs {
                  which is never notified. The idle listeners stay connected during all runs."
                     .to_owned(),
                 format!(
-                    "A run consists of a warm-up of {} s and {length} that are measured, in the \
+                    "A run consists of a warm-up of {} s and {} s that are measured, in the \
                      same new sessions. A round trip lasts from before the NOTIFY until all \
                      answers have arrived. One thread of this program reads and writes all \
                      sessions. Its share of the time grows with the group.",
-                    self.time.warmup.as_secs_f64()
+                    self.time.warmup.as_secs_f64(),
+                    self.time.duration.as_secs_f64()
                 ),
                 "The method is from the benchmark in the discussion of PostgreSQL's own \
                  optimization (\"Optimize LISTEN/NOTIFY\", pgsql-hackers, July and October 2025)."

@@ -8,7 +8,7 @@ use pinpoint_servers::options::{Numbers, numbers};
 use pinpoint_servers::target::{Setting, Target};
 use serde::Serialize;
 
-use super::options::{ProbeArgs, TimeArgs, latency_figures, points, unnamed};
+use super::options::{PROBE_PERIOD, PROBES, TimeArgs, latency_figures, points, unnamed};
 use super::transaction::{self, CHANNEL};
 use crate::clients::pgbench::{self, MAX_CLIENTS};
 use crate::report::results::{Figure, Kind, Scale};
@@ -16,7 +16,7 @@ use crate::workload::listeners::{Delivery, Listeners};
 use crate::workload::load::Load;
 use crate::workload::standby::REPLICATE;
 use crate::workload::transaction::Transaction;
-use crate::workload::{Activity, Benchmark, Setup, Workload};
+use crate::workload::{Activity, Benchmark, Workload};
 
 const PROBE_CHANNEL: &str = "{channel}_probe";
 const LISTEN_TO_PROBE: &str = "LISTEN {channel}_probe";
@@ -34,10 +34,6 @@ pub struct StandbyArgs {
         value_parser = numbers(0..=MAX_CLIENTS),
     )]
     writers: Numbers,
-
-    #[command(flatten)]
-    #[serde(flatten)]
-    probe: ProbeArgs,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -66,30 +62,26 @@ impl StandbyArgs {
                 ),
                 format!(
                     "After the warm-up, a further session, the probe, executes the same \
-                     transaction {} times per second, at fixed times, on a channel of its own. A \
+                     transaction {PROBES} times per second, at fixed times, on a channel of its own. A \
                      session on the primary and, with pinpoint.replicate, a session on the \
                      standby listen on this channel. Each of them must receive every \
                      notification. Another session on the standby queries the row without a \
                      pause, until the row is visible. All times are measured from the time at \
-                     which the transaction was due, even if the probe had to wait.",
-                    self.probe.probes
+                     which the transaction was due, even if the probe had to wait."
                 ),
             ],
             figures: figures(),
             points: points(&about.axis, options, &unnamed(()), workload)?,
-            setup: Setup {
-                statements: vec![transaction::TABLE.to_owned()],
-                standby: true,
-                ..Setup::default()
-            },
+            setup: vec![transaction::TABLE.to_owned()],
+            has_standby: true,
             programs: vec![pgbench::PROGRAM, cluster::BASE_BACKUP],
             default_targets,
             needs_own_cluster: Some("it makes a standby"),
             objection: |target| {
-                (!target.has_engine()).then_some((
-                    "LISTEN on a standby needs pg_pinpoint",
-                    "add preload=pg_pinpoint,extension=pg_pinpoint to it",
-                ))
+                (!target.has_engine()).then_some(
+                    "LISTEN on a standby needs pg_pinpoint: add \
+                     preload=pg_pinpoint,extension=pg_pinpoint to it",
+                )
             },
             ..about
         })
@@ -120,7 +112,7 @@ impl StandbyArgs {
                 listeners("primary", false),
                 listeners("standby", true),
             ],
-            probe_period: Some(self.probe.period()),
+            probe_period: Some(PROBE_PERIOD),
         }))
     }
 }

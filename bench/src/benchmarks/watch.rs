@@ -168,7 +168,7 @@ impl WatchArgs {
             programs: vec![pgbench::PROGRAM],
             ..about
         };
-        benchmark.setup.statements = vec![format!(
+        benchmark.setup = vec![format!(
             "DO $$ BEGIN FOR i IN 1..{OTHER_TABLES} LOOP \
              EXECUTE format('CREATE TABLE other_%s (id int)', i); END LOOP; END $$"
         )];

@@ -3,18 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser};
-use pinpoint_servers::arguments::ServerArgs;
 
-use super::job;
+use super::command_line;
 use crate::benchmarks::BenchmarkCommand;
 use crate::report::results_folder;
 use crate::runner::interrupt::Interrupts;
-use crate::runner::measure::{Context, End};
-use crate::runner::progress::{Progress, in_words};
+use crate::runner::measure::End;
 
 /// The benchmarks, and the options that `--quick` gives them.
 const BENCHMARKS: &str = "\
@@ -51,8 +48,13 @@ pub struct AllArgs {
     #[arg(long)]
     quick: bool,
 
-    #[command(flatten)]
-    servers: ServerArgs,
+    /// Options for each of the benchmarks, such as --target; they come last
+    #[arg(
+        value_name = "OPTION",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    options: Vec<String>,
 }
 
 /// A benchmark's own command line.
@@ -70,102 +72,60 @@ struct Planned {
 }
 
 impl AllArgs {
-    fn plan(&self, command_line: &[String]) -> anyhow::Result<Vec<Planned>> {
+    fn plan(&self) -> Vec<Planned> {
         let plan = |line: &'static str| {
-            let (name, quick) = line.split_once(' ').context("options are missing")?;
-            let options: Vec<&str> = quick.split(' ').filter(|_| self.quick).collect();
-            let file = self.output.join(format!("{name}.json"));
+            let mut words = line.split(' ');
+            let name = words.next().unwrap_or_default();
+            let quick = words.filter(|_| self.quick).map(str::to_owned);
+            let own = quick.chain(self.options.iter().cloned());
+            let alone = command_line([name.to_owned()].into_iter().chain(own.clone()));
+            let json = self.output.join(format!("{name}.json"));
             let arguments = ["pinpoint-bench", name]
                 .into_iter()
-                .chain(options.iter().copied())
                 .map(OsString::from)
-                .chain(["--json".into(), file.into_os_string()]);
-            Ok(Planned {
+                .chain(own.map(OsString::from))
+                .chain(["--json".into(), json.into_os_string()]);
+            Planned {
                 name,
-                command_line: alone(command_line, name, &options),
-                command: Benchmark::try_parse_from(arguments)?.command,
-            })
+                command_line: alone,
+                command: Benchmark::parse_from(arguments).command,
+            }
         };
         BENCHMARKS.lines().map(plan).collect()
     }
 }
 
-/// The command line that makes one of the benchmarks alone, from that for all.
-fn alone(command_line: &[String], name: &str, options: &[&str]) -> Vec<String> {
-    let mut alone = Vec::new();
-    let mut arguments = command_line.iter();
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "all" if alone.len() == 1 => {
-                alone.push(name.to_owned());
-                alone.extend(options.iter().map(ToString::to_string));
-            }
-            "--quick" => {}
-            "--output" => {
-                arguments.next();
-            }
-            option if option.starts_with("--output=") => {}
-            _ => alone.push(argument.clone()),
-        }
-    }
-    alone
-}
-
 /// Measures, and writes the results of each benchmark when it ends.
-pub async fn run(
-    args: &AllArgs,
-    command_line: &[String],
-    interrupts: &mut Interrupts,
-) -> anyhow::Result<End> {
-    let planned = args.plan(command_line)?;
-    let mut jobs = Vec::new();
-    let mut time = Duration::ZERO;
-    for Planned {
-        name,
-        command_line,
-        command,
-    } in &planned
-    {
-        let job = job(command, &args.servers)?;
-        match job.refusal()? {
-            Some(refusal) => eprintln!("left out: {}", refusal.reason),
-            None => {
-                time += job.time()?;
-                jobs.push((name, command_line, job));
-            }
-        }
-    }
+pub async fn run(args: &AllArgs, interrupts: &mut Interrupts) -> anyhow::Result<End> {
+    let planned = args.plan();
     fs::create_dir_all(&args.output).with_context(|| {
         format!(
             "could not make the folder {}: name another with --output",
             args.output.display()
         )
     })?;
-    let count = jobs.len();
-    eprintln!("{count} benchmarks: about {}", in_words(time));
-    let progress = Progress::new(time);
+    let count = planned.len();
     let mut failed = Vec::new();
     let mut interrupt = None;
-    for (position, (name, command_line, job)) in jobs.into_iter().enumerate() {
-        progress.begin(format!("{} of {count}, ", position + 1), job.time()?);
-        let context = Context {
-            command_line: command_line.clone(),
-            progress: &progress,
-            interrupts,
-        };
-        match job.run(context).await {
+    for (position, planned) in planned.into_iter().enumerate() {
+        let job = planned.command.job()?;
+        if let Some(refusal) = job.refusal()? {
+            eprintln!("left out: {refusal}");
+            continue;
+        }
+        eprint!("{} of {count}: ", position + 1);
+        match job.run(planned.command_line, interrupts).await {
             Ok(End::Complete | End::Unmet) => {}
             Ok(End::Interrupted(signal)) => {
                 interrupt = Some(signal);
                 break;
             }
-            Ok(End::Failed(error)) | Err(error) => {
-                progress.suspend(|| eprintln!("error: {name}: {error:#}"));
-                failed.push(*name);
+            Err(error) => {
+                eprintln!("error: {}: {error:#}", planned.name);
+                failed.push(planned.name);
             }
         }
     }
-    drop(progress);
 
     // What is there is shown, however this ends.
     let page = results_folder::write_page(&args.output);
@@ -194,67 +154,30 @@ mod tests {
     }
 
     fn plan(arguments: &[&str]) -> Vec<Planned> {
-        let command_line: Vec<String> = ["pinpoint-bench", "all"]
-            .iter()
-            .chain(arguments)
-            .map(ToString::to_string)
-            .collect();
-        let args = All::parse_from(&command_line[1..]).args;
-        args.plan(&command_line).unwrap()
+        let arguments = ["all", "--output=x"].iter().chain(arguments);
+        All::parse_from(arguments).args.plan()
     }
 
     #[test]
     fn every_benchmark_is_measured_and_called_as_its_subcommand() {
-        let names: Vec<_> = plan(&["--output=x"]).iter().map(|p| p.name).collect();
+        let names: Vec<_> = plan(&[]).iter().map(|p| p.name).collect();
         let command = BenchmarkCommand::augment_subcommands(clap::Command::new("all"));
         let subcommands: Vec<_> = command.get_subcommands().map(|c| c.get_name()).collect();
         assert_eq!(names, subcommands);
-        for quick in [&["--output=x"][..], &["--output=x", "--quick"]] {
+        for quick in [&[][..], &["--quick"]] {
             for Planned { name, command, .. } in plan(quick) {
-                assert_eq!(command.benchmark().unwrap().name, name);
+                assert_eq!(command.job().unwrap().benchmark.name, name);
             }
         }
     }
 
     #[test]
-    fn quick_is_less_than_ten_minutes_and_draws_verdicts() {
-        let args = All::parse_from(["all", "--output=x"]).args;
-        let time: Duration = plan(&["--output=x", "--quick"])
-            .iter()
-            .map(|planned| {
-                job(&planned.command, &args.servers)
-                    .unwrap()
-                    .time()
-                    .unwrap()
-            })
-            .sum();
-        // The rest is for what is not counted: sessions that connect, slow machines.
-        assert!(time < Duration::from_secs(520), "{time:?}");
-        assert!(!BENCHMARKS.contains("--runs"));
-    }
-
-    #[test]
     fn the_record_tells_how_to_make_one_benchmark_alone() {
-        let plan = plan(&[
-            "--output",
-            "all",
-            "--quick",
-            "--target=a=pg_config",
-            "--setting",
-            "fsync=off",
-        ]);
+        let plan = plan(&["--quick", "--target=a=pg_config", "--setting", "fsync=off"]);
         assert_eq!(
-            plan[0].command_line,
-            [
-                "pinpoint-bench",
-                "pingpong",
-                "--idle-listeners=0,100,1000",
-                "--duration=0.5",
-                "--warmup=0.2",
-                "--target=a=pg_config",
-                "--setting",
-                "fsync=off"
-            ]
+            plan[0].command_line.join(" "),
+            "pinpoint-bench pingpong --idle-listeners=0,100,1000 --duration=0.5 --warmup=0.2 \
+             --target=a=pg_config --setting fsync=off"
         );
     }
 }

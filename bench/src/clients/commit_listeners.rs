@@ -6,146 +6,107 @@
 //! session would be as many threads as the server has processes, competing with
 //! them.
 
-use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, anyhow, bail};
-use tokio::sync::Notify;
-use tokio_postgres::{Config, Notification};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio_postgres::Config;
 
 use super::reader::Readers;
 
 /// The sessions. They end when this is dropped.
 #[derive(Debug)]
 pub struct CommitListeners {
-    pub rounds: Arc<Rounds>,
+    sessions: usize,
+    expected: Arc<AtomicU64>,
+    complete: UnboundedReceiver<anyhow::Result<Instant>>,
     pub readers: Readers,
 }
 
 impl CommitListeners {
-    /// Connects `size` sessions, each of which executes `statements` to listen.
+    /// Connects `sessions`, each of which executes `statements` to listen.
     pub async fn connect(
-        size: usize,
+        sessions: usize,
         config: &Config,
         statements: &str,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let rounds = Arc::new(Rounds::of(size));
-        let on_arrival = |number| {
-            let rounds = rounds.clone();
-            move |arrival: Result<Notification, Error>| match arrival {
-                Ok(_) => rounds.received(number, Instant::now()),
-                Err(error) => rounds.fail(error.context("a listener failed")),
-            }
+        let expected = Arc::new(AtomicU64::new(0));
+        let (sender, complete) = mpsc::unbounded_channel();
+        let on_arrival = |_| {
+            let mut counter = Counter {
+                received: 0,
+                expected: expected.clone(),
+                complete: sender.clone(),
+            };
+            move |arrival: Result<_, Error>| counter.count(arrival.map(|_| Instant::now()))
         };
-        let readers = Readers::connect(1, size, config, statements, timeout, on_arrival);
+        let readers = Readers::connect(1, sessions, config, statements, timeout, on_arrival);
         Ok(Self {
             readers: readers.await?,
-            rounds,
+            sessions,
+            expected,
+            complete,
         })
     }
-}
 
-/// What the sessions receive, round by round.
-#[derive(Debug)]
-pub struct Rounds {
-    round: Mutex<Round>,
-    /// When a round is complete, or a session has failed.
-    changed: Notify,
-}
-
-/// From one `expect` to the next.
-#[derive(Debug)]
-struct Round {
-    /// By each session.
-    expected: u32,
-    /// By each session, until now.
-    received: Vec<u32>,
-    /// When a session had everything.
-    arrivals: Vec<Instant>,
-    failure: Option<Error>,
-}
-
-impl Rounds {
-    fn of(sessions: usize) -> Self {
-        Self {
-            round: Mutex::new(Round {
-                expected: 0,
-                received: vec![0; sessions],
-                arrivals: Vec::new(),
-                failure: None,
-            }),
-            changed: Notify::new(),
+    /// Each session is to receive `count` more notifications.
+    pub fn expect(&mut self, count: u32) -> anyhow::Result<()> {
+        if let Ok(complete) = self.complete.try_recv() {
+            complete?;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Round> {
-        // Nothing that is done with it panics.
-        self.round.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From now on each session is to receive `count` notifications.
-    pub fn expect(&self, count: u32) -> anyhow::Result<()> {
-        let mut round = self.lock();
-        round.failure.take().map_or(Ok(()), Err)?;
-        round.expected = count;
-        round.received.fill(0);
-        round.arrivals.clear();
+        self.expected.fetch_add(count.into(), Ordering::SeqCst);
         Ok(())
     }
 
     /// Waits until every session has received what was expected, and returns when
     /// each had the last of it.
-    pub async fn arrivals(&self, timeout: Duration) -> anyhow::Result<Vec<Instant>> {
+    pub async fn arrivals(&mut self, timeout: Duration) -> anyhow::Result<Vec<Instant>> {
+        let mut arrivals = Vec::new();
         let everywhere = async {
-            loop {
-                let changed = self.changed.notified();
-                {
-                    let mut round = self.lock();
-                    round.failure.take().map_or(Ok(()), Err)?;
-                    if round.arrivals.len() == round.received.len() {
-                        return Ok(mem::take(&mut round.arrivals));
-                    }
-                }
-                changed.await;
+            while arrivals.len() < self.sessions
+                && let Some(complete) = self.complete.recv().await
+            {
+                arrivals.push(complete?);
             }
+            anyhow::Ok(())
         };
-        if let Ok(result) = tokio::time::timeout(timeout, everywhere).await {
-            return result;
-        }
-        let round = self.lock();
-        let (size, received) = (round.received.len(), round.received.iter().sum::<u32>());
-        bail!(
-            "only {received} of {} notifications had arrived at {size} listeners after \
-             {timeout:?}: if the server is only slow, raise --timeout",
-            u64::from(round.expected) * size as u64
-        )
-    }
-
-    /// Session `number` has received a notification.
-    fn received(&self, number: usize, at: Instant) {
-        let mut round = self.lock();
-        let expected = round.expected;
-        round.received[number] += 1;
-        let received = round.received[number];
-        if received > expected {
-            round.failure = Some(anyhow!(
-                "a listener received {received} notifications where {expected} have been sent: \
-                 the server invented some"
-            ));
-            self.changed.notify_one();
-        } else if received == expected {
-            round.arrivals.push(at);
-            if round.arrivals.len() == round.received.len() {
-                self.changed.notify_one();
-            }
+        match tokio::time::timeout(timeout, everywhere).await {
+            Ok(result) => result.map(|()| arrivals),
+            Err(_) => bail!(
+                "only {} of {} listeners had received all notifications after {timeout:?}: if \
+                 the server is only slow, raise --timeout",
+                arrivals.len(),
+                self.sessions
+            ),
         }
     }
+}
 
-    fn fail(&self, error: Error) {
-        self.lock().failure = Some(error);
-        self.changed.notify_one();
+/// Counts what a session receives.
+struct Counter {
+    received: u64,
+    /// By each session, since it began.
+    expected: Arc<AtomicU64>,
+    /// Is told when everything has been received, and what went wrong.
+    complete: UnboundedSender<anyhow::Result<Instant>>,
+}
+
+impl Counter {
+    fn count(&mut self, arrival: Result<Instant, Error>) {
+        self.received += 1;
+        let expected = self.expected.load(Ordering::SeqCst);
+        let complete = match arrival {
+            Ok(_) if self.received < expected => return,
+            Ok(_) if self.received > expected => Err(anyhow!(
+                "a listener received a notification that had not been sent: the server invented it"
+            )),
+            arrival => arrival.map_err(|error| error.context("a listener failed")),
+        };
+        // Nobody wants it any more if the receiver has gone.
+        let _ = self.complete.send(complete);
     }
 }
 
@@ -153,56 +114,28 @@ impl Rounds {
 mod tests {
     use super::*;
 
-    const SHORT: Duration = Duration::from_millis(1);
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_session_has_arrived_with_its_last_notification() {
-        let rounds = Rounds::of(2);
-        rounds.expect(2).unwrap();
+    #[test]
+    fn what_completes_a_round_is_told_and_what_is_too_much() {
+        let (sender, mut complete) = mpsc::unbounded_channel();
+        let mut counter = Counter {
+            received: 0,
+            expected: Arc::new(AtomicU64::new(2)),
+            complete: sender,
+        };
         let start = Instant::now();
-        let times = [0, 1, 2, 3].map(|n| start + n * SHORT);
-        for (session, time) in [1, 0, 0, 1].into_iter().zip(times) {
-            rounds.received(session, time);
-        }
-        assert_eq!(rounds.arrivals(SHORT).await.unwrap(), times[2..]);
-        // Nobody has nothing to wait for.
-        let nobody = Rounds::of(0);
-        nobody.expect(5).unwrap();
-        assert_eq!(nobody.arrivals(SHORT).await.unwrap(), []);
-    }
+        let times = [1, 2, 3, 4].map(|ms| start + Duration::from_millis(ms));
+        times[..2].iter().for_each(|time| counter.count(Ok(*time)));
+        assert_eq!(complete.try_recv().unwrap().unwrap(), times[1]);
+        assert!(complete.try_recv().is_err());
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn what_is_missing_is_counted() {
-        let rounds = Rounds::of(3);
-        rounds.expect(2).unwrap();
-        for session in [0, 0, 2] {
-            rounds.received(session, Instant::now());
-        }
-        let error = rounds.arrivals(SHORT).await.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "only 3 of 6 notifications had arrived at 3 listeners after 1ms: \
-             if the server is only slow, raise --timeout"
-        );
-    }
+        counter.expected.store(3, Ordering::SeqCst);
+        times[2..].iter().for_each(|time| counter.count(Ok(*time)));
+        assert_eq!(complete.try_recv().unwrap().unwrap(), times[2]);
+        let error = complete.try_recv().unwrap().unwrap_err().to_string();
+        assert!(error.contains("had not been sent"), "{error}");
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn more_than_was_sent_is_an_error_of_the_next_round_at_the_latest() {
-        let rounds = Rounds::of(1);
-        rounds.expect(1).unwrap();
-        rounds.received(0, Instant::now());
-        rounds.arrivals(SHORT).await.unwrap();
-        rounds.received(0, Instant::now());
-        let error = rounds.expect(1).unwrap_err();
-        assert!(error.to_string().contains("received 2 notifications"));
-    }
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_session_that_fails_ends_the_waiting() {
-        let rounds = Rounds::of(1);
-        rounds.expect(1).unwrap();
-        rounds.fail(anyhow!("gone"));
-        let error = rounds.arrivals(Duration::from_secs(60)).await.unwrap_err();
-        assert_eq!(error.to_string(), "gone");
+        counter.count(Err(anyhow!("gone")));
+        let error = complete.try_recv().unwrap().unwrap_err();
+        assert_eq!(format!("{error:#}"), "a listener failed: gone");
     }
 }

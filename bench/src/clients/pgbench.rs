@@ -23,9 +23,6 @@ pub const MAX_CLIENTS: u32 = 10_000;
 /// What it takes to connect a session, where that is not known better.
 const CONNECTION_TIME: Duration = Duration::from_millis(5);
 
-/// What it takes to fill the tables, where nothing is fast.
-const TIME_TO_FILL: Duration = Duration::from_secs(2);
-
 /// What pgbench reports of one load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
@@ -149,19 +146,6 @@ struct Output {
     progress: Vec<(f64, f64)>,
     /// The time that it took to connect; zero if it does not tell (PostgreSQL 13 and older).
     connecting: Duration,
-}
-
-/// Rows of pgbench_accounts.
-pub const ACCOUNTS: u32 = 100_000;
-
-/// Makes the tables of pgbench's own scripts.
-pub async fn initialise(server: &Server, timeout: Duration) -> anyhow::Result<()> {
-    let arguments = ["--initialize", "--quiet"];
-    let limit = TIME_TO_FILL + timeout;
-    server
-        .run_program(PROGRAM, &arguments, limit, |_| false)
-        .await?;
-    Ok(())
 }
 
 /// `progress: 2.0 s, 12345.6 tps, lat 0.081 ms stddev 0.021, 0 failed`

@@ -33,29 +33,17 @@ pub fn warnings(axis: &Axis, figures: &[Figure], points: &[Point]) -> Vec<String
 /// A warning if runs differ a lot, in the main figure or in another rate that is
 /// drawn. Latencies always do: rates tell more.
 fn spread(axis: &Axis, figures: &[Figure], points: &[Point]) -> Option<String> {
-    let telling = |(position, figure): &(usize, &Figure)| {
-        *position == 0 || (figure.chart && figure.kind == Kind::Rate)
-    };
-    let telling = figures.iter().enumerate().filter(telling);
     let mut noisy = Vec::new();
-    for (_, figure) in telling {
-        for point in points {
-            for series in &point.series {
-                let Some(summary) = series.summary.get(&figure.name) else {
-                    continue;
-                };
-                if summary.spread() > NOISE {
-                    let Summary { min, max, .. } = *summary;
-                    noisy.push(format!(
-                        "{} with {} {}, {} to {} {}",
-                        series.target,
-                        number_format::whole(point.x as f64),
-                        axis.label,
-                        number_format::of_figure(figure, min),
-                        number_format::of_figure(figure, max),
-                        figure.label
-                    ));
-                }
+    for (position, figure) in figures.iter().enumerate() {
+        let tells = position == 0 || (figure.chart && figure.kind == Kind::Rate);
+        if !tells {
+            continue;
+        }
+        for (place, summary) in measured(axis, points, &figure.name) {
+            if summary.spread() > NOISE {
+                let [min, max] =
+                    [summary.min, summary.max].map(|value| number_format::of_figure(figure, value));
+                noisy.push(format!("{place}, {min} to {max} {}", figure.label));
             }
         }
     }
@@ -74,30 +62,33 @@ fn spread(axis: &Axis, figures: &[Figure], points: &[Point]) -> Option<String> {
 
 /// A warning if a listener was still reading for longer than `limit` after a load.
 pub fn backlog(axis: &Axis, points: &[Point], limit: Duration) -> Option<String> {
-    let mut behind = Vec::new();
-    for point in points {
-        for series in &point.series {
-            let Some(backlog) = series.summary.get(BACKLOG_USEC) else {
-                continue;
-            };
-            let backlog = Duration::from_micros(backlog.max as u64);
-            if backlog > limit {
-                behind.push(format!(
-                    "{} with {} {}, {:.1} s",
-                    series.target,
-                    number_format::whole(point.x as f64),
-                    axis.label,
-                    backlog.as_secs_f64()
-                ));
-            }
-        }
-    }
+    let behind: Vec<String> = measured(axis, points, BACKLOG_USEC)
+        .map(|(place, backlog)| (place, Duration::from_micros(backlog.max as u64)))
+        .filter(|(_, backlog)| *backlog > limit)
+        .map(|(place, backlog)| format!("{place}, {:.1} s", backlog.as_secs_f64()))
+        .collect();
     (!behind.is_empty()).then(|| {
         format!(
             "a listener could not keep up, and was still reading after the load ({}): \
              the latencies are those of a growing backlog",
             behind.join("; ")
         )
+    })
+}
+
+/// What was measured of a figure, and where: `stock with 16 writers`.
+fn measured(
+    axis: &Axis,
+    points: &[Point],
+    figure: &str,
+) -> impl Iterator<Item = (String, Summary)> {
+    let series = points
+        .iter()
+        .flat_map(|point| point.series.iter().map(move |series| (point.x, series)));
+    series.filter_map(move |(x, series)| {
+        let x = number_format::whole(x as f64);
+        let place = format!("{} with {x} {}", series.target, axis.label);
+        Some((place, *series.summary.get(figure)?))
     })
 }
 

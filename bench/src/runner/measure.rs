@@ -1,10 +1,10 @@
 //! A benchmark from its description to its results. What has been measured when
 //! a signal arrives or something fails is reported nevertheless.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
-use pinpoint_servers::arguments::{ServerArgs, Targets};
+use pinpoint_servers::arguments::Targets;
 use pinpoint_servers::limits;
 use pinpoint_servers::server::{Server, ServerRecord, Servers};
 use serde_json::Value;
@@ -12,15 +12,12 @@ use serde_json::Value;
 use super::interrupt::{Interrupt, Interrupts};
 use super::options::CommonArgs;
 use super::order::{Recording, turns};
-use super::progress::{Progress, in_words};
+use super::progress::Progress;
 use crate::report::number_format;
 use crate::report::output::{self, OutputFile};
 use crate::report::results::{Machine, Report, SCHEMA_VERSION};
 use crate::report::warnings;
 use crate::workload::{Benchmark, Measurement, PointId};
-
-/// About how long it takes to make a cluster, to start its server and to stop it.
-const CLUSTER_TIME: Duration = Duration::from_secs(4);
 
 /// How a measurement has ended.
 #[derive(Debug)]
@@ -29,87 +26,68 @@ pub enum End {
     /// To its end, but the results do not meet a condition.
     Unmet,
     Interrupted(Interrupt),
-    Failed(anyhow::Error),
-}
-
-/// Why something cannot be measured, and what to do about it.
-#[derive(Debug)]
-pub struct Refusal {
-    pub reason: String,
-    pub remedy: &'static str,
-}
-
-/// What goes on around a measurement.
-pub struct Context<'a> {
-    /// For the record.
-    pub command_line: Vec<String>,
-    pub progress: &'a Progress,
-    pub interrupts: &'a mut Interrupts,
 }
 
 /// A benchmark that is to be made.
 pub struct Job<'a> {
     pub benchmark: Benchmark,
     pub common: &'a CommonArgs,
-    /// Those to measure, be it of its own command line or of that for all.
-    pub servers: &'a ServerArgs,
     /// Its options, for the record.
     pub parameters: Value,
 }
 
 impl Job<'_> {
     fn targets(&self) -> anyhow::Result<Targets> {
-        self.servers.targets_or(self.benchmark.default_targets)
-    }
-
-    /// About how long it takes.
-    pub fn time(&self) -> anyhow::Result<Duration> {
-        let points = self.benchmark.points.len() as u32;
-        let runs = self.benchmark.run_time() * points * self.common.runs;
-        Ok((runs + CLUSTER_TIME) * self.targets()?.count() as u32)
+        self.common
+            .servers
+            .targets_or(self.benchmark.default_targets)
     }
 
     /// What it is to measure, a sentence.
-    pub fn plan(&self) -> anyhow::Result<String> {
-        let plural = |count: u32, what: &str| match count {
+    fn plan(&self, servers: usize) -> String {
+        let plural = |count: usize, what: &str| match count {
             1 => format!("1 {what}"),
-            _ => format!("{} {what}s", number_format::whole(count.into())),
+            _ => format!("{} {what}s", number_format::whole(count as f64)),
         };
-        Ok(format!(
-            "{}: {} on {}, {} each: about {}",
+        format!(
+            "{}: {} on {}, {} each",
             self.benchmark.name,
-            plural(self.benchmark.points.len() as u32, "measurement"),
-            plural(self.targets()?.count() as u32, "server"),
-            plural(self.common.runs, "run"),
-            in_words(self.time()?)
-        ))
+            plural(self.benchmark.points.len(), "measurement"),
+            plural(servers, "server"),
+            plural(self.common.runs as usize, "run"),
+        )
     }
 
     /// Why these servers cannot be measured, if it is for what they are.
-    pub fn refusal(&self) -> anyhow::Result<Option<Refusal>> {
+    pub fn refusal(&self) -> anyhow::Result<Option<String>> {
         let name = self.benchmark.name;
         Ok(match self.targets()? {
-            Targets::Running(_) => self.benchmark.needs_own_cluster.map(|reason| Refusal {
-                reason: format!("{name} cannot measure a running server, as {reason}"),
-                remedy: "leave out --url",
+            Targets::Running(_) => self.benchmark.needs_own_cluster.map(|reason| {
+                format!("{name} cannot measure a running server, as {reason}: leave out --url")
             }),
             Targets::Own(targets) => targets.iter().find_map(|target| {
-                let (reason, remedy) = (self.benchmark.objection)(target)?;
+                let reason = (self.benchmark.objection)(target)?;
                 let target = &target.name;
-                Some(Refusal {
-                    reason: format!("{name} cannot measure the target \"{target}\", as {reason}"),
-                    remedy,
-                })
+                Some(format!(
+                    "{name} cannot measure the target \"{target}\", as {reason}"
+                ))
             }),
         })
     }
 
-    /// Measures, and writes the results. An error means that there are none.
-    pub async fn run(self, context: Context<'_>) -> anyhow::Result<End> {
-        if let Some(Refusal { reason, remedy }) = self.refusal()? {
-            bail!("{reason}: {remedy}");
+    /// Measures, and writes the results: after an error, too, if there are some. The command
+    /// line is for the record.
+    pub async fn run(
+        self,
+        command_line: Vec<String>,
+        interrupts: &mut Interrupts,
+    ) -> anyhow::Result<End> {
+        if let Some(refusal) = self.refusal()? {
+            bail!(refusal);
         }
         let mut targets = self.targets()?;
+        eprintln!("{}", self.plan(targets.count()));
+        let runs = self.benchmark.points.len() * targets.count() * self.common.runs as usize;
         let benchmark = self.benchmark;
         if let Targets::Own(targets) = &mut targets {
             for target in targets {
@@ -123,11 +101,11 @@ impl Job<'_> {
         let file = json.map(OutputFile::open).transpose()?;
 
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        let temp_dir = self.servers.temp_dir();
+        let temp_dir = self.common.servers.temp_dir();
         let mut servers = Servers::default();
         let mut records = Vec::new();
         let mut recording = Recording::default();
-        let progress = context.progress;
+        let progress = Progress::new(runs as u64);
         let work = async {
             progress.announce(format!("{}: starting the servers", benchmark.name));
             servers
@@ -141,17 +119,14 @@ impl Job<'_> {
                 self.common,
                 servers.as_mut_slice(),
                 &mut recording,
-                progress,
+                &progress,
             )
             .await
         };
         let end = tokio::select! {
             biased;
-            interrupt = context.interrupts.next() => End::Interrupted(interrupt),
-            result = work => match result {
-                Ok(()) => End::Complete,
-                Err(error) => End::Failed(error),
-            },
+            interrupt = interrupts.next() => Ok(End::Interrupted(interrupt)),
+            result = work => result.map(|()| End::Complete),
         };
         servers.stop().await;
 
@@ -161,12 +136,9 @@ impl Job<'_> {
             .collect();
         let points = recording.finish(&names);
         if points.is_empty() {
-            return match end {
-                End::Failed(error) => Err(error),
-                end => Ok(end),
-            };
+            return end;
         }
-        let complete = matches!(end, End::Complete);
+        let complete = matches!(end, Ok(End::Complete));
         let Benchmark { axis, figures, .. } = benchmark;
         let mut warnings = Vec::new();
         if !complete {
@@ -185,7 +157,7 @@ impl Job<'_> {
             question: benchmark.question.to_owned(),
             method: benchmark.method,
             program_version: env!("CARGO_PKG_VERSION").to_owned(),
-            command_line: context.command_line,
+            command_line,
             date,
             machine: Machine::detect(),
             parameters: self.parameters,
@@ -197,13 +169,13 @@ impl Job<'_> {
             warnings,
         };
         match (progress.suspend(|| output::publish(&report, file)), end) {
-            (Ok(()), end) => Ok(end),
-            (Err(error), End::Complete) => Err(error),
+            (Err(error), Ok(End::Complete)) => Err(error),
             // Two things went wrong. The later one would hide the earlier one.
             (Err(error), end) => {
                 eprintln!("error: {error:#}");
-                Ok(end)
+                end
             }
+            (Ok(()), end) => end,
         }
     }
 }
@@ -265,9 +237,7 @@ async fn record_on(
         server.checkpoint().await?;
     }
     tokio::task::spawn_blocking(nix::unistd::sync).await?;
-    progress.advance(CLUSTER_TIME * servers.len() as u32);
 
-    let run_time = benchmark.run_time();
     for (point, workload) in &benchmark.points {
         let place = place(point, &benchmark.axis.label);
         let failed = || format!("with {place}");
@@ -288,7 +258,7 @@ async fn record_on(
             let figures = &benchmark.figures;
             values.retain(|name, _| figures.iter().any(|figure| figure.name == *name));
             recording.add(position, values);
-            progress.advance(run_time);
+            progress.advance(1);
         }
     }
     Ok(())

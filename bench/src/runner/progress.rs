@@ -1,6 +1,5 @@
 //! Progress on standard error. Nothing is shown where that is no terminal.
 
-use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -11,60 +10,35 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// A progress bar, which goes away when this is dropped.
 #[derive(Debug)]
-pub struct Progress {
-    bar: ProgressBar,
-    /// Where the present part ends.
-    part_end: Cell<u64>,
-}
+pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// For what takes about as long as `time`.
-    pub fn new(time: Duration) -> Self {
-        let style =
-            ProgressStyle::with_template("{spinner} {prefix}{wide_msg} {bar:20} {percent}%{left}")
-                .expect("the template is valid")
-                .with_key("left", time_left);
-        let bar = ProgressBar::new(milliseconds(time))
+    /// For so many steps.
+    pub fn new(steps: u64) -> Self {
+        let style = ProgressStyle::with_template("{spinner} {wide_msg} {bar:20} {percent}%{left}")
+            .expect("the template is valid")
+            .with_key("left", time_left);
+        let bar = ProgressBar::new(steps)
             .with_style(style)
             .with_finish(ProgressFinish::AndClear);
         bar.enable_steady_tick(TICK);
-        Self {
-            bar,
-            part_end: Cell::new(0),
-        }
-    }
-
-    /// The next part begins, which takes about as long as `time`. The one before
-    /// is done, even if it took fewer steps than it was to.
-    pub fn begin(&self, name: String, time: Duration) {
-        self.bar.set_prefix(name);
-        self.bar.set_position(self.part_end.get());
-        self.part_end.set(self.part_end.get() + milliseconds(time));
+        Self(bar)
     }
 
     /// Says what is being done now.
     pub fn announce(&self, what: String) {
-        self.bar.set_message(what);
+        self.0.set_message(what);
     }
 
-    /// Something is done that takes about as long as `time`.
-    pub fn advance(&self, time: Duration) {
-        self.bar.inc(milliseconds(time));
+    /// Some more steps are done.
+    pub fn advance(&self, steps: u64) {
+        self.0.inc(steps);
     }
 
     /// Takes the bar away while something is printed.
     pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
-        self.bar.suspend(print)
+        self.0.suspend(print)
     }
-}
-
-/// About how long that is: `3 minutes`.
-pub fn in_words(time: Duration) -> HumanDuration {
-    HumanDuration(time)
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Nothing can be said before something is done.

@@ -13,13 +13,6 @@ use crate::clients::session::Session;
 use crate::report::results::Values;
 use crate::report::stats::milliseconds;
 
-/// For the time that is left to be told: what a transaction takes where nothing is
-/// slow, what each of its notifications adds for each listener, and what it takes to
-/// connect a listener.
-const TRANSACTION_TIME: Duration = Duration::from_millis(10);
-const NOTIFICATION_TIME: Duration = Duration::from_nanos(700);
-const CONNECTION_TIME: Duration = Duration::from_millis(3);
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commits {
     pub channels: u32,
@@ -36,13 +29,6 @@ impl Commits {
         1 + self.listeners
     }
 
-    pub fn run_time(&self) -> Duration {
-        let notifications = self.channels.saturating_mul(self.listeners.max(1));
-        let transaction = TRANSACTION_TIME + NOTIFICATION_TIME.saturating_mul(notifications);
-        transaction.saturating_mul(self.transactions.saturating_add(self.warmup))
-            + CONNECTION_TIME * self.listeners
-    }
-
     pub async fn run(&self, server: &Server, timeout: Duration) -> anyhow::Result<Values> {
         let transaction = Transaction {
             prefix: server.channel("channel_"),
@@ -50,7 +36,7 @@ impl Commits {
         };
         let (config, statements) = (server.config(), transaction.listen());
         let size = self.listeners as usize;
-        let listeners = CommitListeners::connect(size, &config, &statements, timeout).await?;
+        let mut listeners = CommitListeners::connect(size, &config, &statements, timeout).await?;
         let mut sender = within(timeout, "a connection", Session::connect(&config)).await??;
         if self.sender_listens {
             within(timeout, "LISTEN", sender.execute(&statements)).await??;
@@ -58,7 +44,7 @@ impl Commits {
         let mut measured = Vec::new();
         for number in 0..self.warmup.saturating_add(self.transactions) {
             let times = transaction
-                .run(&mut sender, self.sender_listens, &listeners, timeout)
+                .run(&mut sender, self.sender_listens, &mut listeners, timeout)
                 .await?;
             if number >= self.warmup {
                 measured.push(times);
@@ -118,11 +104,11 @@ impl Transaction {
         &self,
         sender: &mut Session,
         sender_listens: bool,
-        listeners: &CommitListeners,
+        listeners: &mut CommitListeners,
         timeout: Duration,
     ) -> anyhow::Result<Times> {
         ensure_none_invented(sender.take_notifications().context("the sender failed")?)?;
-        listeners.rounds.expect(self.channels)?;
+        listeners.expect(self.channels)?;
         let listeners_before = listeners.readers.processor_time().await?;
 
         let begin = Instant::now();
@@ -138,7 +124,7 @@ impl Transaction {
             self.receive(sender, timeout).await?;
             arrivals.push(Instant::now());
         }
-        arrivals.extend(listeners.rounds.arrivals(timeout).await?);
+        arrivals.extend(listeners.arrivals(timeout).await?);
         arrivals.sort_unstable();
         let last = arrivals.len() - 1;
         let received = |place: usize| arrivals[place].saturating_duration_since(committing);

@@ -34,13 +34,14 @@ use crate::report::results::Values;
 /// library's statistics.
 pub const SESSIONS: u32 = 3;
 
+/// For each decoding: stock PostgreSQL needs N times N.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+
 #[derive(Debug, Clone, Copy)]
 pub struct Decoding {
     pub interface: Interface,
     pub grouping: Grouping,
     pub tables: u32,
-    /// For each decoding.
-    pub timeout: Duration,
 }
 
 /// Which process decodes, and how that is asked for.
@@ -56,12 +57,6 @@ pub enum Interface {
 }
 
 impl Decoding {
-    /// Stock PostgreSQL needs N times N. This is about right for two cores of 2025.
-    pub fn run_time(&self) -> Duration {
-        let tables = f64::from(self.tables) / 1000.0;
-        Duration::from_secs_f64(0.2 + 0.2 * tables + 0.01 * tables * tables)
-    }
-
     /// Decodes what a slot keeps, which stays there.
     async fn decode(
         &self,
@@ -73,12 +68,11 @@ impl Decoding {
             Interface::WalSender => {
                 let copy = database.copy(slot).await?;
                 let name = &database.name;
-                let decoded =
-                    recvlogical::receive(server, name, copy, &slot.end, self.timeout).await?;
-                database.drop_copy(self.timeout).await?;
+                let decoded = recvlogical::receive(server, name, copy, &slot.end, TIMEOUT).await?;
+                database.drop_copy(TIMEOUT).await?;
                 decoded
             }
-            Interface::Sql => database.peek(slot, self.timeout).await?,
+            Interface::Sql => database.peek(slot, TIMEOUT).await?,
         };
         slot.ensure_complete(decoded.changes)?;
         Ok(decoded)

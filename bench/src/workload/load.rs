@@ -33,9 +33,6 @@ use crate::report::results::Values;
 /// In the row and in the notification of each transaction of the load.
 const PAYLOAD: &str = "0123456789abcdef0123456789abcdef";
 
-/// For the time that is left to be told: what it takes to connect a session.
-const CONNECTION_TIME: Duration = Duration::from_millis(3);
-
 /// The probe, and the session that prepares each load.
 const SESSIONS_OF_PROBE: u32 = 2;
 
@@ -76,7 +73,10 @@ pub async fn execute(
     }
     let execute = async {
         let client = server.connect().await?;
-        client.batch_execute(&statements.join("; ")).await
+        for statement in statements {
+            client.batch_execute(statement).await?;
+        }
+        anyhow::Ok(())
     };
     let executed = within(timeout, "the preparation of a load", execute).await?;
     executed.context("could not prepare a load")
@@ -115,18 +115,11 @@ impl Load {
             (has_standby, SESSIONS_OF_STANDBY),
         ];
         let own = own.into_iter().filter(|(has, _)| *has);
-        self.clients_and_listeners() + own.map(|(_, sessions)| sessions).sum::<u32>()
-    }
-
-    fn clients_and_listeners(&self) -> u32 {
         let listeners = self.listeners.iter().map(|listeners| listeners.count);
-        self.pgbench.clients + listeners.sum::<u32>()
-    }
-
-    pub fn run_time(&self) -> Duration {
-        let load = self.pgbench.warmup + self.pgbench.duration;
-        let connecting = CONNECTION_TIME * self.clients_and_listeners();
-        (load + connecting) * self.transactions.len() as u32
+        self.pgbench.clients
+            + listeners
+                .chain(own.map(|(_, sessions)| sessions))
+                .sum::<u32>()
     }
 
     /// Makes the loads of a run, and returns all figures that can be made of them.
@@ -175,12 +168,8 @@ struct OneLoad<'a> {
 impl OneLoad<'_> {
     /// Makes it, and checks that every notification of it has arrived.
     async fn make(&self) -> anyhow::Result<Values> {
-        let Place {
-            server,
-            standby,
-            timeout,
-            ..
-        } = self.place;
+        let (server, standby) = (self.place.server, self.place.standby);
+        let timeout = self.place.timeout;
         let prepare = self.transaction.prepare.iter();
         let prepare: Vec<String> = prepare
             .map(|statement| with_channel(statement, &self.channel))
@@ -218,12 +207,8 @@ impl OneLoad<'_> {
     }
 
     async fn record(&self, mut listeners: Vec<Connected>) -> anyhow::Result<Outcome> {
-        let Place {
-            server,
-            standby,
-            timeout,
-            ..
-        } = self.place;
+        let (server, standby) = (self.place.server, self.place.standby);
+        let timeout = self.place.timeout;
         let processes = self.server_processes().await?;
         let server_before = processor_time(&processes);
         let client_before = client_time(&listeners).await?;
@@ -322,9 +307,7 @@ impl OneLoad<'_> {
         }
         let script = &self.transaction.script;
         let script = render(script, &self.channel, ":client_id", PAYLOAD).join("\n") + "\n";
-        let Place {
-            server, timeout, ..
-        } = self.place;
+        let (server, timeout) = (self.place.server, self.place.timeout);
         Ok(Some(pgbench.run(server, &script, timeout, on_warm).await?))
     }
 

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::listeners::Listeners;
-use super::probe::Sent;
 use super::row_visibility::Visible;
 use super::transaction::Transaction;
 use crate::clients::latency::Latencies;
@@ -15,7 +14,8 @@ use crate::report::results::Values;
 pub struct Outcome {
     /// Of pgbench, if it had sessions.
     pub load: Option<pgbench::Load>,
-    pub probes: Vec<Sent>,
+    /// When each probe was due.
+    pub probes: Vec<Instant>,
     /// When the fence was committed.
     pub fence: Instant,
     /// For each of the groups of listeners.
@@ -67,9 +67,6 @@ pub fn values(transaction: &Transaction, listeners: &[Listeners], outcome: &Outc
         from_due.push((group.figures, latencies));
     }
     if let Some(received) = outcome.received.first() {
-        let latencies = latencies_from_commit(received, probes);
-        values.insert("from_commit_count".to_owned(), latencies.count() as f64);
-        values.extend(latencies.figures("from_commit"));
         values.extend(first_latencies_from_due(received, probes).figures("first_from_due"));
     }
     if let Some(rows) = &outcome.rows {
@@ -85,10 +82,10 @@ pub fn values(transaction: &Transaction, listeners: &[Listeners], outcome: &Outc
 
 /// When the rows of the probe became visible on the standby, and how much longer the
 /// notifications took.
-fn row_values(rows: &Visible, probes: &[Sent], standby: Option<&Latencies>) -> Values {
+fn row_values(rows: &Visible, probes: &[Instant], standby: Option<&Latencies>) -> Values {
     let mut visible = Latencies::new();
-    for (sent, seen) in probes.iter().zip(&rows.seen) {
-        visible.record(seen.saturating_duration_since(sent.due));
+    for (due, seen) in probes.iter().zip(&rows.seen) {
+        visible.record(seen.saturating_duration_since(*due));
     }
     let mut values = Values::new();
     values.extend(visible.figures("row_visible"));
@@ -106,38 +103,25 @@ fn row_values(rows: &Visible, probes: &[Sent], standby: Option<&Latencies>) -> V
 }
 
 /// Of all probes at all listeners that they arrived at, from when each was due.
-fn latencies_from_due(received: &[Received], probes: &[Sent]) -> Latencies {
+fn latencies_from_due(received: &[Received], probes: &[Instant]) -> Latencies {
     let mut latencies = Latencies::new();
     for &(number, arrived) in received.iter().flat_map(|received| &received.probes) {
-        latencies.record(arrived.saturating_duration_since(probes[number as usize].due));
+        latencies.record(arrived.saturating_duration_since(probes[number as usize]));
     }
     latencies
 }
 
 /// The same at the first listener of each probe.
-fn first_latencies_from_due(received: &[Received], probes: &[Sent]) -> Latencies {
+fn first_latencies_from_due(received: &[Received], probes: &[Instant]) -> Latencies {
     let mut first: Vec<Option<Instant>> = vec![None; probes.len()];
     for &(number, arrived) in received.iter().flat_map(|received| &received.probes) {
         let first = &mut first[number as usize];
         *first = Some(first.map_or(arrived, |first| first.min(arrived)));
     }
     let mut latencies = Latencies::new();
-    for (sent, arrived) in probes.iter().zip(first) {
+    for (due, arrived) in probes.iter().zip(first) {
         if let Some(arrived) = arrived {
-            latencies.record(arrived.saturating_duration_since(sent.due));
-        }
-    }
-    latencies
-}
-
-/// Of the probes that were committed under load, from when their sender knew of it. A
-/// notification that arrives before that took no time from there.
-fn latencies_from_commit(received: &[Received], probes: &[Sent]) -> Latencies {
-    let mut latencies = Latencies::new();
-    for &(number, arrived) in received.iter().flat_map(|received| &received.probes) {
-        let sent = &probes[number as usize];
-        if sent.under_load {
-            latencies.record(arrived.saturating_duration_since(sent.committed));
+            latencies.record(arrived.saturating_duration_since(*due));
         }
     }
     latencies
@@ -151,13 +135,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn probes(start: Instant) -> Vec<Sent> {
-        let sent = |due, committed, under_load| Sent {
-            due: start + due * MS,
-            committed: start + committed * MS,
-            under_load,
-        };
-        vec![sent(10, 12, true), sent(20, 25, true), sent(30, 40, false)]
+    fn probes(start: Instant) -> Vec<Instant> {
+        [10, 20, 30].map(|due| start + due * MS).into()
     }
 
     fn received(start: Instant, probes: &[(u32, u32)], load: u64) -> Received {
@@ -216,16 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn latencies_from_commit_and_from_due() {
+    fn latencies_from_due_at_all_and_at_the_first() {
         let start = Instant::now();
         let received = [
-            // The second probe overtakes the report of its commit.
             received(start, &[(0, 15), (1, 24), (2, 41)], 0),
             received(start, &[(1, 22)], 0),
         ];
         let probes = probes(start);
-        let from_commit = latencies_from_commit(&received, &probes);
-        assert_eq!(from_commit, of([3000, 0, 0]));
         let from_due = latencies_from_due(&received, &probes);
         assert_eq!(from_due, of([5000, 4000, 11_000, 2000]));
         let first = first_latencies_from_due(&received, &probes);
@@ -249,7 +225,6 @@ mod tests {
                 ("listeners_server_usec", 10.0),
                 ("listeners_client_usec", 4.0),
                 ("deliveries_per_notification", 2.0),
-                ("from_commit_count", 4.0),
                 ("from_due_max_usec", 12_000.0),
                 ("first_from_due_p50_usec", 5000.0),
             ],

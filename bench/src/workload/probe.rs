@@ -17,17 +17,6 @@ const TIMER: Duration = Duration::from_millis(1);
 /// In the rows of the probe, where those of the load have the number of their session.
 pub const PROBER: &str = "-1";
 
-/// A probe that was sent.
-#[derive(Debug, Clone, Copy)]
-pub struct Sent {
-    /// When it was to be sent.
-    pub due: Instant,
-    /// When the server had reported its COMMIT.
-    pub committed: Instant,
-    /// Whether the load went on then.
-    pub under_load: bool,
-}
-
 pub struct Probe<'a> {
     pub client: &'a Client,
     pub channel: &'a str,
@@ -44,12 +33,12 @@ impl Probe<'_> {
     /// omission"). The fence comes last. `on_send` is told the number of each probe
     /// right before.
     ///
-    /// Returns the probes, and when the fence was committed.
+    /// Returns when each probe was due, and when the fence was committed.
     pub async fn run(
         &self,
         load_end: &Cell<Option<Instant>>,
         on_send: impl Fn(u32),
-    ) -> anyhow::Result<(Vec<Sent>, Instant)> {
+    ) -> anyhow::Result<(Vec<Instant>, Instant)> {
         let mut probes = Vec::new();
         let start = Instant::now();
         for number in 0.. {
@@ -62,11 +51,7 @@ impl Probe<'_> {
             let payload = probe_payload(number);
             let statements = render(self.statements, self.channel, PROBER, &payload);
             self.execute(&statements.join(" ")).await?;
-            probes.push(Sent {
-                due,
-                committed: Instant::now(),
-                under_load: load_end.get().is_none(),
-            });
+            probes.push(due);
         }
         self.execute(&fence(self.channel)).await?;
         Ok((probes, Instant::now()))

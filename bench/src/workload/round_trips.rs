@@ -28,18 +28,11 @@ pub struct RoundTrips {
     pub group: u32,
     pub warmup: Duration,
     pub duration: Duration,
-    /// Instead of `duration`: how many there are.
-    pub count: Option<u32>,
 }
 
 impl RoundTrips {
     pub fn sessions(&self) -> u32 {
         1 + self.group
-    }
-
-    pub fn run_time(&self) -> Duration {
-        let counted = self.count.map(|_| Duration::from_secs(1));
-        self.warmup + counted.unwrap_or(self.duration)
     }
 
     pub async fn run(&self, server: &Server, timeout: Duration) -> anyhow::Result<Values> {
@@ -82,11 +75,7 @@ impl RoundTrips {
         loop {
             latencies.record(next().await?);
             let elapsed = start.elapsed();
-            let is_done = match self.count {
-                Some(count) => latencies.count() >= u64::from(count),
-                None => elapsed >= self.duration,
-            };
-            if is_done {
+            if elapsed >= self.duration {
                 return Ok(values(&latencies, elapsed));
             }
         }

@@ -11,7 +11,7 @@ use crate::harness::{Bench, wait_until};
 fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
     let bench = Bench::new();
     let folder = bench.result("all");
-    let output = bench.run("all --target a=pg_config,preload=no_such_library --output @all");
+    let output = bench.run("all --output @all --target a=pg_config,preload=no_such_library");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     for name in ["pingpong", "commit", "notify"] {
@@ -38,7 +38,7 @@ fn a_benchmark_that_fails_does_not_keep_the_others_from_being_made() {
 fn ctrl_c_keeps_what_is_finished() {
     let bench = Bench::new();
     let folder = bench.result("all");
-    let running = bench.start("all --target a=pg_config --output @all");
+    let running = bench.start("all --output @all --target a=pg_config");
     let player = bench.wait_for_pingpong("a");
     wait_until("the second run begins", || {
         bench.wait_for_pingpong("a") != player

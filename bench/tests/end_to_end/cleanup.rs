@@ -86,7 +86,7 @@ fn a_session_that_does_not_answer() {
 fn an_idle_listener_that_is_disconnected() {
     let bench = Bench::new();
     let running = bench.start(
-        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 3 --round-trips 200 \
+        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 3 --duration 50ms \
          --runs 1000000",
     );
     bench.wait_for_pingpong("a");
@@ -128,7 +128,7 @@ fn assert_partial_results(bench: &Bench, stderr: &str) {
 /// Starts runs that end soon, and more of them than anybody waits for.
 fn start_many_runs(bench: &Bench) -> Running {
     bench.start(
-        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 0,1 --round-trips 50 \
+        "pingpong --target a=pg_config --target b=pg_config --idle-listeners 0,1 --duration 50ms \
          --runs 1000000 --warmup 0 --json @json",
     )
 }

@@ -25,7 +25,7 @@ fn a_measurement_and_its_page() {
     let bench = Bench::new();
     let output = bench.run(
         "pingpong --target a=pg_config --target b=pg_config --idle-listeners 0,2 \
-         --round-trips 20 --warmup 0 --runs 1 --json @pingpong.json",
+         --duration 50ms --warmup 0 --runs 1 --json @pingpong.json",
     );
     let (code, stderr) = outcome(output);
     assert_eq!(code, Some(0), "{stderr}");

@@ -104,7 +104,7 @@ fn two_urls_are_compared() {
     let bench = Bench::new();
     let output = bench.run(&format!(
         "pingpong --url one={} --url two={}?options=-c%20work_mem%3D7MB \
-         --idle-listeners=0,3 --round-trips=20 --warmup=0 --runs=1 --json @json",
+         --idle-listeners=0,3 --duration=50ms --warmup=0 --runs=1 --json @json",
         server.url(),
         server.url()
     ));
