@@ -119,7 +119,8 @@ async fn torture(args: &TortureArgs) -> anyhow::Result<bool> {
     let progress = Progress::new(args.plan.duration.as_secs());
     let shown = Cell::new(0);
     let on_progress = |elapsed: Duration, what| {
-        progress.advance(elapsed.as_secs() - shown.replace(elapsed.as_secs()));
+        let seconds = elapsed.as_secs();
+        progress.advance(seconds.saturating_sub(shown.replace(seconds)));
         progress.announce(what);
     };
     pinpoint_torture::torture(&args.plan, &on_progress).await

@@ -209,10 +209,9 @@ fn method_of_queue(writers: u32) -> [String; 2] {
              them receive each notification. The three workloads are the same on a server \
              without these settings."
         ),
-        "The cost of listening is reported separately: processor time per transaction of the \
-         listeners' server processes, and of the threads of this program that read \
-         notifications. The latter do the same work for all servers. On a machine with few \
-         cores, this time is not available to the writers."
+        "Processor time per transaction is reported of the threads of this program that read \
+         notifications. They do the same work for all servers. On a machine with few cores, this \
+         time is not available to the writers."
             .to_owned(),
     ]
 }
@@ -237,12 +236,6 @@ fn delivery_figures() -> Vec<Figure> {
 /// What there is to know of many listeners on one channel.
 fn queue_figures() -> Vec<Figure> {
     let mut figures = vec![
-        Figure::new(
-            "listeners_server_usec",
-            "processor time of the listeners' server processes, for each transaction (µs)",
-            Kind::Time,
-        )
-        .drawn(),
         // This is of no server.
         Figure::new(
             "listeners_client_usec",

@@ -56,7 +56,7 @@ pub struct DecodeArgs {
 impl DecodeArgs {
     pub fn describe(&self, about: Benchmark) -> anyhow::Result<Benchmark> {
         let time = |name, label| Figure::new(name, label, Kind::Time);
-        let mut figures = vec![
+        let figures = vec![
             time("ddl_seconds", "seconds to decode the DDL").drawn(),
             time("dml_seconds", "seconds to decode the DML alone").drawn(),
             time("total_seconds", "seconds to decode DML and DDL"),
@@ -70,12 +70,9 @@ impl DecodeArgs {
                  with copies of two replication slots."
             }
             Interface::Sql => {
-                let label = "seconds of CPU to decode the DDL";
-                figures.push(time("ddl_cpu_seconds", label));
                 "A session that stays connected counts the rows of \
                  pg_logical_slot_peek_changes() with test_decoding. The time is the duration of \
-                 this query. ddl_cpu_seconds is the processor time of the server process. All \
-                 runs decode the same WAL, which two replication slots keep."
+                 this query. All runs decode the same WAL, which two replication slots keep."
             }
         };
         let options = [("tables", &self.tables)];

@@ -1,6 +1,5 @@
-//! How much processor time this program uses itself, and how much a server process.
+//! How much processor time this program uses itself.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,13 +11,6 @@ pub fn of_this_thread() -> anyhow::Result<Duration> {
     Ok(time
         .context("could not read this program's processor time")?
         .into())
-}
-
-/// What a process of this machine has used since it began, if the system tells.
-pub fn of_process(pid: i32) -> Option<Duration> {
-    let statistics = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-    let nanoseconds = statistics.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanoseconds))
 }
 
 #[cfg(test)]

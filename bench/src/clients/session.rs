@@ -89,14 +89,6 @@ impl<'a> Sessions<'a> {
         Ok(sessions)
     }
 
-    /// The server processes of those that execute, or have executed last, `statements`.
-    pub async fn processes_of(&self, statements: &str) -> anyhow::Result<Vec<i32>> {
-        let sql = "SELECT pid FROM pg_stat_activity \
-                   WHERE application_name = 'pinpoint-bench' AND query = $1";
-        let rows = self.client.query(sql, &[&statements]).await?;
-        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
-    }
-
     /// pg_stat_activity forgets a session before its process ends and another session can
     /// take its place (`ProcKill`, PostgreSQL's proc.c).
     async fn some_are_ending(&self) -> anyhow::Result<bool> {

@@ -145,18 +145,14 @@ impl Decoder {
 }
 
 fn values(dml: Decoded, total: Decoded) -> Values {
-    let difference = |dml: Duration, total: Duration| total.as_secs_f64() - dml.as_secs_f64();
-    let mut values: Values = [
-        ("ddl_seconds", difference(dml.time, total.time)),
-        ("dml_seconds", dml.time.as_secs_f64()),
-        ("total_seconds", total.time.as_secs_f64()),
+    let (dml, total) = (dml.time.as_secs_f64(), total.time.as_secs_f64());
+    [
+        ("ddl_seconds", total - dml),
+        ("dml_seconds", dml),
+        ("total_seconds", total),
     ]
     .map(|(name, value)| (name.to_owned(), value))
-    .into();
-    if let (Some(dml), Some(total)) = (dml.cpu, total.cpu) {
-        values.insert("ddl_cpu_seconds".to_owned(), difference(dml, total));
-    }
-    values
+    .into()
 }
 
 #[cfg(test)]
@@ -165,17 +161,13 @@ mod tests {
 
     #[test]
     fn the_ddl_is_what_is_more_than_the_dml_or_less() {
-        let decoded = |time, cpu: Option<u64>| Decoded {
+        let decoded = |time| Decoded {
             time: Duration::from_millis(time),
-            cpu: cpu.map(Duration::from_millis),
             changes: 1,
         };
-        let values_of = values(decoded(250, Some(125)), decoded(1000, Some(625)));
-        assert_eq!(values_of["total_seconds"], 1.0);
-        assert_eq!(values_of["ddl_seconds"], 0.75);
-        assert_eq!(values_of["ddl_cpu_seconds"], 0.5);
-        let values_of = values(decoded(1000, None), decoded(750, None));
-        assert_eq!(values_of["ddl_seconds"], -0.25);
-        assert!(!values_of.contains_key("ddl_cpu_seconds"));
+        for (dml, total, ddl) in [(250, 1000, 0.75), (1000, 750, -0.25)] {
+            let values = values(decoded(dml), decoded(total));
+            assert_eq!(values["ddl_seconds"], ddl);
+        }
     }
 }

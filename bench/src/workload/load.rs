@@ -26,7 +26,6 @@ use super::standby::Standby;
 use super::transaction::{Statement, Transaction, render, with_channel};
 use crate::clients::load_listeners::{LoadListeners, exchange};
 use crate::clients::pgbench::{self, Pgbench};
-use crate::clients::processor_time;
 use crate::clients::session::Sessions;
 use crate::report::results::Values;
 
@@ -209,8 +208,6 @@ impl OneLoad<'_> {
     async fn record(&self, mut listeners: Vec<Connected>) -> anyhow::Result<Outcome> {
         let (server, standby) = (self.place.server, self.place.standby);
         let timeout = self.place.timeout;
-        let processes = self.server_processes().await?;
-        let server_before = processor_time(&processes);
         let client_before = client_time(&listeners).await?;
         let (sent, sent_by_now) = watch::channel(0);
         let (mut rows, mut wal_before) = (None, 0);
@@ -283,13 +280,11 @@ impl OneLoad<'_> {
             };
             check(received, group.delivery, probes_sent, transactions)?;
         }
-        let server_time = processor_time(&processes).zip(server_before);
         Ok(Outcome {
             load,
             probes,
             fence,
             received,
-            server_time: server_time.map(|(after, before)| after.saturating_sub(before)),
             client_time: client_time(&listeners).await? - client_before,
             rows,
             wal_bytes,
@@ -310,26 +305,6 @@ impl OneLoad<'_> {
         let (server, timeout) = (self.place.server, self.place.timeout);
         Ok(Some(pgbench.run(server, &script, timeout, on_warm).await?))
     }
-
-    /// The server processes of the listeners, if they are on this machine.
-    async fn server_processes(&self) -> anyhow::Result<Vec<i32>> {
-        let mut processes = Vec::new();
-        if self.place.server.is_own() {
-            let listeners = self.load.listeners.iter();
-            for group in listeners.filter(|group| !group.on_standby) {
-                let listen = group.statements(&self.channel);
-                processes.extend(self.place.sessions.processes_of(&listen).await?);
-            }
-        }
-        Ok(processes)
-    }
-}
-
-/// Of all these processes, if there are any, and it can be seen.
-fn processor_time(processes: &[i32]) -> Option<Duration> {
-    let times = processes.iter().map(|&pid| processor_time::of_process(pid));
-    let time: Option<Duration> = times.sum();
-    time.filter(|_| !processes.is_empty())
 }
 
 async fn client_time(listeners: &[Connected]) -> anyhow::Result<Duration> {

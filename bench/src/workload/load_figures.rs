@@ -20,9 +20,7 @@ pub struct Outcome {
     pub fence: Instant,
     /// For each of the groups of listeners.
     pub received: Vec<Vec<Received>>,
-    /// Processor time of the listeners' server processes, where it can be seen.
-    pub server_time: Option<Duration>,
-    /// That of this program's threads which read the listeners.
+    /// Processor time of this program's threads which read the listeners.
     pub client_time: Duration,
     pub rows: Option<Visible>,
     pub wal_bytes: Option<u64>,
@@ -43,11 +41,8 @@ pub fn values(transaction: &Transaction, listeners: &[Listeners], outcome: &Outc
     let probes = &outcome.probes;
     let received = outcome.received.iter().flatten();
     let of_each = |what: f64| what / transactions.max(1) as f64;
-    let usec = |time: Duration| of_each(time.as_secs_f64() * 1e6);
-    if let Some(time) = outcome.server_time {
-        set("listeners_server_usec", usec(time));
-    }
-    set("listeners_client_usec", usec(outcome.client_time));
+    let client_usec = outcome.client_time.as_secs_f64() * 1e6;
+    set("listeners_client_usec", of_each(client_usec));
     let deliveries: u64 = received.clone().map(|received| received.load).sum();
     set("deliveries_per_notification", of_each(deliveries as f64));
     let backlog = received.map(|received| received.fence.saturating_duration_since(outcome.fence));
@@ -178,7 +173,6 @@ mod tests {
             probes: probes(start),
             fence: start + 50 * MS,
             received,
-            server_time: Some(Duration::from_micros(50)),
             client_time: Duration::from_micros(20),
             rows: None,
             wal_bytes: None,
@@ -222,7 +216,6 @@ mod tests {
             &[
                 ("notify_tps", 300.0),
                 ("backlog_usec", 250_000.0),
-                ("listeners_server_usec", 10.0),
                 ("listeners_client_usec", 4.0),
                 ("deliveries_per_notification", 2.0),
                 ("from_due_max_usec", 12_000.0),

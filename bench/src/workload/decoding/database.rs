@@ -9,7 +9,6 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::statements::Grouping;
-use crate::clients::processor_time;
 
 /// Decodes all that a slot keeps up to an LSN, and counts the changed rows in what
 /// test_decoding prints.
@@ -25,8 +24,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Copy)]
 pub struct Decoded {
     pub time: Duration,
-    /// Processor time of who decodes, where that can be told.
-    pub cpu: Option<Duration>,
     /// Rows that were inserted.
     pub changes: u64,
 }
@@ -45,8 +42,6 @@ pub struct Slot {
 #[derive(Debug)]
 pub struct Database {
     session: Client,
-    /// Of its server process.
-    pid: i32,
     pub name: String,
     /// The INSERTs alone.
     pub dml: Slot,
@@ -73,14 +68,8 @@ impl Database {
         let dml = Slot::keep(&writer, "dml", &grouping.dml(tables), tables).await?;
         let total = Slot::keep(&writer, "total", &grouping.dml_and_ddl(tables), tables).await?;
         // The writer knows all the tables, and would be told of changes.
-        let session = connect(&config).await?;
-        let pid = session
-            .query_one("SELECT pg_backend_pid()", &[])
-            .await?
-            .try_get(0)?;
         Ok(Self {
-            session,
-            pid,
+            session: connect(&config).await?,
             name,
             dml,
             total,
@@ -100,16 +89,13 @@ impl Database {
 
     /// Decodes a slot in the session of this database.
     pub async fn peek(&self, slot: &Slot, timeout: Duration) -> anyhow::Result<Decoded> {
-        let cpu_before = processor_time::of_process(self.pid);
         let start = Instant::now();
         let decode = async || self.session.query_one(PEEK, &[&slot.name, &slot.end]).await;
         let row = within(timeout, "pg_logical_slot_peek_changes()", decode()).await??;
         let time = start.elapsed();
-        let cpu = processor_time::of_process(self.pid);
         let changes: i64 = row.try_get(0)?;
         Ok(Decoded {
             time,
-            cpu: cpu.zip(cpu_before).map(|(after, before)| after - before),
             changes: u64::try_from(changes)?,
         })
     }

@@ -48,7 +48,6 @@ pub async fn receive(
     })?;
     Ok(Decoded {
         time,
-        cpu: None,
         changes: count_inserts(&decoded),
     })
 }
