@@ -12,12 +12,12 @@ use plotters::prelude::{IntoDrawingArea, SVGBackend};
 
 use super::results::{Figure, Kind, Report, Scale, Summary};
 
-/// Of all charts. Small, so that they can be read at the width of a phone, to
-/// which they shrink only a little.
-const SIZE: (u32, u32) = (420, 300);
+/// Of all charts, in tenths of a pixel. Small, so that they can be read at the width of a
+/// phone, to which they shrink only a little.
+const SIZE: (u32, u32) = (4200, 3000);
 
-/// What is drawn at whole units is as exact as this on the page.
-const SVG_UNITS: u32 = 10;
+/// A pixel of the page. What is drawn is placed at whole units, which are smaller.
+const PIXEL: u32 = 10;
 
 /// What there is to draw.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,9 +100,8 @@ impl<'a> Chart<'a> {
     /// An image that follows the reader's preference for light or dark pages.
     pub fn svg(&self) -> anyhow::Result<String> {
         let (width, height) = SIZE;
-        let size = (width * SVG_UNITS, height * SVG_UNITS);
         let mut image = String::new();
-        let area = SVGBackend::with_string(&mut image, size).into_drawing_area();
+        let area = SVGBackend::with_string(&mut image, SIZE).into_drawing_area();
         draw::draw(self, &area).map_err(|error| anyhow!("{error}"))?;
         drop(area);
 
@@ -113,8 +112,8 @@ impl<'a> Chart<'a> {
             .map(|(content, _)| content)
             .context("plotters has not drawn an SVG image")?;
         let svg = html! {
-            svg class="chart" xmlns="http://www.w3.org/2000/svg" width=(width) height=(height)
-                viewBox={ "0 0 " (size.0) " " (size.1) }
+            svg class="chart" xmlns="http://www.w3.org/2000/svg" width=(width / PIXEL) height=(height / PIXEL)
+                viewBox={ "0 0 " (width) " " (height) }
                 role="img" aria-label=(self.description()) {
                 style { (PreEscaped(palette::style_sheet())) }
                 (PreEscaped(content))

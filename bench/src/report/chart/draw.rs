@@ -11,32 +11,33 @@ use plotters::style::{RGBColor, register_font};
 
 use super::direction::{self, Direction};
 use super::palette::{AXIS, BACKGROUND, CURVES, FAINT_TEXT, GRID, TEXT};
-use super::{Chart, Curve, SIZE, SVG_UNITS};
+use super::{Chart, Curve, PIXEL, SIZE};
 use crate::report::number_format;
 use crate::report::results::Summary;
 
-// All lengths are of a chart that is SIZE large.
-const BORDER: i32 = 12;
-const TITLE_HEIGHT: i32 = 20;
-const LINE_HEIGHT: i32 = 17;
-const X_LABELS_HEIGHT: i32 = 42;
-const TITLE_SIZE: f64 = 18.0;
-const TEXT_SIZE: f64 = 15.5;
-const VALUE_SIZE: f64 = 14.5;
+// All lengths are tenths of a pixel.
+const BORDER: i32 = 120;
+const TITLE_HEIGHT: i32 = 200;
+const LINE_HEIGHT: i32 = 170;
+const X_LABELS_HEIGHT: i32 = 420;
+const TITLE_SIZE: f64 = 180.0;
+const TEXT_SIZE: f64 = 155.0;
+const VALUE_SIZE: f64 = 145.0;
 /// From the middle of a point to its value, and the height of the value.
-const VALUE_DISTANCE: i32 = 7;
-const VALUE_HEIGHT: i32 = 14;
-const LINE_WIDTH: f64 = 2.0;
+const VALUE_DISTANCE: i32 = 70;
+const VALUE_HEIGHT: i32 = 140;
+const LINE_WIDTH: u32 = 20;
+const THIN_LINE_WIDTH: u32 = 10;
 /// Corners, radius, and the part of a turn from which the first corner is on top:
 /// what looks like a circle, a square, a triangle, a diamond.
 const MARKERS: [(u8, f64, f64); 4] = [
-    (24, 4.0, 0.0),
-    (4, 5.0, 0.125),
-    (3, 5.5, 0.0),
-    (4, 5.5, 0.0),
+    (24, 40.0, 0.0),
+    (4, 50.0, 0.125),
+    (3, 55.0, 0.0),
+    (4, 55.0, 0.0),
 ];
 /// The line and marker before a curve's name.
-const KEY_LENGTH: i32 = 26;
+const KEY_LENGTH: i32 = 260;
 
 /// The font that a reader of an SVG has may be wider than that which is measured here.
 const TEXT_ALLOWANCE: f64 = 1.15;
@@ -51,7 +52,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// The part of a chart between the axes.
 type Plot<'a> = DrawingArea<SVGBackend<'a>, Cartesian2d<Direction, Direction>>;
 
-/// Draws on an area that is SVG_UNITS times SIZE large.
+/// Draws on an area that is SIZE large.
 pub fn draw(chart: &Chart, area: &Area) -> Drawn {
     LazyLock::force(&FONTS);
     let page = Page { area };
@@ -75,50 +76,29 @@ static FONTS: LazyLock<()> = LazyLock::new(|| {
     }
 });
 
-/// Where a chart is drawn. Lengths and places are given for SIZE.
+/// Where a chart is drawn.
 struct Page<'a, 'b> {
     area: &'a Area<'b>,
 }
 
 impl<'a> Page<'_, 'a> {
-    fn units(&self, length: f64) -> i32 {
-        (length * f64::from(SVG_UNITS)).round() as i32
-    }
-
-    fn at(&self, (x, y): (i32, i32)) -> (i32, i32) {
-        (self.units(x.into()), self.units(y.into()))
-    }
-
-    fn font(&self, size: f64, style: FontStyle, colour: RGBColor) -> TextStyle<'static> {
-        let size = size * f64::from(SVG_UNITS);
-        FontDesc::new(FontFamily::SansSerif, size, style).color(&colour)
-    }
-
-    fn text(&self) -> TextStyle<'static> {
-        self.font(TEXT_SIZE, FontStyle::Normal, FAINT_TEXT.light)
-    }
-
-    fn stroke(&self, colour: RGBColor, width: f64) -> ShapeStyle {
-        colour.stroke_width(self.units(width) as u32)
-    }
-
-    /// How long a text is.
+    /// How long a text is, in whole pixels.
     fn width(&self, text: &str, style: &TextStyle) -> Drawn<i32> {
         let (width, _) = self.area.estimate_text_size(text, style)?;
-        Ok((f64::from(width) / f64::from(SVG_UNITS) * TEXT_ALLOWANCE).ceil() as i32)
+        let pixels = f64::from(width) / f64::from(PIXEL) * TEXT_ALLOWANCE;
+        Ok(pixels.ceil() as i32 * PIXEL as i32)
     }
 
     /// The title, and what is measured, in as many lines as that takes. Returns where it ends.
     fn heading(&self, chart: &Chart) -> Drawn<i32> {
-        let title = self.font(TITLE_SIZE, FontStyle::Bold, TEXT.light);
-        let mut y = BORDER - 4;
+        let title = font(TITLE_SIZE, FontStyle::Bold, TEXT.light);
+        let mut y = BORDER - 40;
         for line in self.lines(&chart.title, &title)? {
-            self.area.draw_text(&line, &title, self.at((BORDER, y)))?;
+            self.area.draw_text(&line, &title, (BORDER, y))?;
             y += TITLE_HEIGHT;
         }
-        for line in self.lines(&chart.subtitle, &self.text())? {
-            self.area
-                .draw_text(&line, &self.text(), self.at((BORDER, y)))?;
+        for line in self.lines(&chart.subtitle, &text())? {
+            self.area.draw_text(&line, &text(), (BORDER, y))?;
             y += LINE_HEIGHT;
         }
         Ok(y)
@@ -143,21 +123,20 @@ impl<'a> Page<'_, 'a> {
 
     /// The names of the curves, in as many lines as they take. Returns where they end.
     fn legend(&self, chart: &Chart, top: i32) -> Drawn<i32> {
-        let text = self.font(TEXT_SIZE, FontStyle::Normal, TEXT.light);
-        let (mut x, mut y) = (BORDER, top + 4);
+        let text = font(TEXT_SIZE, FontStyle::Normal, TEXT.light);
+        let (mut x, mut y) = (BORDER, top + 40);
         for curve in &chart.curves {
             let width = KEY_LENGTH + self.width(curve.target, &text)?;
             if x > BORDER && x + width > SIZE.0 as i32 - BORDER {
                 (x, y) = (BORDER, y + LINE_HEIGHT);
             }
-            let middle = y + LINE_HEIGHT / 2 - 2;
-            let ends = [(x, middle), (x + KEY_LENGTH - 6, middle)].map(|end| self.at(end));
-            let style = self.stroke(colour(curve), LINE_WIDTH);
+            let (middle, length) = (y + LINE_HEIGHT / 2 - 25, KEY_LENGTH - 60);
+            let ends = [(x, middle), (x + length, middle)];
+            let style = colour(curve).stroke_width(LINE_WIDTH);
             self.area.draw(&PathElement::new(ends, style))?;
-            let key = self.at((x + (KEY_LENGTH - 6) / 2, middle));
-            self.area.draw(&self.marker(curve, key))?;
+            self.area.draw(&marker(curve, (x + length / 2, middle)))?;
             self.area
-                .draw_text(curve.target, &text, self.at((x + KEY_LENGTH, y)))?;
+                .draw_text(curve.target, &text, (x + KEY_LENGTH, y))?;
             x += width + 2 * BORDER;
         }
         Ok(y + LINE_HEIGHT)
@@ -167,35 +146,35 @@ impl<'a> Page<'_, 'a> {
         let vertical = vertical(chart);
         let mut label_width = 0;
         for &tick in vertical.ticks() {
-            label_width = label_width.max(self.width(&direction::label(tick), &self.text())?);
+            label_width = label_width.max(self.width(&direction::label(tick), &text())?);
         }
-        let label_width = label_width + 8;
+        let label_width = label_width + 80;
         let length = SIZE.0 as i32 - label_width - 2 * BORDER;
         let horizontal = horizontal(chart, |label| {
-            let width = self.width(label, &self.text()).unwrap_or(length);
-            f64::from(width + 6) / f64::from(length)
+            let width = self.width(label, &text()).unwrap_or(length);
+            f64::from(width + 60) / f64::from(length)
         });
 
-        let (_, below) = self.area.split_vertically(self.units(f64::from(top + 6)));
+        let (_, below) = self.area.split_vertically(top + 60);
         let (x_ticks, y_ticks) = (horizontal.ticks().len(), vertical.ticks().len());
         let mut context = ChartBuilder::on(&below)
-            .margin_left(self.units(f64::from(BORDER)))
-            .margin_right(self.units(f64::from(BORDER)))
-            .margin_bottom(self.units(6.0))
+            .margin_left(BORDER)
+            .margin_right(BORDER)
+            .margin_bottom(60)
             // Half of the uppermost label.
-            .margin_top(self.units(8.0))
-            .x_label_area_size(self.units(f64::from(X_LABELS_HEIGHT)))
-            .y_label_area_size(self.units(f64::from(label_width)))
+            .margin_top(80)
+            .x_label_area_size(X_LABELS_HEIGHT)
+            .y_label_area_size(label_width)
             .build_cartesian_2d(horizontal, vertical)?;
         context
             .configure_mesh()
             .disable_x_mesh()
-            .bold_line_style(self.stroke(GRID.light, 1.0))
-            .axis_style(self.stroke(AXIS.light, 1.0))
-            .set_all_tick_mark_size(self.units(4.0))
-            .label_style(self.text())
+            .bold_line_style(GRID.light.stroke_width(THIN_LINE_WIDTH))
+            .axis_style(AXIS.light.stroke_width(THIN_LINE_WIDTH))
+            .set_all_tick_mark_size(40)
+            .label_style(text())
             .x_desc(chart.x_label)
-            .axis_desc_style(self.text())
+            .axis_desc_style(text())
             .x_labels(x_ticks)
             .y_labels(y_ticks)
             .draw()?;
@@ -204,11 +183,11 @@ impl<'a> Page<'_, 'a> {
         for curve in chart.curves.iter().rev() {
             let medians = curve.points.iter().map(|(x, y)| (*x, y.median));
             let ranges = curve.points.iter().map(|(x, y)| [(*x, y.min), (*x, y.max)]);
-            let line = self.stroke(colour(curve), LINE_WIDTH);
-            let range = self.stroke(colour(curve), 1.0);
+            let line = colour(curve).stroke_width(LINE_WIDTH);
+            let range = colour(curve).stroke_width(THIN_LINE_WIDTH);
             context.draw_series(ranges.map(|range_ends| PathElement::new(range_ends, range)))?;
             context.draw_series(LineSeries::new(medians.clone(), line))?;
-            context.draw_series(medians.map(|at| self.marker(curve, at)))?;
+            context.draw_series(medians.map(|at| marker(curve, at)))?;
         }
         self.values(chart, context.plotting_area())
     }
@@ -225,28 +204,27 @@ impl<'a> Page<'_, 'a> {
                 let rank = [last, 0].iter().position(|&first| first == number);
                 let (x, y) = plot.map_coordinate(&(x, median));
                 labels.push((rank.unwrap_or(2), curve, median, (x, y)));
-                let radius = self.units(f64::from(VALUE_DISTANCE - 1));
+                let radius = VALUE_DISTANCE - 10;
                 taken.push((x - radius..x + radius, y - radius..y + radius));
             }
         }
         labels.sort_by_key(|(rank, ..)| *rank);
 
-        let [distance, height] = [VALUE_DISTANCE, VALUE_HEIGHT].map(|of| self.units(of.into()));
         for (_, curve, median, (x, y)) in labels {
-            let style = self.font(VALUE_SIZE, FontStyle::Normal, colour(curve));
+            let style = font(VALUE_SIZE, FontStyle::Normal, colour(curve));
             let text = number_format::of_figure(chart.figure, median);
-            let width = self.units(self.width(&text, &style)?.into());
+            let width = self.width(&text, &style)?;
             let left =
                 (x - width / 2).clamp(columns.start, (columns.end - width).max(columns.start));
             let place = [
-                y - distance - height,
-                y + distance,
-                y - 2 * distance - height,
+                y - VALUE_DISTANCE - VALUE_HEIGHT,
+                y + VALUE_DISTANCE,
+                y - 2 * VALUE_DISTANCE - VALUE_HEIGHT,
             ]
-            .map(|top| (left..left + width, top..top + height))
+            .map(|top| (left..left + width, top..top + VALUE_HEIGHT))
             .into_iter()
             .find(|(across, down)| {
-                down.start >= rows.start - self.units((VALUE_HEIGHT + 6).into())
+                down.start >= rows.start - VALUE_HEIGHT - 60
                     && down.end <= rows.end
                     && !taken
                         .iter()
@@ -260,21 +238,26 @@ impl<'a> Page<'_, 'a> {
         }
         Ok(())
     }
+}
 
-    /// Curves also differ in the form of their points.
-    fn marker<C>(&self, curve: &Curve, at: C) -> Marker<'a, C> {
-        let (count, radius, turn) = MARKERS[curve.position % MARKERS.len()];
-        let corners: Vec<(i32, i32)> = (0..count)
-            .map(|corner| {
-                let angle = TAU * (f64::from(corner) / f64::from(count) + turn);
-                (
-                    self.units(radius * angle.sin()),
-                    self.units(-radius * angle.cos()),
-                )
-            })
-            .collect();
-        EmptyElement::at(at) + Polygon::new(corners, colour(curve).filled())
-    }
+fn font(size: f64, style: FontStyle, colour: RGBColor) -> TextStyle<'static> {
+    FontDesc::new(FontFamily::SansSerif, size, style).color(&colour)
+}
+
+fn text() -> TextStyle<'static> {
+    font(TEXT_SIZE, FontStyle::Normal, FAINT_TEXT.light)
+}
+
+/// Curves also differ in the form of their points.
+fn marker<'a, C>(curve: &Curve, at: C) -> Marker<'a, C> {
+    let (count, radius, turn) = MARKERS[curve.position % MARKERS.len()];
+    let corner = |corner| {
+        let angle = TAU * (f64::from(corner) / f64::from(count) + turn);
+        let at = [radius * angle.sin(), -radius * angle.cos()];
+        at.map(|length| length.round() as i32).into()
+    };
+    let corners: Vec<(i32, i32)> = (0..count).map(corner).collect();
+    EmptyElement::at(at) + Polygon::new(corners, colour(curve).filled())
 }
 
 fn overlap(a: &Range<i32>, b: &Range<i32>) -> bool {

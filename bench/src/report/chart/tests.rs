@@ -203,7 +203,7 @@ fn long_texts_take_several_lines() {
     let ends = svg
         .descendants()
         .filter_map(|node| node.attribute("x")?.parse::<u32>().ok());
-    assert!(ends.max().unwrap() < SIZE.0 * SVG_UNITS);
+    assert!(ends.max().unwrap() < SIZE.0);
 }
 
 #[test]
