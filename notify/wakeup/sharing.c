@@ -277,8 +277,9 @@ is_assigned(PinpointBatch *batch, int first, int slotno)
  * A transaction can take long, so a session that has something to read, but is
  * in none, is better than one that is in a transaction.
  *
- * PGPROC is read without a lock.  A wrong result is acceptable: it affects
- * only the choice of the session.
+ * PGPROC is read without a lock, and so is the slot if the caller does not
+ * hold PinpointOrderLock.  A wrong result is acceptable: it affects only the
+ * choice of the session.
  *
  * A session that publishes is in no transaction at this moment.  But the next
  * one begins at once if a procedure has committed, or after COMMIT AND CHAIN.
@@ -286,13 +287,14 @@ is_assigned(PinpointBatch *batch, int first, int slotno)
 static int
 readiness(PinpointSlot *slot)
 {
+	const volatile PinpointSlotState *state = read_unlocked(slot);
 	bool		in_transaction =
-		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(readable(slot)->proc)) ||
-		(readable(slot)->proc == MyProc && (chains || ActivePortal != NULL));
+		LocalTransactionIdIsValid(PINPOINT_PROC_LXID(state->proc)) ||
+		(state->proc == MyProc && (chains || ActivePortal != NULL));
 
 	Assert(pinpoint_lock_highest_rank() == PINPOINT_RANK_CHANNEL_MAP);
 
-	switch (readable(slot)->state)
+	switch (state->state)
 	{
 		case PINPOINT_IDLE:
 			return in_transaction ? READY_AFTER_TRANSACTION : READY_NOW;
@@ -300,7 +302,7 @@ readiness(PinpointSlot *slot)
 			return in_transaction ? READY_AFTER_TRANSACTION : READY_AFTER_REST;
 		case PINPOINT_SIGNALLED:
 			/* A session with a reminder has not read for a second. */
-			return in_transaction || readable(slot)->reminders > 0 ?
+			return in_transaction || state->reminders > 0 ?
 				READY_LATER : READY_SOON;
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:
@@ -489,7 +491,7 @@ best_member(PinpointBatch *batch, uint32 channel,
 		PinpointSlot *slot = &PinpointSlotsShared->slots[slotno];
 		int			ready = readiness(slot);
 
-		if (ready > best_readiness && !readable(slot)->evicted &&
+		if (ready > best_readiness && !read_unlocked(slot)->evicted &&
 			find_assignment(batch, channel, slotno) == NULL)
 		{
 			best = slotno;

@@ -24,8 +24,7 @@
  * Written by the owner, under PinpointOrderLock in shared mode, and by other
  * sessions under the exclusive lock.  Read under the lock in any mode.  The
  * owner reads state, reminders and evicted without the lock, and also the
- * fields that no other session changes.  The functions of slots_read.c read
- * pid and dboid without it.
+ * fields that no other session changes.
  *
  * pinpoint_slot_register() clears the fields from roleid on.
  */
@@ -145,6 +144,17 @@ readable(const PinpointSlot *slot)
 {
 	Assert(is_mine(slot) || !IsUnderPostmaster ||
 		   LWLockHeldByMe(PinpointOrderLock));
+	return &slot->locked_state;
+}
+
+/*
+ * Without the lock: the values may be outdated, and do not belong together.
+ * For pid and dboid, see slots_read.c.  How ready the members of a group are
+ * is only a hint, and proc of a member is valid, because it is never cleared.
+ */
+static inline const volatile PinpointSlotState *
+read_unlocked(const PinpointSlot *slot)
+{
 	return &slot->locked_state;
 }
 

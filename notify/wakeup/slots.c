@@ -616,7 +616,7 @@ my_state(void)
 {
 	if (!registered)
 		return PINPOINT_IDLE;
-	return *(volatile PinpointWakeState *) &readable(my_slot())->state;
+	return read_unlocked(my_slot())->state;
 }
 
 /*
@@ -677,7 +677,7 @@ pinpoint_slot_reminded(void)
 
 	if (!registered)
 		return false;
-	reminders = *(volatile uint32 *) &readable(my_slot())->reminders;
+	reminders = read_unlocked(my_slot())->reminders;
 	if (reminders <= answered)
 		return false;
 	answered = reminders;
@@ -691,7 +691,7 @@ PinpointEviction
 pinpoint_slot_evicted(void)
 {
 	return registered ?
-		*(volatile PinpointEviction *) &readable(my_slot())->evicted :
+		read_unlocked(my_slot())->evicted :
 		PINPOINT_NOT_EVICTED;
 }
 

@@ -86,7 +86,7 @@ lag(const PinpointSlot *slot)
 int
 pinpoint_slots_read_listener_pid(const PinpointSlot *slot)
 {
-	int			pid = *(volatile int *) &slot->locked_state.pid;
+	int			pid = read_unlocked(slot)->pid;
 
 	/*
 	 * Partner: pinpoint_slot_register().  Without this, the caller could see
@@ -155,7 +155,7 @@ pinpoint_slots_read_listeners(Oid dboid, bool *listens)
 
 		Assert(!listens[i]);
 		if (pinpoint_slots_read_listener_pid(slot) != 0 &&
-			*(volatile Oid *) &slot->locked_state.dboid == dboid)
+			read_unlocked(slot)->dboid == dboid)
 		{
 			listens[i] = true;
 			n++;
