@@ -44,33 +44,26 @@ source_apt() {
 
 # Set PG_CONFIG to a server of the same major version that is built from PostgreSQL's source, without
 # the patches of the distribution. It is kept in the cache, for this release of the package and this
-# list of options. The argument is its kind: with "assertions"; or for "sanitizers", with assertions
+# way to build it. The argument is its kind: with "assertions"; or for "sanitizers", with assertions
 # and separate_chunks. The caller has sourced servers.sh. Fails if there is no source.
 use_built_server() {
-	local name release folder log=$WORK/$1.log compile
-	local options=(--enable-cassert --enable-tap-tests --without-icu --without-readline
-		--with-openssl --with-lz4 --with-zstd "CFLAGS=-O1")
+	local name release folder way
 
 	name=postgresql-$(major_version "$PG_CONFIG")
 	release=$(dpkg-query -W -f '${source:Version}' "$name") || return
 	folder=$CACHE/$name-$1/$release
-	if [ "$(cat "$folder/options" 2>/dev/null)" != "${options[*]}" ]; then
+	way=$(declare -f build_server build_indent separate_chunks)
+	if [ "$(cat "$folder/way" 2>/dev/null)" != "$way" ]; then
 		heading "build $name $release with $1"
 		get_postgres_source apt --skip-patches || return
 		cd "$WORK/source" || return
 		[ "$1" != sanitizers ] || separate_chunks
-		export CCACHE_DIR=$CACHE/ccache
-		as_root install -d -o "$(id -u)" "$CCACHE_DIR"
-		compile=(make -s CC="ccache cc")
-		# The targets of world-bin and of its installation depend on each other in an incomplete way.
-		if ! run_quietly "$log" ./configure "--prefix=$folder" "${options[@]}" ||
-			! run_quietly "$log" "${compile[@]}" "-j$(nproc)" world-bin ||
-			! run_quietly "$log" "${compile[@]}" install-world-bin "DESTDIR=$WORK/installed"; then
-			tail -n 40 "$log"
+		as_root install -d -o "$(id -u)" "$CACHE/ccache"
+		run_quietly "$WORK/$1.log" build_server "$folder" "$WORK/installed" || {
+			tail -n 40 "$WORK/$1.log"
 			die "$name does not compile with $1"
-		fi
-		unset CCACHE_DIR
-		echo "${options[*]}" >"$WORK/installed$folder/options"
+		}
+		echo "$way" >"$WORK/installed$folder/way"
 		as_root mkdir -p "${folder%/*}"
 		as_root rm -rf "$folder" "$folder.new"
 		as_root cp -R "$WORK/installed$folder" "$folder.new"
@@ -79,6 +72,26 @@ use_built_server() {
 		rm -rf "$WORK/source" "$WORK/apt" "$WORK/installed"
 	fi
 	PG_CONFIG=$folder/bin/pg_config
+}
+
+# Build the source in the current folder. Arguments: the folder that the server will have, and
+# another one, below which it is installed.
+build_server() {
+	local make=(make -s CC="ccache cc" "DESTDIR=$2")
+	export CCACHE_DIR=$CACHE/ccache
+	./configure "--prefix=$1" --enable-cassert --enable-tap-tests --without-icu --without-readline \
+		--with-openssl --with-lz4 --with-zstd CFLAGS=-O1 &&
+		# These two targets depend on each other in an incomplete way.
+		"${make[@]}" "-j$(nproc)" world-bin && "${make[@]}" install-world-bin &&
+		build_indent "$2$1/lib/pgxs" "${make[@]}"
+}
+
+# PostgreSQL 16 and later have the program that pgindent needs. pgindent and its list of types are
+# beside what PGXS keeps of the source. Arguments: the folder of PGXS, make with its options.
+build_indent() {
+	[ -d src/tools/pg_bsd_indent ] || return 0
+	"${@:2}" -C src/tools/pg_bsd_indent install &&
+		install -D -t "$1/src/tools/pgindent" src/tools/pgindent/{pgindent,typedefs.list}
 }
 
 # Change the source in the current folder: memory contexts allocate each chunk with malloc(). Then
