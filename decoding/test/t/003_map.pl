@@ -328,7 +328,8 @@ sql('SELECT map_invalidate(0), map_fill(100000, 1)');
 my $large = sql('SELECT map_bytes()');
 cmp_ok($large / 100000, '<', 130, 'a relation takes less than 130 bytes');
 diag(sprintf '%d bytes for an empty map, %.1f for each of 100,000 relations', $small, $large / 100000);
-sql('SELECT map_invalidate(n::oid) FROM generate_series(3000000000, 3000100000) n');
+# Without a row for each of them: reading so many takes a busy machine minutes.
+sql('DO $$BEGIN PERFORM map_invalidate(n::oid) FROM generate_series(3000000000, 3000100000) n; END$$');
 is(check(), '0|0|0|0', 'all relations are forgotten one by one');
 sql('SELECT map_fill(100000, 1)');
 is(sql('SELECT map_bytes()'), $large, 'their memory is used again');
