@@ -1,10 +1,10 @@
-"""Disturb clients and the server, and see that no client misses anything.
+"""See that clients do what they should, and miss nothing while they and the server are disturbed.
 
     check_missed.py BINDIR DIR stock|pinpoint NAME=COMMAND...
 
-Each COMMAND, with "cache" after it, is an example. All run at once, against a primary
-server in DIR and through a proxy, which can stop forwarding and is told of a failover.
-With pinpoint there is also a standby, which is promoted.
+Each COMMAND, with "cache" or "worker" after it, is an example. First check.py runs each of them.
+Then all caches run at once, against a primary server in DIR and through a proxy, which can
+stop forwarding and is told of a failover. With pinpoint there is also a standby, which is promoted.
 
 After each disturbance the cache of each example has to equal the table. For that,
 examples print each row that they put into their cache. The last lines are
@@ -25,7 +25,8 @@ import sys
 import threading
 import time
 
-SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schema.sql")
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCHEMA = os.path.join(HERE, "schema.sql")
 DEADLINE = 120  # seconds; a machine may be slow
 TOTAL_DEADLINE = 900  # seconds, for everything
 HEARTBEAT = 0.5
@@ -84,15 +85,15 @@ class Server:
             if code != 0:
                 raise Failed(f"{program} {' '.join(arguments)}: {log.read()[-2000:]}")
 
-    def init(self):
+    def init(self, heartbeat=HEARTBEAT):
         self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N",
                  "--locale=C", "--encoding=UTF8")
         with open(os.path.join(self.data, "postgresql.conf"), "a") as configuration:
             print("listen_addresses = '127.0.0.1'", "unix_socket_directories = ''",
                   "fsync = off", sep="\n", file=configuration)
             if self.options.target == "pinpoint":
-                print("shared_preload_libraries = 'pg_pinpoint'", "pinpoint.replicate = on",
-                      f"pinpoint.heartbeat_interval = {int(HEARTBEAT * 1000)}",
+                print("shared_preload_libraries = 'pg_pinpoint, pg_pinpoint_decoding'", "pinpoint.replicate = on",
+                      f"pinpoint.heartbeat_interval = {int(heartbeat * 1000)}",
                       sep="\n", file=configuration)
 
     def copy_of(self, primary):
@@ -293,6 +294,31 @@ class Cache(Client):
         return self.to_load <= 0 and self.rows == table
 
 
+# ---- Without disturbances -------------------------------------------------------
+
+
+def check_undisturbed(name, command, options):
+    """Run check.py with an example. Without heartbeats, so that it does not depend on the moment what
+    a cache reads again. Returns whether it succeeds."""
+    server = Server(f"undisturbed-{name}", options)
+    server.init(heartbeat=0)
+    server.start()
+    published = "SELECT coalesce(sum(transactions), 0) FROM pinpoint.stat_notify"
+    try:
+        if options.target == "pinpoint":
+            server.sql("CREATE EXTENSION pg_pinpoint")
+            before = server.sql(published)
+        check = [sys.executable, os.path.join(HERE, "check.py"), "127.0.0.1", str(server.port)]
+        code = subprocess.call([*check, *command])
+        if options.target == "pinpoint" and server.sql(published) == before:
+            say("failed: not through pg_pinpoint")
+            code = 1
+    finally:
+        server.stop()
+    say(f"{'failed' if code else 'passed'} {name}, {options.target}, undisturbed")
+    return code == 0
+
+
 # ---- The test -------------------------------------------------------------------
 
 
@@ -319,8 +345,7 @@ class Test:
         self.server = self.primary
         self.changes = 0
         self.caches = [
-            Cache(name, shlex.split(command), f"127.0.0.1:{self.proxy.port}")
-            for name, command in (example.split("=", 1) for example in options.examples)
+            Cache(name, command, f"127.0.0.1:{self.proxy.port}") for name, command in options.examples.items()
         ]
 
     def change(self):
@@ -444,13 +469,18 @@ def parse_arguments():
     parser.add_argument("dir", metavar="DIR", help="a folder for the servers")
     parser.add_argument("target", choices=["stock", "pinpoint"], help="what the servers are")
     parser.add_argument("examples", metavar="NAME=COMMAND", nargs="+", help="an example")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.examples = {
+        name: shlex.split(command) for name, _, command in (example.partition("=") for example in options.examples)
+    }
+    return options
 
 
 def main():
     options = parse_arguments()
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(TOTAL_DEADLINE)
+    right = [check_undisturbed(*example, options) for example in options.examples.items()]
     test = Test(options)
     try:
         test.run()
@@ -466,7 +496,7 @@ def main():
         for server in (test.primary, test.standby):
             if server:
                 server.stop()
-    return int(any(client.failure for client in test.caches))
+    return int(not all(right) or any(client.failure for client in test.caches))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ use_newer_rust() {
 use_newer_rust
 
 # The folders that hold the parts of the extension.
+# shellcheck disable=SC2034 # for the scripts
 read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
 
 # What script/test can do, in this order, and what it does by itself. See there.
@@ -90,12 +91,6 @@ run_quietly() {
 run_logged() {
 	show "${@:2}"
 	supervise logged "$@"
-}
-
-# run_quietly for a command that downloads. If it fails, it runs once more: a registry may not have
-# answered.
-run_twice_quietly() {
-	run_quietly "$@" || run_quietly "$@"
 }
 
 quietly() {
@@ -260,7 +255,7 @@ copy_sources() {
 	mkdir -p "$1"
 	tar -C "$ROOT" --exclude-vcs --exclude=target --exclude=node_modules --exclude=venv \
 		--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude=tmp_check \
-		--exclude=./bench/queues/river/queue -c . | tar -C "$1" -x --no-same-owner
+		--exclude=./bench/queues/river/queue --exclude=./demo -c . | tar -C "$1" -x --no-same-owner
 }
 
 # Compile in a copy, so that everything is compiled each time and the objects
@@ -271,9 +266,7 @@ build_extension() {
 	local extdir install stale
 	extdir=$("$PG_CONFIG" --sharedir)/extension
 
-	mkdir "$WORK/build"
-	cp -R "$ROOT/Makefile" "$ROOT/VERSION" "${PARTS[@]/#/$ROOT/}" "$WORK/build"
-	supervise make -s -C "$WORK/build" clean "PG_CONFIG=$PG_CONFIG"
+	copy_sources "$WORK/build"
 	run make -s "-j$(nproc)" -C "$WORK/build" "PG_CONFIG=$PG_CONFIG" "$@"
 
 	mapfile -t stale < <(

@@ -70,11 +70,8 @@ build_sources() {
 		folder=$CACHE/neighbours-sources/$name
 		if [ ! -d "$NEIGHBOURS_SOURCES/$name" ]; then
 			not_run "neighbours: $name" "it is not in $NEIGHBOURS_SOURCES"
-		elif run_quietly "$WORK/$name.log" build_source "$name" "$folder"; then
+		elif count_command "the build of $name" build_source "$name" "$folder"; then
 			cp -R "$folder/files/." "$1"
-		else
-			print_log "$WORK/$name.log" 30
-			count 0 1 1 "the build of $name" "$WORK/$name.log" 'error'
 		fi
 	done
 }

@@ -120,11 +120,17 @@ install_release() {
 	esac
 	# A release that is still in the making, or that a mirror has not brought up to
 	# date, may be older than it says it may be.
+	# As in images for containers, no package starts a service.
+	# shellcheck disable=SC2016 # mmdebstrap's variables
 	as_root mmdebstrap --quiet --variant=apt --mode=root \
 		--aptopt='Acquire::Check-Valid-Until "false"' \
 		--aptopt='Acquire::Check-Date "false"' \
 		--aptopt='Acquire::Retries "3"' \
 		--dpkgopt=force-unsafe-io \
+		--essential-hook='mkdir -p "$1/etc/postgresql-common/createcluster.d"' \
+		--essential-hook='echo "create_main_cluster = false" >"$1/etc/postgresql-common/createcluster.d/none.conf"' \
+		--essential-hook='printf "#!/bin/sh\nexit 101\n" >"$1/usr/sbin/policy-rc.d"' \
+		--essential-hook='chmod 755 "$1/usr/sbin/policy-rc.d"' \
 		"${options[@]}" "$@" "$release" "$target" "${sources[@]}"
 }
 

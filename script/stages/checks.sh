@@ -18,8 +18,5 @@ stage_shell() {
 }
 
 stage_models() {
-	local log=$WORK/models.log rc=0 good bad
-	run_logged "$log" "$ROOT/script/checks/models" || rc=$?
-	read -r good bad < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$log") || bad=1
-	count "${good:-0}" "$bad" "$rc" script/checks/models "$log" '^FAILED'
+	count_last_line script/checks/models "$ROOT/script/checks/models"
 }

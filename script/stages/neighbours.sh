@@ -20,15 +20,12 @@ make_neighbours() {
 	local folder=$CACHE/neighbours list=usr/share/pinpoint-packages
 
 	as_root mkdir -p "$folder.lock" || return
-	# shellcheck disable=SC2016 # mmdebstrap's variables
 	{
 		flock 8 # another run may be installing it
 		! diff -q "$folder/$list" <(printf '%s\n' "${NEIGHBOURS_PACKAGES[@]}") >/dev/null 2>&1 || return 0
 		as_root rm -rf "$folder.new" "$folder" &&
 			install_release "${RELEASES[15]}" "$folder.new" \
-				"--include=$(IFS=, && echo "${NEIGHBOURS_PACKAGES[*]}")" \
-				--essential-hook='mkdir -p "$1/etc/postgresql-common/createcluster.d"' \
-				--essential-hook='echo "create_main_cluster = false" >"$1/etc/postgresql-common/createcluster.d/none.conf"' &&
+				"--include=$(IFS=, && echo "${NEIGHBOURS_PACKAGES[*]}")" &&
 			printf '%s\n' "${NEIGHBOURS_PACKAGES[@]}" | as_root tee "$folder.new/$list" >/dev/null &&
 			as_root mv "$folder.new" "$folder"
 	} 8<"$folder.lock"
@@ -36,14 +33,8 @@ make_neighbours() {
 
 # Build the libraries for the folder: $WORK/neighbours/files has what "make install" installs.
 build_for_neighbours() {
-	local part build=$WORK/neighbours-build
-	mkdir "$build"
-	cp -R "$ROOT/VERSION" "${PARTS[@]/#/$ROOT/}" "$build"
-	for part in "${PARTS[@]}"; do
-		make -s -C "$build/$part" clean "PG_CONFIG=$PG_CONFIG" &&
-			make -s -C "$build/$part" install with_llvm=no "DESTDIR=$WORK/neighbours/files" \
-				"PG_CONFIG=$PG_CONFIG" || return
-	done
+	copy_sources "$WORK/neighbours-build" &&
+		make -s -C "$WORK/neighbours-build" install with_llvm=no "DESTDIR=$WORK/neighbours/files" "PG_CONFIG=$PG_CONFIG"
 }
 
 # Run the program in the folder, on files in memory. A folder is used by one run at a time.
@@ -66,8 +57,6 @@ run_neighbours() {
 }
 
 stage_neighbours() {
-	local log=$WORK/neighbours.log rc=0
-
 	# shellcheck disable=SC1091 # of this machine
 	if [[ $PG_CONFIG != /usr/lib/postgresql/15/* ]] ||
 		[ "$(. /etc/os-release && echo "${VERSION_CODENAME-}")" != "${RELEASES[15]}" ]; then
@@ -80,13 +69,7 @@ stage_neighbours() {
 	}
 	mkdir "$WORK/neighbours"
 	cp -R "$ROOT/notify/test/neighbours" "$WORK/neighbours/program"
-	run_quietly "$WORK/neighbours-build.log" build_for_neighbours || {
-		print_log "$WORK/neighbours-build.log" 30
-		count 0 1 1 "the libraries for neighbours" "$WORK/neighbours-build.log" 'error'
-		return
-	}
+	count_command "the libraries for neighbours" build_for_neighbours || return 0
 	build_sources "$WORK/neighbours/files"
-	run_logged "$log" run_neighbours || rc=$?
-	count "$(matches '^passed ' "$log")" "$(matches '^failed ' "$log")" "$rc" \
-		notify/test/neighbours "$log" '^failed '
+	count_lines notify/test/neighbours run_neighbours
 }

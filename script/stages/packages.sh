@@ -1,48 +1,45 @@
 # shellcheck shell=bash
-# The stages "package" and "containers" of script/test. They work in root file systems.
+# The stages "package" and "containers" of script/test.
 
-# Where script/checks/readme runs. Installations of packages use one CPU, so all run at a time.
-README_RELEASES=(bookworm trixie noble)
-
-# The commands of README.md include script/package.
+# script/checks/readme builds, installs and tests the package by the commands of README.md: on the release with
+# the server, and for 15 on all releases that README.md names. Installations of packages use one CPU, so
+# all run at a time.
 stage_package() {
-	local release
-	if [[ $PG_CONFIG != /usr/lib/postgresql/15/* ]]; then
-		run_script "there is no root file system to install it into" script/package
+	local release releases log rc
+	[[ $PG_CONFIG =~ ^/usr/lib/postgresql/([0-9]+)/bin/pg_config$ ]] || {
+		not_run package "$PG_CONFIG is of no package"
+		return
+	}
+	releases=("${RELEASES[${BASH_REMATCH[1]}]}")
+	[ "${BASH_REMATCH[1]}" != 15 ] || releases+=(trixie noble)
+	run bash -c '
+		for release in "${@:3}"; do
+			{
+				"$1/checks/readme" "$release"
+				echo "$?" >"$2/readme-$release.rc"
+			} >"$2/readme-$release.log" 2>&1 &
+		done
+		wait' bash "$ROOT/script" "$WORK" "${releases[@]}"
+	for release in "${releases[@]}"; do
+		log=$WORK/readme-$release.log
+		heading "script/checks/readme $release"
+		cat "$log"
+		rc=$(cat "$WORK/readme-$release.rc")
+		if [ "$rc" -eq 77 ]; then
+			not_run "script/checks/readme $release" "it could not be installed into a folder"
+		else
+			count "$((rc == 0))" 0 "$rc" "script/checks/readme $release" "$log" '^script/'
+		fi
+	done
+}
+
+stage_containers() {
+	local log=$WORK/containers.log rc=0
+	run_logged "$log" "$ROOT/script/stages/containers" || rc=$?
+	if [ "$rc" -eq 77 ]; then
+		not_run script/stages/containers "$(tail -n 1 "$log")"
 		return
 	fi
-	for release in "${README_RELEASES[@]}"; do
-		make_folder "$release" || true
-	done
-	echo "+ script/checks/readme, at a time: ${README_RELEASES[*]}"
-	supervise check_readme
-	for release in "${README_RELEASES[@]}"; do
-		heading "script/checks/readme $release"
-		cat "$WORK/readme-$release.log"
-		count_script "$(cat "$WORK/readme-$release.rc")" "it could not be installed into a folder" \
-			"script/checks/readme $release" "$WORK/readme-$release.log"
-	done
-}
-
-check_readme() {
-	local release
-	for release in "${README_RELEASES[@]}"; do
-		{
-			rc=0
-			"$ROOT/script/checks/readme" "$release" || rc=$?
-			echo "$rc" >"$WORK/readme-$release.rc"
-		} >"$WORK/readme-$release.log" 2>&1 &
-	done
-	wait
-}
-
-# It appends its results.
-stage_containers() {
-	local rc=0
-	run env "PINPOINT_RESULTS=$RESULTS" "$ROOT/script/stages/containers" || rc=$?
-	case $rc in
-		0) ;;
-		77) not_run script/stages/containers "there is no release with the server of the images" ;;
-		*) grep -q '^failed 1 script/stages/containers' "$RESULTS" || count 0 1 "$rc" script/stages/containers ;;
-	esac
+	sed -n 's/^not run: \(.*\): \(.*\)/not run \1 (\2)/p' "$log" >>"$RESULTS"
+	count "$(matches '^passed ' "$log")" 0 "$rc" script/stages/containers "$log" '^script/stages/containers: '
 }

@@ -43,16 +43,13 @@ count_findings() {
 
 # Without the option, run script/test with it. Then the stage is the tests that no other stage runs.
 stage_sanitizers() {
-	local log=$WORK/sanitizers.log rc=0 good=0 bad=0
 	if [ "$BUILT" = --sanitizers ]; then
 		sanitized_decoding
 		sanitized_queue
 		return
 	fi
-	run_logged "$log" env -u TEMPLATE_PATH "PG_CONFIG=$STOCK_PG_CONFIG" "$ROOT/script/test" --sanitizers regress isolation sanitizers || rc=$?
-	read -r good bad < <(tail -n 1 "$log" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p') || bad=1
-	sed -n 's/^NOT RUN: /not run /p' "$log" >>"$RESULTS"
-	count "${good:-0}" "$bad" "$rc" "script/test --sanitizers" "$log" '^FAILED: '
+	count_last_line "script/test --sanitizers" env -u TEMPLATE_PATH "PG_CONFIG=$STOCK_PG_CONFIG" \
+		"$ROOT/script/test" --sanitizers regress isolation sanitizers
 }
 
 # The redirection, the unit tests of the relation-file map (their module includes it), and the worker.
@@ -78,9 +75,6 @@ sanitized_queue() {
 
 # Run a command in notify/test/fuzz.
 queue_model() {
-	local log=$WORK/queue.log rc=0
 	prepare_tests
-	run_logged "$log" as_server_user env -C "$WORK/test/notify/test/fuzz" "$@" || rc=$?
-	count "$((rc == 0))" "$((rc != 0))" "$rc" "$*" "$log" 'error|failed|^=='
-	return "$rc"
+	count_command "$*" as_server_user env -C "$WORK/test/notify/test/fuzz" "$@"
 }
