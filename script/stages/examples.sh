@@ -60,7 +60,7 @@ smoke_scaling() {
 	if count_command bench/scaling "$ROOT/bench/scaling/run" --standbys 1 --runs 1 --seconds 1 --json "$record"; then
 		count_command "bench/scaling, the model" "$ROOT/bench/scaling/run" --model "$record" || :
 	fi
-	count_command bench/scaling/order_lock.py "$ROOT/bench/scaling/order_lock.py" --listeners 1 --runs 1 --seconds 1 \
+	count_command bench/scaling/order_lock.py "$ROOT/bench/scaling/order_lock.py" --listeners 1 --runs 1 --seconds 3 \
 		--json "$WORK/order-lock.json" || :
 	cp "$ROOT/docs/scaling.md" "$page"
 	if count_command "the tables of docs/scaling.md" "$ROOT/bench/scaling/run" --model "${records[-1]}" --page "$page"; then
