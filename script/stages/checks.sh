@@ -11,7 +11,7 @@ stage_shell() {
 		'#!/usr/bin/env python3' bench clients/conformance notify script/checks)
 	check env -C "$ROOT" flake8 bench clients/conformance "$ROOT"/examples/check*.py notify \
 		script/checks "${scripts[@]}"
-	for script in layers metadata docs c_format; do
+	for script in layers metadata docs format; do
 		check "$ROOT/script/checks/$script"
 	done
 	check python3 -B -m doctest "$ROOT/bench/measurement.py"

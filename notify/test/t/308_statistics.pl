@@ -214,8 +214,9 @@ if ($node->pg_version >= 17)
 		1, 'waiting for the file to grow has a name');
 }
 my $row = $observer->run(
-	q(SELECT backlog_batches, backlog_bytes > 500000 AS large, oldest_unread BETWEEN now() - interval '1 hour' AND now() AS old,
-	  usename = current_user AS who, application_name, state FROM pinpoint.stat_listeners WHERE pid = ) . $listeners[0]->pid);
+	q(SELECT backlog_batches, backlog_bytes > 500000 AS large,
+	  oldest_unread BETWEEN now() - interval '1 hour' AND now() AS old, usename = current_user AS who, application_name,
+	  state FROM pinpoint.stat_listeners WHERE pid = ) . $listeners[0]->pid);
 is_deeply($row->rows, [ [ $sent, 't', 't', 't', '', 'signalled' ] ], 'which session is behind, by how much, since when');
 is_deeply(counted(sub {
 		$observer->run(q(ALTER SYSTEM SET pinpoint.max_listener_lag = '100kB'));
