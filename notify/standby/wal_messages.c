@@ -67,7 +67,7 @@ static void mark_commit_record(void);
 /*
  * Write the batch of this transaction to the WAL.  Called before the commit,
  * when the batch is written, and before it is announced; see pre_commit().
- * Also called before PREPARE TRANSACTION; see live/prepared.c.
+ * Also called before PREPARE TRANSACTION; see live/commit_prepared.c.
  *
  * Errors: out of memory, those of writing WAL.
  */

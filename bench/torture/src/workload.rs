@@ -4,7 +4,7 @@
 pub mod identity;
 pub mod random_unit;
 pub mod unit_of_work;
-pub mod weights;
+pub mod weighted_choice;
 
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;

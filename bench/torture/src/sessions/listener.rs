@@ -21,7 +21,7 @@ use crate::workload::identity::{
     Channel, FENCE_BASE, Introduction, Key, TransactionId, min_length,
 };
 use crate::workload::random_for;
-use crate::workload::weights::choose;
+use crate::workload::weighted_choice::choose;
 
 /// Between two looks for the row of what has just arrived.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);

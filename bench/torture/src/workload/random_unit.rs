@@ -9,7 +9,7 @@ use crate::workload::unit_of_work::{
     Disturbance, DisturbanceKind, End, Form, Greeting, Notification, SavepointEnd, Series,
     Statement, Step, Transaction, Unit,
 };
-use crate::workload::weights::choose;
+use crate::workload::weighted_choice::choose;
 
 /// Savepoints are nested this deep, at most.
 const MAX_DEPTH: u32 = 3;
