@@ -10,7 +10,7 @@ stage_build() {
 	for part in "${PARTS[@]}"; do
 		check "$ROOT/script/checks/symbols" "$WORK/build/$part"
 	done
-	[ ! -x "$("$PG_CONFIG" --bindir)/pg_bsd_indent" ] ||
+	[ ! -e "$(dirname "$("$PG_CONFIG" --pgxs)")/../tools/pgindent" ] ||
 		check env "PG_CONFIG=$PG_CONFIG" "$ROOT/script/checks/pgindent"
 }
 

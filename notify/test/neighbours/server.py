@@ -107,7 +107,8 @@ class Server:
     def lines_of(self, session):
         """What the log has of a session."""
         wanted, lines = False, []
-        for line in self.log.read_text().splitlines():
+        # Some extensions log bytes that are no text.
+        for line in self.log.read_text(errors="backslashreplace").splitlines():
             if not line.startswith("\t"):
                 wanted = line.startswith(f"{session}|")
             if wanted:

@@ -14,7 +14,7 @@ use Time::HiRes qw(time);
 
 use constant { LEAVE => 40, SECONDS => 3 };
 
-my $node    = new_node('main', max_connections => LEAVE + 20, conf => 'log_disconnections = on');
+my $node    = new_node('main', max_connections => LEAVE + 20, conf => "log_disconnections = on\nlog_line_prefix = '%m [%p] '");
 my $library = compile_interference();
 my ($observer, $slow) = connect_many($node, 2);
 my ($stays, @leave) = connect_many($node, 1 + LEAVE, options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1');
