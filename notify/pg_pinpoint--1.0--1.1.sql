@@ -62,8 +62,7 @@ TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE pinpoint.wait(text[], text, interval) TO PUBLIC;
 GRANT SELECT ON pinpoint.waiting TO PUBLIC;
 
--- With OUT parameters, the server decodes their names and types several times for each
--- call: an eighth of all instructions of the statement.
+-- With OUT parameters, the server decodes their names and types several times for each call.
 CREATE TYPE pinpoint.changes AS (changed text[], "position" text);
 
 COMMENT ON TYPE pinpoint.changes IS
