@@ -51,6 +51,7 @@
 #include "live/watched_tables.h"
 #include "sql/replacement.h"
 
+static bool may_write(Node *stmt);
 static bool is_row_security(AlterTableStmt *stmt);
 static void child_changed(Oid child, Oid parent);
 static bool has_left_before(Relation child, Oid parent);
@@ -67,11 +68,30 @@ static void relation_dropped(Oid relid);
 bool
 pinpoint_live_before_utility(Node *stmt)
 {
-	pinpoint_changes_at_statement(!IsA(stmt, TransactionStmt));
+	pinpoint_changes_at_statement(may_write(stmt));
 	if (IsA(stmt, SecLabelStmt))
 		pinpoint_watch_before_security_label(((SecLabelStmt *) stmt)->provider);
 	return IsA(stmt, AlterTableStmt) &&
 		is_row_security((AlterTableStmt *) stmt);
+}
+
+/*
+ * May a statement write to a table?  If not, its transaction need not look for
+ * tables that it has written to.
+ */
+static bool
+may_write(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_TransactionStmt:
+		case T_ListenStmt:
+		case T_UnlistenStmt:
+		case T_NotifyStmt:
+			return false;
+		default:
+			return true;
+	}
 }
 
 /*

@@ -95,7 +95,8 @@ pinpoint_statement_begin_action(Node *stmt, PinpointActionKind *kind,
 {
 	if (!get_action(stmt, kind, channel))
 		return false;
-	check_phase(GetCommandTagName(CreateCommandTag(stmt)));
+	if (unlikely(PinpointMyTransaction.phase != PINPOINT_RUNNING))
+		check_phase(GetCommandTagName(CreateCommandTag(stmt)));
 	return true;
 }
 
