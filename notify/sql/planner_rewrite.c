@@ -12,10 +12,11 @@
  * PostgreSQL may inline an SQL function that contains such a call, and the
  * call then appears in an expression that is not in the Query.  PostgreSQL
  * calls needs_fmgr_hook before it inlines, and the hook can prevent it.
- * Within the planner, the hook allows inlining and records it.  Elsewhere,
- * PostgreSQL prepares expressions without a plan (defaults in COPY, CHECK
- * constraints, arguments of CALL and EXECUTE), so the hook prevents inlining:
- * then the function is executed, and its body is planned.
+ * Within the planner, the hook allows inlining: the finished plan contains
+ * the call.  Elsewhere, PostgreSQL prepares expressions without a plan
+ * (defaults in COPY, CHECK constraints, arguments of CALL and EXECUTE), so the
+ * hook prevents inlining: then the function is executed, and its body is
+ * planned.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -34,20 +35,24 @@
 #include "sql/planner_rewrite.h"
 #include "sql/replacement.h"
 
-/*
- * Is the planner running?  And has it considered inlining an SQL function that
- * contains a call to replace?
- */
+/* Is the planner running, in a database that may have the extension? */
 static bool planning = false;
-static bool may_have_inlined = false;
 
+static PlannedStmt *plan_and_replace(planner_hook_type planner,
+									 PINPOINT_PLANNER_PARAMETERS);
+static bool statement_needs_replacement(PlannedStmt *stmt);
 static void replace_calls_in_statement(PlannedStmt *stmt);
-static void replace_calls_in_plan(Plan *plan);
+static bool replace_calls(Node *expression);
+static bool visit_plan(Plan *plan, bool (*visit) (Node *expression));
+static bool visit_special_fields(Plan *plan,
+								 bool (*visit) (Node *expression));
+static bool visit_plans(List *plans, bool (*visit) (Node *expression));
 
 /*
  * Plan a query, with calls of PostgreSQL's functions replaced.
  *
- * The catalogs are read only for queries that contain a call to replace.
+ * In a database without the extension, nothing else is done.  Most of the
+ * catalogs are read only for plans that contain a call to replace.
  *
  * planner: plans the query.
  */
@@ -55,26 +60,29 @@ PlannedStmt *
 pinpoint_planner_rewrite_plan(planner_hook_type planner,
 							  PINPOINT_PLANNER_PARAMETERS)
 {
+	if (!pinpoint_replacement_may_exist())
+		return planner(PINPOINT_PLANNER_ARGUMENTS);
+	return plan_and_replace(planner, PINPOINT_PLANNER_ARGUMENTS);
+}
+
+static pg_noinline PlannedStmt *
+plan_and_replace(planner_hook_type planner, PINPOINT_PLANNER_PARAMETERS)
+{
 	bool		save_planning = planning;
-	bool		save_may_have_inlined = may_have_inlined;
-	bool		has_calls = pinpoint_replacement_is_needed((Node *) parse);
 	PlannedStmt *result;
 
 	planning = true;
-	may_have_inlined = false;
 	PG_TRY();
 	{
 		result = planner(PINPOINT_PLANNER_ARGUMENTS);
 	}
 	PG_FINALLY();
 	{
-		has_calls = has_calls || may_have_inlined;
 		planning = save_planning;
-		may_have_inlined = save_may_have_inlined;
 	}
 	PG_END_TRY();
 
-	if (has_calls && pinpoint_replacement_exists())
+	if (statement_needs_replacement(result) && pinpoint_replacement_exists())
 		replace_calls_in_statement(result);
 	return result;
 }
@@ -96,31 +104,35 @@ pinpoint_planner_rewrite_plan(planner_hook_type planner,
 bool
 pinpoint_planner_rewrite_prevents_inlining(Oid funcid)
 {
-	if (!may_have_inlined)
+	HeapTuple	tuple;
+	bool		calls_replaced = false;
+	bool		returns_void = false;
+
+	if (planning)
+		return false;
+
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
+	if (HeapTupleIsValid(tuple))
 	{
-		HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
-		bool		calls_replaced = false;
-		bool		returns_void = false;
+		Form_pg_proc proc = (Form_pg_proc) GETSTRUCT(tuple);
 
-		if (HeapTupleIsValid(tuple))
-		{
-			Form_pg_proc proc = (Form_pg_proc) GETSTRUCT(tuple);
-
-			if (proc->prolang == SQLlanguageId &&
-				(proc->provolatile == PROVOLATILE_VOLATILE ||
-				 proc->proretset))
-				calls_replaced = pinpoint_replacement_is_needed_in_body(tuple);
-			returns_void = proc->prorettype == VOIDOID;
-			ReleaseSysCache(tuple);
-		}
-		if (calls_replaced && planning)
-			may_have_inlined = true;
-		else if (calls_replaced && !returns_void &&
-				 pinpoint_replacement_exists())
-			return true;
+		if (proc->prolang == SQLlanguageId &&
+			(proc->provolatile == PROVOLATILE_VOLATILE || proc->proretset))
+			calls_replaced = pinpoint_replacement_is_needed_in_body(tuple);
+		returns_void = proc->prorettype == VOIDOID;
+		ReleaseSysCache(tuple);
 	}
+	return calls_replaced && !returns_void && pinpoint_replacement_exists();
+}
 
-	return false;
+/*
+ * Does a finished plan contain a call to replace?
+ */
+static bool
+statement_needs_replacement(PlannedStmt *stmt)
+{
+	return visit_plan(stmt->planTree, pinpoint_replacement_is_needed) ||
+		visit_plans(stmt->subplans, pinpoint_replacement_is_needed);
 }
 
 /*
@@ -134,9 +146,8 @@ replace_calls_in_statement(PlannedStmt *stmt)
 {
 	ListCell   *lc;
 
-	replace_calls_in_plan(stmt->planTree);
-	foreach(lc, stmt->subplans)
-		replace_calls_in_plan(lfirst(lc));
+	(void) visit_plan(stmt->planTree, replace_calls);
+	(void) visit_plans(stmt->subplans, replace_calls);
 
 	foreach(lc, pinpoint_replacement_functions())
 	{
@@ -149,98 +160,98 @@ replace_calls_in_statement(PlannedStmt *stmt)
 	}
 }
 
+static bool
+replace_calls(Node *expression)
+{
+	pinpoint_replacement_apply(expression);
+	return false;
+}
+
 /*
- * Replace the calls in a plan and its children.
+ * Call a function for the expressions of a plan and its children that can
+ * contain calls to replace, until it returns true.  Returns whether it has.
  *
  * Both functions are volatile, so they are not in keys, index conditions and
- * the like.  These are the fields that can contain them.
+ * the like.
  */
-static void
-replace_calls_in_plan(Plan *plan)
+static bool
+visit_plan(Plan *plan, bool (*visit) (Node *expression))
 {
-	List	   *children = NIL;
-	ListCell   *lc;
-
 	if (plan == NULL)
-		return;
+		return false;
 
 	check_stack_depth();
 
-	pinpoint_replacement_apply((Node *) plan->targetlist);
-	pinpoint_replacement_apply((Node *) plan->qual);
+	return visit((Node *) plan->targetlist) || visit((Node *) plan->qual) ||
+		visit_special_fields(plan, visit) ||
+		visit_plan(plan->lefttree, visit) ||
+		visit_plan(plan->righttree, visit);
+}
 
+/*
+ * The same for the fields that only plans of this type have.
+ */
+static bool
+visit_special_fields(Plan *plan, bool (*visit) (Node *expression))
+{
 	switch (nodeTag(plan))
 	{
 		case T_Result:
-			pinpoint_replacement_apply(((Result *) plan)->resconstantqual);
-			break;
+			return visit(((Result *) plan)->resconstantqual);
 		case T_ModifyTable:
 			{
 				ModifyTable *modify = (ModifyTable *) plan;
 
-				pinpoint_replacement_apply((Node *) modify->returningLists);
-				pinpoint_replacement_apply((Node *) modify->onConflictSet);
-				pinpoint_replacement_apply(modify->onConflictWhere);
-				pinpoint_replacement_apply((Node *) modify->mergeActionLists);
-				pinpoint_replacement_apply(
-										   PINPOINT_MERGE_JOIN_CONDITIONS(modify));
-				pinpoint_replacement_apply((Node *)
-										   modify->withCheckOptionLists);
+				return visit((Node *) modify->returningLists) ||
+					visit((Node *) modify->onConflictSet) ||
+					visit(modify->onConflictWhere) ||
+					visit((Node *) modify->mergeActionLists) ||
+					visit(PINPOINT_MERGE_JOIN_CONDITIONS(modify)) ||
+					visit((Node *) modify->withCheckOptionLists);
 			}
-			break;
 		case T_Append:
-			children = ((Append *) plan)->appendplans;
-			break;
+			return visit_plans(((Append *) plan)->appendplans, visit);
 		case T_MergeAppend:
-			children = ((MergeAppend *) plan)->mergeplans;
-			break;
+			return visit_plans(((MergeAppend *) plan)->mergeplans, visit);
 		case T_SampleScan:
-			pinpoint_replacement_apply((Node *)
-									   ((SampleScan *) plan)->tablesample);
-			break;
+			return visit((Node *) ((SampleScan *) plan)->tablesample);
 		case T_SubqueryScan:
-			replace_calls_in_plan(((SubqueryScan *) plan)->subplan);
-			break;
+			return visit_plan(((SubqueryScan *) plan)->subplan, visit);
 		case T_FunctionScan:
-			pinpoint_replacement_apply((Node *)
-									   ((FunctionScan *) plan)->functions);
-			break;
+			return visit((Node *) ((FunctionScan *) plan)->functions);
 		case T_ValuesScan:
-			pinpoint_replacement_apply((Node *)
-									   ((ValuesScan *) plan)->values_lists);
-			break;
+			return visit((Node *) ((ValuesScan *) plan)->values_lists);
 		case T_TableFuncScan:
-			pinpoint_replacement_apply((Node *)
-									   ((TableFuncScan *) plan)->tablefunc);
-			break;
+			return visit((Node *) ((TableFuncScan *) plan)->tablefunc);
 		case T_ForeignScan:
-			pinpoint_replacement_apply((Node *)
-									   ((ForeignScan *) plan)->fdw_exprs);
-			break;
+			return visit((Node *) ((ForeignScan *) plan)->fdw_exprs);
 		case T_CustomScan:
-			pinpoint_replacement_apply((Node *)
-									   ((CustomScan *) plan)->custom_exprs);
-			children = ((CustomScan *) plan)->custom_plans;
-			break;
+			return visit((Node *) ((CustomScan *) plan)->custom_exprs) ||
+				visit_plans(((CustomScan *) plan)->custom_plans, visit);
 		case T_NestLoop:
 		case T_MergeJoin:
 		case T_HashJoin:
-			pinpoint_replacement_apply((Node *) ((Join *) plan)->joinqual);
-			break;
+			return visit((Node *) ((Join *) plan)->joinqual);
 		case T_WindowAgg:
-			pinpoint_replacement_apply(((WindowAgg *) plan)->startOffset);
-			pinpoint_replacement_apply(((WindowAgg *) plan)->endOffset);
-			break;
+			return visit(((WindowAgg *) plan)->startOffset) ||
+				visit(((WindowAgg *) plan)->endOffset);
 		case T_Limit:
-			pinpoint_replacement_apply(((Limit *) plan)->limitOffset);
-			pinpoint_replacement_apply(((Limit *) plan)->limitCount);
-			break;
+			return visit(((Limit *) plan)->limitOffset) ||
+				visit(((Limit *) plan)->limitCount);
 		default:
-			break;
+			return false;
 	}
+}
 
-	foreach(lc, children)
-		replace_calls_in_plan(lfirst(lc));
-	replace_calls_in_plan(plan->lefttree);
-	replace_calls_in_plan(plan->righttree);
+static bool
+visit_plans(List *plans, bool (*visit) (Node *expression))
+{
+	ListCell   *lc;
+
+	foreach(lc, plans)
+	{
+		if (visit_plan(lfirst(lc), visit))
+			return true;
+	}
+	return false;
 }

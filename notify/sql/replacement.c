@@ -60,12 +60,17 @@ static Oid	queue_usage_oid = InvalidOid;
 static uint64 pg_proc_changes = 1;
 static uint64 looked_up_at_change = 0;
 
+/* Does the schema exist?  This is looked up again, too. */
+static bool schema_exists = false;
+static uint64 schema_looked_up_at_change = 0;
+
 /*
  * Was an extension created in this transaction while ours did not exist?  It
  * may be ours.
  */
 static bool extension_created = false;
 
+static uint64 begin_look_up(void);
 static Oid	find_member_function(Oid extension, const char *name,
 								 int nargs, const Oid *argtypes);
 static void pg_proc_changed(Datum arg, int cache_id, uint32 hash_value);
@@ -74,13 +79,31 @@ static bool calls_replaced(Node *node, void *context);
 static bool replace_calls(Node *node, void *context);
 
 /*
+ * Can the result of pinpoint_replacement_exists() be true?  This is asked for
+ * each query, also in databases without the extension.  So only the catalog of
+ * schemas is read, as PostgreSQL does to find a table or a function.
+ */
+bool
+pinpoint_replacement_may_exist(void)
+{
+	uint64		changes;
+
+	if (likely(schema_looked_up_at_change == pg_proc_changes))
+		return schema_exists;
+
+	changes = begin_look_up();
+	schema_exists = OidIsValid(get_namespace_oid(SCHEMA_NAME, true));
+	schema_looked_up_at_change = changes;
+	return schema_exists;
+}
+
+/*
  * Does the extension exist in this database, with a pinpoint.notify() that all
  * roles may execute?
  */
 bool
 pinpoint_replacement_exists(void)
 {
-	static bool callback_registered = false;
 	uint64		changes;
 	Oid			new_extension;
 	Oid			new_notify = InvalidOid;
@@ -89,18 +112,7 @@ pinpoint_replacement_exists(void)
 	if (looked_up_at_change == pg_proc_changes)
 		return OidIsValid(notify_oid);
 
-	if (!callback_registered)
-	{
-		CacheRegisterSyscacheCallback(PROCOID, pg_proc_changed, (Datum) 0);
-		callback_registered = true;
-	}
-
-	/*
-	 * If an invalidation message arrives during the look-up, the next call
-	 * looks up again.
-	 */
-	changes = pg_proc_changes;
-
+	changes = begin_look_up();
 	new_extension = get_extension_oid(EXTENSION_NAME, true);
 	schema_oid = get_namespace_oid(SCHEMA_NAME, true);
 	if (OidIsValid(new_extension) && OidIsValid(schema_oid))
@@ -118,6 +130,23 @@ pinpoint_replacement_exists(void)
 	queue_usage_oid = new_queue_usage;
 	looked_up_at_change = changes;
 	return OidIsValid(notify_oid);
+}
+
+/*
+ * Returns the number of the last change, for a look-up that begins now.  If an
+ * invalidation message arrives during it, the next call looks up again.
+ */
+static uint64
+begin_look_up(void)
+{
+	static bool callback_registered = false;
+
+	if (!callback_registered)
+	{
+		CacheRegisterSyscacheCallback(PROCOID, pg_proc_changed, (Datum) 0);
+		callback_registered = true;
+	}
+	return pg_proc_changes;
 }
 
 /*
@@ -252,19 +281,47 @@ pinpoint_replacement_is_needed(Node *node)
 	return calls_replaced(node, NULL);
 }
 
+/*
+ * Every plan is searched.  So the most frequent nodes do not pass through
+ * expression_tree_walker().
+ */
 static bool
 calls_replaced(Node *node, void *context)
 {
+	ListCell   *lc;
+
 	if (node == NULL)
 		return false;
-	if (IsA(node, FuncExpr) &&
-		pinpoint_replacement_concerns(((FuncExpr *) node)->funcid))
-		return true;
-	if (IsA(node, OpExpr) &&
-		pinpoint_replacement_concerns(((OpExpr *) node)->opfuncid))
-		return true;
-	if (IsA(node, Query))
-		return query_tree_walker((Query *) node, calls_replaced, context, 0);
+	switch (nodeTag(node))
+	{
+		case T_Var:
+		case T_Const:
+		case T_Param:
+			return false;
+		case T_TargetEntry:
+			return calls_replaced((Node *) ((TargetEntry *) node)->expr,
+								  context);
+		case T_List:
+			foreach(lc, (List *) node)
+			{
+				if (calls_replaced(lfirst(lc), context))
+					return true;
+			}
+			return false;
+		case T_FuncExpr:
+			if (pinpoint_replacement_concerns(((FuncExpr *) node)->funcid))
+				return true;
+			break;
+		case T_OpExpr:
+			if (pinpoint_replacement_concerns(((OpExpr *) node)->opfuncid))
+				return true;
+			break;
+		case T_Query:
+			return query_tree_walker((Query *) node, calls_replaced, context,
+									 0);
+		default:
+			break;
+	}
 	return expression_tree_walker(node, calls_replaced, context);
 }
 

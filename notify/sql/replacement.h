@@ -17,6 +17,7 @@
 
 extern void pinpoint_replacement_at_access(ObjectAccessType access,
 										   Oid class_id, Oid object_id);
+extern bool pinpoint_replacement_may_exist(void);
 extern bool pinpoint_replacement_exists(void);
 extern bool pinpoint_replacement_extension_exists(void);
 extern bool pinpoint_replacement_is_extension(Oid extension);
