@@ -64,9 +64,10 @@ static void at_subtransaction_event(SubXactEvent event,
 									SubTransactionId parent_subid, void *arg);
 static void at_resource_release(ResourceReleasePhase phase, bool is_commit,
 								bool is_top_level, void *arg);
-static void write_left_out(void);
 static void notify_changes(void);
-static void find_actions_of_others(void);
+static void find_own_queue(void);
+static void write_left_out(bool uses_own_queue);
+static void begin_actions_of_others(void);
 static void register_callbacks(void);
 static void pre_commit(void);
 static void write_to_wal(void);
@@ -99,9 +100,9 @@ at_transaction_event(XactEvent event, void *arg)
 				pinpoint_watch_labels_take_effect();
 				pinpoint_wal_messages_write_floor();
 			}
-			notify_changes();
-			write_left_out();
-			find_actions_of_others();
+			if (pinpoint_changes_can_exist())
+				notify_changes();
+			find_own_queue();
 			if (pinpoint_pending_exists())
 			{
 				pinpoint_delivery_look_afterwards();
@@ -181,23 +182,6 @@ at_subtransaction_event(SubXactEvent event, SubTransactionId my_subid,
 }
 
 /*
- * Before the commit: if the last replication status is "on", and notifications
- * of this transaction are not replicated, write a message for standbys.
- *
- * Errors: out of memory, those of writing WAL.
- */
-static void
-write_left_out(void)
-{
-	if (!pinpoint_replication_status_begin_commit())
-		return;
-	if ((pinpoint_pending_notifications() != NIL &&
-		 !pinpoint_replicate_notifications) ||
-		pinpoint_own_queue_will_be_used(pinpoint_pending_actions() != NIL))
-		pinpoint_wal_messages_write_left_out();
-}
-
-/*
  * Add the notifications of watched tables to those of the transaction.  The
  * current memory context may live longer, for instance in a procedure that
  * commits.
@@ -215,18 +199,48 @@ notify_changes(void)
 }
 
 /*
- * Before the commit: have other libraries executed LISTEN or UNLISTEN, by
- * calling PostgreSQL's functions?  This is not seen in a transaction that has
- * also executed the statements.
+ * Before the commit: does this transaction use PostgreSQL's own queue?  Then
+ * other libraries may also have executed LISTEN or UNLISTEN, by calling
+ * PostgreSQL's functions.  This is not seen in a transaction that has also
+ * executed the statements.
  *
+ * Errors: those of write_left_out() and begin_actions_of_others().
+ */
+static void
+find_own_queue(void)
+{
+	bool		has_actions = pinpoint_pending_actions() != NIL;
+	bool		uses_own_queue = pinpoint_own_queue_will_be_used(has_actions);
+
+	if (uses_own_queue || pinpoint_pending_notifications() != NIL)
+		write_left_out(uses_own_queue);
+	if (uses_own_queue && !has_actions)
+		begin_actions_of_others();
+}
+
+/*
+ * Before the commit of a transaction with notifications: if the last
+ * replication status is "on", and they are not replicated, write a message for
+ * standbys.
+ *
+ * Errors: out of memory, those of writing WAL.
+ */
+static void
+write_left_out(bool uses_own_queue)
+{
+	if (!pinpoint_replication_status_begin_commit())
+		return;
+	if (uses_own_queue || !pinpoint_replicate_notifications)
+		pinpoint_wal_messages_write_left_out();
+}
+
+/*
  * Errors: out of memory.
  */
 static void
-find_actions_of_others(void)
+begin_actions_of_others(void)
 {
-	if (pinpoint_pending_actions() != NIL ||
-		!pinpoint_own_queue_will_be_used(false) ||
-		!pinpoint_own_queue_has_actions())
+	if (!pinpoint_own_queue_has_actions())
 		return;
 	register_callbacks();
 	pinpoint_listening_begin_others();

@@ -202,6 +202,11 @@ void
 pinpoint_delivery_at_pre_commit(void)
 {
 	failures = 0;
+	if (!pinpoint_slot_registered())
+	{
+		Assert(!any_to_deliver());
+		return;
+	}
 	if (is_ending())
 		return;
 

@@ -225,6 +225,17 @@ pinpoint_changes_at_subabort(SubTransactionId subid)
 }
 
 /*
+ * Can this transaction have changed a table?  True in all processes that are no
+ * session of a client.
+ */
+bool
+pinpoint_changes_can_exist(void)
+{
+	return may_have_written ||
+		TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
+/*
  * Called in XACT_EVENT_PRE_COMMIT, after the last user code: add the
  * notifications of the watched tables to those of the transaction.
  *

@@ -17,6 +17,7 @@ extern void pinpoint_changes_at_statement(bool may_write);
 extern void pinpoint_changes_report_table(Oid relid);
 extern void pinpoint_changes_report_channel(const char *channel);
 extern void pinpoint_changes_at_subabort(SubTransactionId subid);
+extern bool pinpoint_changes_can_exist(void);
 extern void pinpoint_changes_at_pre_commit(void);
 extern void pinpoint_changes_end_transaction(void);
 extern void pinpoint_changes_for_each_channel(void (*action) (const char *channel));

@@ -98,7 +98,8 @@
 /*
  * The flag is written by the waker, and read by all sessions, without a lock.
  * Each process has a mark, which is odd between the steps a and e.  It is
- * written twice in each transaction, so it has a cache line of its own.
+ * written twice in each transaction that notifies, so it has a cache line of
+ * its own.
  *
  * The other fields belong to the waker: what it has written last, and the redo
  * point at that time.
@@ -155,8 +156,9 @@ pinpoint_replication_status_shmem_init(void *memory)
 }
 
 /*
- * The steps a and b: called before the commit of each transaction.  Returns
- * true if it must write a message if notifications are not replicated.
+ * The steps a and b: called before the commit of each transaction with
+ * notifications.  Returns true if it must write a message if they are not
+ * replicated.
  */
 bool
 pinpoint_replication_status_begin_commit(void)
