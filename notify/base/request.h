@@ -32,6 +32,7 @@ typedef struct PinpointAction
 
 typedef struct PinpointNotification
 {
+	struct PinpointNotification *next_in_bucket;	/* for sql/pending.c */
 	uint32		channel_hash;	/* pinpoint_hash_channel() of the channel */
 	uint32		hash;			/* of channel and payload */
 	uint32		payload_len;	/* bytes, without the terminating zero */

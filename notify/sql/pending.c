@@ -22,7 +22,8 @@
  *
  * All data is in the memory context of its (sub)transaction.  At commit, the
  * parent takes over this context; at abort, it is deleted.  The list headers
- * are in TopTransactionContext, because merging changes their level.
+ * are in TopTransactionContext, because merging changes their level.  The one
+ * of the outermost level needs no allocation.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -40,33 +41,18 @@
 #include "sql/pending.h"
 
 /*
- * Below this number of notifications a linear search for duplicates is
- * cheaper than a hash table.
+ * From this number of notifications on, duplicates are found in a hash table.
+ * Below it, a linear search is cheaper.
  */
 #define DUPLICATES_HASH_THRESHOLD	16
 
-static bool same_notification(const PinpointNotification *a,
-							  const PinpointNotification *b);
-
-typedef struct DuplicateEntry
-{
-	PinpointNotification *notification;
-	uint32		hash;			/* copy of notification->hash */
-	char		status;
-} DuplicateEntry;
-
-#define SH_PREFIX duplicates
-#define SH_ELEMENT_TYPE DuplicateEntry
-#define SH_KEY_TYPE PinpointNotification *
-#define SH_KEY notification
-#define SH_HASH_KEY(tb, key) ((key)->hash)
-#define SH_EQUAL(tb, a, b) (same_notification((a), (b)))
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, a) ((a)->hash)
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+/*
+ * Logarithm of the number of buckets: of a new table, by how much it increases
+ * when there are more notifications than buckets, and its maximum.
+ */
+#define BUCKETS_LOG2		6
+#define BUCKETS_LOG2_STEP	2
+#define MAX_BUCKETS_LOG2	30
 
 /* The lists of one (sub)transaction. */
 typedef struct PendingLevel
@@ -74,8 +60,10 @@ typedef struct PendingLevel
 	int			nesting_level;
 	List	   *actions;		/* of PinpointAction */
 	List	   *notifications;	/* of PinpointNotification */
-	duplicates_hash *duplicates;	/* NULL if there is none, for instance
-									 * below the threshold */
+	PinpointNotification **buckets; /* hash table of notifications; NULL if
+									 * there is none, for instance below the
+									 * threshold */
+	int			buckets_log2;	/* logarithm of the number of buckets */
 	struct PendingLevel *upper; /* of an enclosing (sub)transaction */
 
 	/*
@@ -89,9 +77,19 @@ typedef struct PendingLevel
 
 static PendingLevel *pending = NULL;
 
+/* The lists of the outermost (sub)transaction that has any. */
+static PendingLevel outermost;
+
 static PendingLevel *current_level(void);
-static bool is_duplicate(PendingLevel *level, PinpointNotification *n);
+static void free_level(PendingLevel *level);
+static bool same_notification(const PinpointNotification *a,
+							  const PinpointNotification *b);
+static PinpointNotification *find_same(PendingLevel *level,
+									   const PinpointNotification *n);
 static void append_notification(PendingLevel *level, PinpointNotification *n);
+static PinpointNotification **bucket_of(PendingLevel *level,
+										const PinpointNotification *n);
+static void make_buckets(PendingLevel *level, int buckets_log2);
 static bool begins_with_unlisten_all(List *actions);
 static void undo_merge(PendingLevel *child);
 
@@ -116,12 +114,25 @@ current_level(void)
 		return pending;
 	}
 
-	level = MemoryContextAllocZero(TopTransactionContext,
-								   sizeof(PendingLevel));
+	if (pending == NULL)
+	{
+		level = &outermost;
+		memset(level, 0, sizeof(PendingLevel));
+	}
+	else
+		level = MemoryContextAllocZero(TopTransactionContext,
+									   sizeof(PendingLevel));
 	level->nesting_level = my_level;
 	level->upper = pending;
 	pending = level;
 	return level;
+}
+
+static void
+free_level(PendingLevel *level)
+{
+	if (level != &outermost)
+		pfree(level);
 }
 
 /*
@@ -159,7 +170,7 @@ pinpoint_pending_notify(const char *channel, const char *payload)
 											   (int) payload_len,
 											   n->channel_hash);
 
-	if (is_duplicate(level, n))
+	if (find_same(level, n) != NULL)
 		pfree(n);
 	else
 		append_notification(level, n);
@@ -314,7 +325,7 @@ pinpoint_pending_at_subcommit(void)
 	{
 		PinpointNotification *n = lfirst(lc);
 
-		if (!is_duplicate(parent, n))
+		if (find_same(parent, n) == NULL)
 			append_notification(parent, n);
 	}
 
@@ -329,7 +340,7 @@ pinpoint_pending_at_subcommit(void)
 	MemoryContextSwitchTo(oldcontext);
 
 	pending = parent;
-	pfree(child);
+	free_level(child);
 	pinpoint_pending_check();
 }
 
@@ -348,7 +359,7 @@ pinpoint_pending_at_subabort(void)
 		if (child->merging)
 			undo_merge(child);
 		pending = child->upper;
-		pfree(child);
+		free_level(child);
 	}
 	pinpoint_pending_check();
 }
@@ -369,7 +380,7 @@ undo_merge(PendingLevel *child)
 
 	parent->notifications = list_truncate(parent->notifications,
 										  child->upper_notifications);
-	parent->duplicates = NULL;
+	parent->buckets = NULL;
 }
 
 /*
@@ -390,47 +401,95 @@ same_notification(const PinpointNotification *a, const PinpointNotification *b)
 		memcmp(a->data, b->data, a->channel_len + a->payload_len + 2) == 0;
 }
 
-static bool
-is_duplicate(PendingLevel *level, PinpointNotification *n)
+/*
+ * The notification of a level that is the same as another one; NULL if there is
+ * none.
+ */
+static PinpointNotification *
+find_same(PendingLevel *level, const PinpointNotification *n)
 {
 	ListCell   *lc;
 
-	if (level->duplicates != NULL)
-		return duplicates_lookup(level->duplicates, n) != NULL;
+	if (level->buckets != NULL)
+	{
+		PinpointNotification *other = *bucket_of(level, n);
+
+		while (other != NULL && !same_notification(other, n))
+			other = other->next_in_bucket;
+		return other;
+	}
 
 	foreach(lc, level->notifications)
 	{
 		if (same_notification(lfirst(lc), n))
-			return true;
+			return lfirst(lc);
 	}
-	return false;
+	return NULL;
 }
 
 /*
- * Add a notification that is not a duplicate.  A new list or hash table is
- * allocated in the current memory context; an existing one grows in its own.
+ * Add a notification that is not a duplicate.
  *
  * Errors: out of memory.
  */
 static void
 append_notification(PendingLevel *level, PinpointNotification *n)
 {
-	bool		found;
-
 	level->notifications = lappend(level->notifications, n);
 
-	if (level->duplicates != NULL)
-		duplicates_insert(level->duplicates, n, &found);
-	else if (list_length(level->notifications) >= DUPLICATES_HASH_THRESHOLD)
+	if (level->buckets == NULL)
 	{
-		ListCell   *lc;
-
-		level->duplicates = duplicates_create(CurrentMemoryContext,
-											  4 * DUPLICATES_HASH_THRESHOLD,
-											  NULL);
-		foreach(lc, level->notifications)
-			duplicates_insert(level->duplicates, lfirst(lc), &found);
+		if (list_length(level->notifications) >= DUPLICATES_HASH_THRESHOLD)
+			make_buckets(level, BUCKETS_LOG2);
 	}
+	else if ((list_length(level->notifications) >> level->buckets_log2) != 0 &&
+			 level->buckets_log2 < MAX_BUCKETS_LOG2)
+		make_buckets(level, level->buckets_log2 + BUCKETS_LOG2_STEP);
+	else
+	{
+		PinpointNotification **bucket = bucket_of(level, n);
+
+		n->next_in_bucket = *bucket;
+		*bucket = n;
+	}
+}
+
+/*
+ * The bucket of a notification: the highest bits of its hash value.
+ */
+static PinpointNotification **
+bucket_of(PendingLevel *level, const PinpointNotification *n)
+{
+	return &level->buckets[n->hash >> (32 - level->buckets_log2)];
+}
+
+/*
+ * Create the hash table of a level, or a larger one, with all its
+ * notifications.  It is allocated in the current memory context.
+ *
+ * Errors: out of memory.
+ */
+static void
+make_buckets(PendingLevel *level, int buckets_log2)
+{
+	PinpointNotification **former = level->buckets;
+	ListCell   *lc;
+
+	level->buckets =
+		MemoryContextAllocExtended(CurrentMemoryContext,
+								   sizeof(PinpointNotification *) << buckets_log2,
+								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	level->buckets_log2 = buckets_log2;
+	foreach(lc, level->notifications)
+	{
+		PinpointNotification *n = lfirst(lc);
+		PinpointNotification **bucket = bucket_of(level, n);
+
+		n->next_in_bucket = *bucket;
+		*bucket = n;
+	}
+	if (former != NULL)
+		pfree(former);
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -452,16 +511,16 @@ check_level(PendingLevel *level)
 		Assert(action->channel_hash == pinpoint_hash_channel(action->channel));
 	}
 
-	Assert(level->duplicates == NULL ||
-		   (int) level->duplicates->members == nnotifications);
+	Assert(level->buckets == NULL ||
+		   nnotifications >= DUPLICATES_HASH_THRESHOLD);
 	for (int i = Max(0, nnotifications - MAX_CHECKED); i < nnotifications; i++)
 	{
 		PinpointNotification *n = list_nth(level->notifications, i);
 
 		Assert(strlen(n->data) == n->channel_len);
 		Assert(n->channel_hash == pinpoint_hash_channel(n->data));
-		if (level->duplicates != NULL)
-			Assert(duplicates_lookup(level->duplicates, n)->notification == n);
+		if (level->buckets != NULL)
+			Assert(find_same(level, n) == n);
 		else
 			Assert(i == 0 ||
 				   !same_notification(list_nth(level->notifications, i - 1),
