@@ -27,6 +27,7 @@ typedef struct PinpointAction
 	bool		notifies;		/* of LISTEN: pinpoint.notify_on_listen
 								 * contains the channel */
 	uint32		channel_hash;	/* pinpoint_hash_channel() of the channel */
+	struct LocalChannel *local; /* for listener/listening.c */
 	char		channel[FLEXIBLE_ARRAY_MEMBER]; /* "" for UNLISTEN_ALL */
 } PinpointAction;
 

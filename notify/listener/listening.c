@@ -113,6 +113,8 @@ typedef struct LocalChannel
 								 * channel becomes valid */
 	bool		in_to_notify;	/* in that list */
 	dlist_node	to_notify_link;
+	uint64		begun;			/* value of nbegun when the first action of a
+								 * transaction on this channel was found */
 } LocalChannel;
 
 static HTAB *local_channels = NULL;
@@ -132,6 +134,9 @@ static dlist_head to_notify = DLIST_STATIC_INIT(to_notify);
 
 /* Does the current transaction change the channels of this session? */
 static bool changes = false;
+
+/* How many transactions of this session have executed actions. */
+static uint64 nbegun = 0;
 
 /*
  * The new channels of the current transaction begin after the publication with
@@ -173,6 +178,7 @@ static LocalChannel *enter_local_channel(const char *channel, uint32 hash);
 static List *own_list(void);
 static void take_over(List *channels);
 static void want(List *actions);
+static void set_local(PinpointAction *action, LocalChannel *local);
 static void enter(LocalChannel *local, int share_limit, bool begins);
 static void forget_channel(LocalChannel *local);
 static void reset_wanted(LocalChannel *local);
@@ -225,6 +231,7 @@ enter_local_channel(const char *channel, uint32 hash)
 		local->shared = false;
 		local->notifies = false;
 		local->in_to_notify = false;
+		local->begun = 0;
 	}
 	return local;
 }
@@ -255,6 +262,7 @@ pinpoint_listening_begin(List *actions)
 
 	/* First determine the net effect, ... */
 	changes = false;
+	nbegun++;
 	want(actions);
 	if (!changes)
 		return;
@@ -266,14 +274,10 @@ pinpoint_listening_begin(List *actions)
 	foreach(lc, actions)
 	{
 		PinpointAction *action = lfirst(lc);
-		LocalChannel *local;
+		LocalChannel *local = action->local;
 
 		CHECK_FOR_INTERRUPTS();
-		if (action->kind != PINPOINT_LISTEN)
-			continue;
-		local = local_channel(action->channel, action->channel_hash, HASH_FIND,
-							  NULL);
-		if (!local->wanted || local->listening ||
+		if (local == NULL || !local->wanted || local->listening ||
 			local->findable != NOT_FINDABLE)
 			continue;
 
@@ -537,6 +541,7 @@ want(List *actions)
 			case PINPOINT_LISTEN:
 				local = enter_local_channel(action->channel,
 											action->channel_hash);
+				set_local(action, local);
 				local->notifies |= action->notifies;
 				changes |= !local->wanted;
 				local->wanted = true;
@@ -546,6 +551,7 @@ want(List *actions)
 									  HASH_FIND, NULL);
 				if (local == NULL)
 					break;
+				set_local(action, local);
 				changes |= local->wanted;
 				local->wanted = false;
 				break;
@@ -560,11 +566,25 @@ want(List *actions)
 }
 
 /*
+ * Keep the entry of a channel in the first action on the channel, until the
+ * commit.  Only there, so that no action refers to an entry that another one
+ * has removed.
+ */
+static void
+set_local(PinpointAction *action, LocalChannel *local)
+{
+	if (local->begun != nbegun)
+		action->local = local;
+	local->begun = nbegun;
+}
+
+/*
  * After commit: carry out the actions.  Does not fail and allocates nothing.
  */
 void
 pinpoint_listening_commit(List *actions)
 {
+	bool		unlistens_all = false;
 	ListCell   *lc;
 
 	Assert(PinpointMyTransaction.phase == PINPOINT_COMMITTED);
@@ -580,15 +600,9 @@ pinpoint_listening_commit(List *actions)
 	foreach(lc, actions)
 	{
 		PinpointAction *action = lfirst(lc);
-		LocalChannel *local;
+		LocalChannel *local = action->local;
 
-		if (action->kind == PINPOINT_UNLISTEN_ALL)
-		{
-			forget_unwanted();
-			continue;
-		}
-		local = local_channel(action->channel, action->channel_hash, HASH_FIND,
-							  NULL);
+		unlistens_all |= action->kind == PINPOINT_UNLISTEN_ALL;
 		if (local == NULL)
 			continue;
 		if (!local->wanted)
@@ -608,6 +622,8 @@ pinpoint_listening_commit(List *actions)
 			}
 		}
 	}
+	if (unlistens_all)
+		forget_unwanted();
 
 	after_leaving();
 	update_slot();

@@ -215,6 +215,7 @@ pinpoint_pending_action(PinpointActionKind kind, const char *channel,
 	action->kind = kind;
 	action->share_limit = share_limit;
 	action->notifies = notifies;
+	action->local = NULL;
 	memcpy(action->channel, channel, len + 1);
 	action->channel_hash = pinpoint_hash_channel(action->channel);
 	level->actions = lappend(level->actions, action);

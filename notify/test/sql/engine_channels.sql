@@ -69,4 +69,32 @@ LISTEN beta;
 DISCARD ALL;
 SELECT * FROM agreement;
 
+-- LISTEN that changes nothing, and later UNLISTEN
+LISTEN alpha;
+LISTEN alpha;
+UNLISTEN alpha;
+SELECT * FROM agreement;
+-- one channel several times in a transaction
+BEGIN;
+LISTEN alpha;
+UNLISTEN alpha;
+UNLISTEN alpha;
+UNLISTEN beta;
+LISTEN beta;
+UNLISTEN beta;
+LISTEN beta;
+COMMIT;
+SELECT * FROM agreement;
+BEGIN;
+UNLISTEN *;
+UNLISTEN beta;
+LISTEN alpha;
+UNLISTEN alpha;
+LISTEN gamma;
+UNLISTEN alpha;
+COMMIT;
+SELECT * FROM agreement;
+UNLISTEN gamma;
+SELECT * FROM agreement;
+
 DROP VIEW agreement, ours;
