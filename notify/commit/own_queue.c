@@ -23,6 +23,8 @@
 #include "base/transaction.h"
 #include "commit/own_queue.h"
 
+static bool prepare_would_fail(void);
+
 /*
  * Before the commit: will this transaction use PostgreSQL's own queue?
  *
@@ -39,20 +41,26 @@
 bool
 pinpoint_own_queue_will_be_used(bool has_actions)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	uint32		holdoff = InterruptHoldoffCount;
-	uint32		cancel_holdoff = QueryCancelHoldoffCount;
-	bool		exit_on_error = ExitOnAnyError;
-	volatile bool result = false;
-
 	AssertNoLockHeld();
 	Assert(PinpointMyTransaction.phase == PINPOINT_SEALED);
 
 	if (PinpointMyTransaction.sent_to_own_queue)
 		return true;
+	return !has_actions && prepare_would_fail();
+}
 
-	if (has_actions)
-		return false;
+/*
+ * Does the function that PostgreSQL calls before PREPARE TRANSACTION raise an
+ * error?
+ */
+static bool
+prepare_would_fail(void)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
+	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	bool		exit_on_error = ExitOnAnyError;
+	volatile bool result = false;
 
 	PG_TRY();
 	{
