@@ -6,6 +6,7 @@
 mod channels;
 mod commit;
 mod decode;
+mod instructions;
 mod listen;
 mod options;
 mod pingpong;
@@ -20,10 +21,12 @@ use serde_json::{Value, json};
 use self::channels::ChannelsArgs;
 use self::commit::{CommitArgs, NotifyArgs};
 use self::decode::DecodeArgs;
+use self::instructions::InstructionsArgs;
 use self::listen::{LISTEN, ListenArgs, OVERHEAD, script_parser};
 use self::pingpong::PingpongArgs;
 use self::standby::StandbyArgs;
 use self::watch::WatchArgs;
+use crate::report::operations;
 use crate::report::results::Axis;
 use crate::report::results::Scale::{Linear, Logarithmic};
 use crate::runner::measure::Job;
@@ -176,6 +179,16 @@ pub enum BenchmarkCommand {
     ///
     /// Example: pinpoint-bench watch --workload statement_trigger --writers 1,16
     Watch(Measure<WatchArgs>),
+
+    /// Instructions, system calls and WAL of single operations
+    ///
+    /// The servers run under valgrind, which must be installed. What a session does for an
+    /// operation is counted, such as SELECT 1, LISTEN or COMMIT with 1,000 channels. The
+    /// results hardly differ from run to run, even on a busy machine.
+    ///
+    /// Example: pinpoint-bench instructions --operation select,notify --count 50
+    #[command(mut_arg("runs", |arg| arg.default_value("2")))]
+    Instructions(Measure<InstructionsArgs>),
 }
 
 /// The options of a benchmark, and those that all have.
@@ -272,6 +285,11 @@ impl BenchmarkCommand {
                 "What does a watched table cost the transactions that change it, and others?",
                 ("writers", "writers"),
             )),
+            Self::Instructions(args) => args.own.describe(Benchmark::new(
+                operations::BENCHMARK,
+                "How many instructions, system calls and bytes of WAL does an operation take?",
+                Axis::new("size", "channels, or watched tables", Linear),
+            )),
         }
     }
 
@@ -297,6 +315,7 @@ impl BenchmarkCommand {
             Self::Decode(args) => (&args.common, json!(args)),
             Self::Standby(args) => (&args.common, json!(args)),
             Self::Watch(args) => (&args.common, json!(args)),
+            Self::Instructions(args) => (&args.common, json!(args)),
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod chart;
 pub mod json;
 pub mod markdown;
 pub mod number_format;
+pub mod operations;
 pub mod output;
 pub mod page;
 pub mod results;

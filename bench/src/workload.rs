@@ -2,15 +2,17 @@
 //! code that carries it out.
 //!
 //! A benchmark is data: a setup, and at each point a workload, which says which idle
-//! sessions there are and what the other sessions do. There are four activities.
+//! sessions there are and what the other sessions do. There are five activities.
 //! Everything else that benchmarks differ by is a number, an SQL statement or a script.
 //!
 //! ```text
 //! Benchmark ──► Workload ──► IdleSessions
-//!                  └───────► Activity: RoundTrips, Commits, Load, Decoding
+//!                  └───────► Activity: RoundTrips, Commits, Load, Decoding, Counting
 //! ```
 
+pub mod callgrind;
 pub mod commits;
+pub mod counting;
 pub mod decoding;
 mod idle;
 pub mod listeners;
@@ -30,6 +32,7 @@ use pinpoint_servers::server::Server;
 use pinpoint_servers::target::{Setting, Target};
 
 use self::commits::Commits;
+use self::counting::Counting;
 use self::decoding::{Decoder, Decoding};
 use self::idle::ConnectedIdleSessions;
 pub use self::idle::IdleSessions;
@@ -73,6 +76,8 @@ pub struct Benchmark {
     pub default_targets: fn(&Path) -> Vec<Target>,
     /// Why a running server (`--url`) cannot be measured, if it cannot.
     pub needs_own_cluster: Option<&'static str>,
+    /// The program that runs the servers, and its arguments; empty for none.
+    pub wrapper: &'static [&'static str],
     /// Why a target cannot be measured, if it cannot, and the remedy.
     pub objection: fn(&Target) -> Option<&'static str>,
     /// There is a warning if a listener reads for longer than this after a load.
@@ -97,6 +102,7 @@ impl Benchmark {
                 vec![Target::stock(pg_config), Target::pinpoint(pg_config)]
             },
             needs_own_cluster: None,
+            wrapper: &[],
             objection: |_| None,
             backlog_limit: None,
         }
@@ -123,6 +129,7 @@ pub enum Activity {
     Commits(Commits),
     Load(Load),
     Decoding(Decoding),
+    Counting(Counting),
 }
 
 impl From<Activity> for Workload {
@@ -143,6 +150,7 @@ impl Workload {
             Activity::Commits(commits) => commits.sessions(),
             Activity::Load(load) => load.sessions(),
             Activity::Decoding(_) => decoding::SESSIONS,
+            Activity::Counting(_) => counting::SESSIONS,
         };
         1 + self.idle.sessions + active
     }
@@ -225,6 +233,7 @@ impl Measurement {
                 Some(decoder) => decoder.run(server, decoding, run).await?,
                 None => Values::new(),
             },
+            Activity::Counting(counting) => counting.run(server, timeout).await?,
         };
         let gone = sessions.wait_for_others_to_go();
         within(timeout, "the end of all sessions", gone).await??;

@@ -147,7 +147,7 @@ impl Cluster {
             .and_then(|mut file| file.write_all(configuration.as_bytes()))
             .with_context(in_folder)?;
         let mut cluster = Self {
-            server: start_server(&installation, &folder, account)?,
+            server: start_server(&target, &installation, &folder, account)?,
             target,
             installation,
             folder,
@@ -174,8 +174,12 @@ impl Cluster {
                 self.end_of_log()
             );
         }
-        self.server = start_server(&self.installation, &self.folder, self.account)?;
+        self.server = self.start_server()?;
         self.wait_until_ready().await
+    }
+
+    fn start_server(&self) -> anyhow::Result<Process> {
+        start_server(&self.target, &self.installation, &self.folder, self.account)
     }
 
     /// How to connect to the server, as its superuser.
@@ -316,11 +320,20 @@ const REFUSED_SETTINGS: &str = "SELECT name, coalesce(setting, ''), error \
      FROM pg_file_settings WHERE error IS NOT NULL ORDER BY seqno";
 
 fn start_server(
+    target: &Target,
     installation: &Installation,
     folder: &Path,
     account: Account,
 ) -> anyhow::Result<Process> {
-    let mut command = Command::new(installation.program("postgres")?);
+    let postgres = installation.program("postgres")?;
+    let mut command = match target.wrapper {
+        [] => Command::new(postgres),
+        [program, arguments @ ..] => {
+            let mut command = Command::new(program);
+            command.args(arguments).arg(postgres);
+            command
+        }
+    };
     command.args(["-D", "data"]);
     log_to(&mut command, &folder.join(SERVER_LOG)).with_context(|| cannot_write(folder))?;
     // Immediate shutdown: the data is thrown away in any case.

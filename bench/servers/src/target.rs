@@ -99,6 +99,8 @@ pub struct Target {
     /// Extensions to create in the database that is measured.
     pub extensions: Vec<String>,
     pub settings: Vec<Setting>,
+    /// The program that runs the server's, and its arguments; empty for none.
+    pub wrapper: &'static [&'static str],
 }
 
 impl Target {
@@ -110,6 +112,7 @@ impl Target {
             preload: Vec::new(),
             extensions: Vec::new(),
             settings: Vec::new(),
+            wrapper: &[],
         }
     }
 
@@ -201,6 +204,7 @@ mod tests {
                     Setting::new("fsync", "off").unwrap(),
                     Setting::new("pinpoint.queue_size", "1MB").unwrap(),
                 ],
+                wrapper: &[],
             }
         );
     }

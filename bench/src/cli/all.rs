@@ -29,7 +29,8 @@ listen --connections=32 --workload=listen_unlisten_unique,listen_notify_unique,l
 overhead --connections=8 --duration=0.5 --warmup=0
 decode --tables=1000,3000
 standby --writers=16 --duration=0.5 --warmup=0
-watch --writers=4 --workload=statement_trigger --duration=0.5 --warmup=0";
+watch --writers=4 --workload=statement_trigger --duration=0.5 --warmup=0
+instructions --operation=select,notify --count=20 --runs=1";
 
 /// All benchmarks, one after the other
 ///

@@ -44,6 +44,11 @@ impl Session {
         Ok(session)
     }
 
+    /// For statements with parameters.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Executes any number of statements, and waits until the server has completed them.
     pub async fn execute(&self, statements: &str) -> anyhow::Result<()> {
         Ok(self.client.batch_execute(statements).await?)

@@ -9,6 +9,7 @@ mod tests;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart;
+use super::operations;
 use super::results::{Figure, Records, Report};
 use super::table::Table;
 use super::text::who;
@@ -53,11 +54,14 @@ pub fn render(records: &Records) -> anyhow::Result<String> {
 
 /// All about one report.
 fn section(number: usize, name: &str, report: &Report) -> anyhow::Result<Markup> {
-    let workloads = report
-        .workloads()
-        .into_iter()
-        .map(|name| workload(report, name))
-        .collect::<anyhow::Result<Vec<Markup>>>()?;
+    let workloads: Vec<Markup> = if report.benchmark == operations::BENCHMARK {
+        let tables = operations::tables(report);
+        tables.iter().map(Table::html).collect()
+    } else {
+        let names = report.workloads().into_iter();
+        let workloads = names.map(|name| workload(report, name));
+        workloads.collect::<anyhow::Result<_>>()?
+    };
     Ok(html! {
         section {
             h2 id={ "report-" (number) } { (name) }

@@ -64,6 +64,14 @@ pub struct Table {
 }
 
 impl Table {
+    pub fn new(caption: String, header: Vec<String>, rows: Vec<Vec<String>>) -> Self {
+        Self {
+            caption,
+            header,
+            rows,
+        }
+    }
+
     /// `None` if the figure was not measured with this workload.
     pub fn of(report: &Report, figure: &Figure, workload: &str) -> Option<Self> {
         if !report.has(figure, workload) {

@@ -1,5 +1,6 @@
 //! A report on the terminal: what was measured on what, and the tables.
 
+use super::operations;
 use super::results::{Report, ServerRecord};
 use super::table::Table;
 
@@ -16,6 +17,11 @@ pub fn text(report: &Report) -> String {
         "- {} x {}, {}, kernel {}\n- medians of the runs (minimum-maximum); ratios of paired runs\n",
         machine.cpu_count, machine.cpu_model, machine.os, machine.kernel
     ));
+    if report.benchmark == operations::BENCHMARK {
+        let tables = operations::tables(report);
+        lines.extend(tables.iter().map(Table::markdown));
+        return lines.join("\n");
+    }
     for workload in report.workloads() {
         let figures = report.figures.iter().enumerate();
         let shown = figures.filter(|(position, figure)| *position == 0 || figure.chart);

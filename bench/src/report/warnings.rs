@@ -19,7 +19,10 @@ pub fn warnings(axis: &Axis, figures: &[Figure], points: &[Point]) -> Vec<String
     let mut warnings = Vec::new();
     let runs = points.iter().flat_map(|point| &point.series);
     let least = runs.map(|series| series.runs.len()).min().unwrap_or(0);
-    if least == 1 {
+    let is_count = figures.first().is_some_and(|f| f.kind == Kind::Count);
+    if is_count {
+        // There is no verdict on it.
+    } else if least == 1 {
         warnings.push("a single run says little: make six or more (--runs)".to_owned());
     } else if least < LEAST_PAIRS {
         warnings.push(format!(

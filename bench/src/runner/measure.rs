@@ -93,6 +93,7 @@ impl Job<'_> {
             for target in targets {
                 let settings = benchmark.settings.iter().cloned();
                 target.settings.splice(0..0, settings);
+                target.wrapper = benchmark.wrapper;
             }
         }
         let sessions = benchmark.sessions();
