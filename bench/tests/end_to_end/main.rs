@@ -9,6 +9,7 @@ mod bad_input;
 mod cleanup;
 mod decode;
 mod harness;
+mod instructions;
 mod load;
 mod report;
 mod results;
