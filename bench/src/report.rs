@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! results_folder ──► page ──┬──► chart
-//!   │                       └──► table ──► verdict ──► results
+//!   │                       └──► table ──► verdict ──► results ──► interval
 //!   └──► markdown ──► chart, table                       ▲
 //! output ──► text ──► table                              │
 //!   └──────► json                       warnings, stats ─┘
 //! ```
 
 pub mod chart;
+pub mod interval;
 pub mod json;
 pub mod markdown;
 pub mod number_format;

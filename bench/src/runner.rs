@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! measure ──► order
-//!   └───────► options, progress, interrupt
+//!   └───────► options, progress, interrupt, awake, stolen
 //! ```
 
+pub mod awake;
 pub mod interrupt;
 pub mod measure;
 pub mod options;
 pub mod order;
 pub mod progress;
+pub mod stolen;

@@ -10,7 +10,7 @@ use crate::running::RunningTarget;
 use crate::target::{Setting, Target};
 
 /// Added to the name of a target that is given twice.
-const AGAIN: &str = "-again";
+pub const AGAIN: &str = "-again";
 
 /// Which servers to measure.
 #[derive(Debug, Clone, Args)]

@@ -25,12 +25,12 @@ pub const PROBE_PERIOD: Duration = Duration::from_millis(1000 / PROBES as u64);
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct TimeArgs {
     /// Duration of each measurement, in seconds or with a unit (500ms)
-    #[arg(long, value_name = "TIME", default_value = "3", value_parser = positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = positive_duration)]
     #[serde(serialize_with = "as_seconds")]
     pub duration: Duration,
 
     /// Duration of the warm-up before each measurement
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
     #[serde(serialize_with = "as_seconds")]
     pub warmup: Duration,
 }

@@ -13,6 +13,10 @@ use crate::report::results_folder;
 use crate::runner::interrupt::Interrupts;
 use crate::runner::measure::End;
 
+/// What `--quick` gives to all benchmarks, unless the command line says otherwise: there is
+/// just an interval of so many.
+const QUICK_RUNS: &str = "--runs=6";
+
 /// The benchmarks, and the options that `--quick` gives them.
 const BENCHMARKS: &str = "\
 pingpong --idle-listeners=0,100,1000 --duration=0.5 --warmup=0.2
@@ -36,6 +40,9 @@ instructions --operation=select,notify --count=20 --runs=1";
 ///
 /// Each benchmark has its default options and clusters of its own. If one fails,
 /// the others still run.
+///
+/// With --aa at the end, each benchmark compares a server with itself. The last line but one
+/// tells at how many points the interval does not contain 1.
 ///
 /// Example: pinpoint-bench all --quick --output results
 #[derive(Debug, Args)]
@@ -74,11 +81,18 @@ struct Planned {
 
 impl AllArgs {
     fn plan(&self) -> Vec<Planned> {
+        let names_runs = self
+            .options
+            .iter()
+            .any(|option| option.starts_with("--runs"));
+        let runs = (self.quick && !names_runs).then(|| QUICK_RUNS.to_owned());
         let plan = |line: &'static str| {
             let mut words = line.split(' ');
             let name = words.next().unwrap_or_default();
             let quick = words.filter(|_| self.quick).map(str::to_owned);
-            let own = quick.chain(self.options.iter().cloned());
+            let own = quick
+                .chain(runs.clone())
+                .chain(self.options.iter().cloned());
             let alone = command_line([name.to_owned()].into_iter().chain(own.clone()));
             let json = self.output.join(format!("{name}.json"));
             let arguments = ["pinpoint-bench", name]
@@ -178,7 +192,9 @@ mod tests {
         assert_eq!(
             plan[0].command_line.join(" "),
             "pinpoint-bench pingpong --idle-listeners=0,100,1000 --duration=0.5 --warmup=0.2 \
-             --target=a=pg_config --setting fsync=off"
+             --runs=6 --target=a=pg_config --setting fsync=off"
         );
+        let command_line = |arguments| self::plan(arguments)[0].command_line.join(" ");
+        assert!(command_line(&["--quick", "--runs=12"]).ends_with(" --warmup=0.2 --runs=12"));
     }
 }

@@ -21,7 +21,7 @@
 //! A source is `RECORD[/WORKLOAD][.FIGURE][@X]: TARGET...`, with the main figure if none is
 //! named. `A/B` instead of a target is the ratio of target A to B, of paired runs. A line of
 //! a table with @X makes one row of medians; one without makes a row for each point, which
-//! begins with X and has the ranges of the runs. The label before the = is the next cell. The
+//! begins with X and has the ranges of the runs. A ratio has its interval everywhere. The label before the = is the next cell. The
 //! two lines of a table's heading are written by hand. The file of a chart is that which the
 //! image names.
 
@@ -262,7 +262,7 @@ impl<'a> Source<'a> {
                 let base = self.series(point, base)?;
                 let runs = self.series(point, target)?.runs.clone();
                 let series = Series::of(target.to_owned(), runs, Some(base));
-                Cell::of_ratio(figure, &series, base)
+                Cell::of_ratio(figure, &series)
             }
         };
         let cell = cell.with_context(|| {

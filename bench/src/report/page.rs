@@ -10,9 +10,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart;
 use super::operations;
-use super::results::{Figure, Records, Report};
+use super::results::{Conditions, Figure, Records, Report};
 use super::table::Table;
 use super::text::who;
+use super::verdict;
 
 const STYLE: &str = include_str!("page/style.css");
 
@@ -70,7 +71,7 @@ fn section(number: usize, name: &str, report: &Report) -> anyhow::Result<Markup>
             @for warning in &report.warnings { p.warning { "Warning: " (warning) } }
             @if workloads.is_empty() { p { "Nothing was measured." } }
             @for workload in workloads { (workload) }
-            p.method { "Tables: medians of the runs (minimum-maximum), and ratios of paired runs." }
+            p.method { "Tables: " (verdict::legend(report)) "." }
             @for paragraph in &report.method { p.method { (paragraph) } }
             (circumstances(report))
         }
@@ -120,6 +121,9 @@ fn circumstances(report: &Report) -> Markup {
                 dt { "Date" } dd { (report.date) }
                 dt { "Machine" }
                 dd { (machine.cpu_count) " × " (machine.cpu_model) ", " (machine.os) ", kernel " (machine.kernel) }
+                @if let Some(conditions) = &report.conditions {
+                    dt { "Processors" } dd { (processors(conditions)) }
+                }
                 dt { "pinpoint-bench" } dd { (report.program_version) }
                 @for target in &report.targets {
                     dt { (target.name) }
@@ -133,4 +137,19 @@ fn circumstances(report: &Report) -> Markup {
             }
         }
     }
+}
+
+/// A sentence without its full stop.
+fn processors(conditions: &Conditions) -> String {
+    let awake = match conditions.kept_awake {
+        true => "kept awake",
+        false => "may halt",
+    };
+    let known = |name: &Option<String>| name.clone().unwrap_or_else(|| "unknown".to_owned());
+    format!(
+        "{awake}, idle driver {}, governor {}, load at the start {:.2}",
+        known(&conditions.idle_driver),
+        known(&conditions.idle_governor),
+        conditions.load_at_start
+    )
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::interval::Interval;
 pub use pinpoint_servers::server::ServerRecord;
 use serde::{Deserialize, Serialize};
 use sysinfo::{CpuRefreshKind, System};
@@ -29,6 +30,9 @@ pub struct Report {
     /// RFC 3339, UTC, when the measurement began.
     pub date: String,
     pub machine: Machine,
+    /// Not in reports of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Conditions>,
     pub parameters: serde_json::Value,
     /// The first one is the baseline.
     pub targets: Vec<ServerRecord>,
@@ -157,6 +161,13 @@ pub struct Series {
     pub ratio: BTreeMap<String, Ratio>,
     /// Figures by their names; one that could not be measured is not there.
     pub runs: Vec<Values>,
+    /// Of the processor time during each run, the share that the host took. Not in reports
+    /// of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stolen: Vec<f64>,
+    /// How often each run was repeated because the host took too much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<u32>,
 }
 
 pub type Values = BTreeMap<String, f64>;
@@ -176,6 +187,9 @@ pub struct Ratio {
     pub min: f64,
     pub max: f64,
     pub pairs: usize,
+    /// That of the median. There is none from few pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
 }
 
 /// The machine that the figures are from.
@@ -185,6 +199,20 @@ pub struct Machine {
     pub cpu_count: usize,
     pub os: String,
     pub kernel: String,
+}
+
+/// What decides how much the figures vary.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// Were the processors kept from halting?
+    pub kept_awake: bool,
+    /// How the system lets a processor halt; absent if the system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_driver: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_governor: Option<String>,
+    /// The load average of the last minute, before the servers were started.
+    pub load_at_start: f64,
 }
 
 // Finding one's way in a report. One that was interrupted, or edited, may lack what it

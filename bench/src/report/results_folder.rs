@@ -9,12 +9,14 @@ use serde_json::Value;
 
 use super::markdown;
 use super::page;
-use super::results::{Records, Report, SCHEMA_VERSION};
+use super::results::{Point, Records, Report, SCHEMA_VERSION};
+use super::verdict::Differences;
 
 /// Show results as one HTML page
 ///
 /// Reads DIR/*.json, files that --json has written. Writes DIR/index.html, a
-/// self-contained page with charts, and prints its path.
+/// self-contained page with charts, and prints its path. If servers were compared with
+/// themselves (--aa), it also prints how often they differ.
 ///
 /// Example: pinpoint-bench report results
 #[derive(Debug, clap::Args)]
@@ -72,9 +74,13 @@ pub fn records(folder: &Path) -> anyhow::Result<Records> {
 
 /// Writes the page of all reports in a folder.
 pub fn write_page(folder: &Path) -> anyhow::Result<()> {
-    let page = page::render(&read(folder)?)?;
+    let records = read(folder)?;
+    let page = page::render(&records)?;
     let path = folder.join("index.html");
     fs::write(&path, page).with_context(|| format!("could not write \"{}\"", path.display()))?;
+    if let Some(differences) = Differences::of(records.values()) {
+        println!("{differences}");
+    }
     println!("{}", path.display());
     Ok(())
 }
@@ -129,7 +135,10 @@ fn parse(content: &[u8]) -> anyhow::Result<Report> {
         "its schema_version is {version}, and this pinpoint-bench reads {SCHEMA_VERSION}: measure \
          again, or use the version that has written it"
     );
-    serde_json::from_value(json).context("it is no complete report of pinpoint-bench")
+    let mut report: Report =
+        serde_json::from_value(json).context("it is no complete report of pinpoint-bench")?;
+    report.points.iter_mut().for_each(Point::compare_anew);
+    Ok(report)
 }
 
 #[cfg(test)]
@@ -176,6 +185,22 @@ mod tests {
             .map(|rest| rest.split_once("</h2>").unwrap().0)
             .collect();
         assert_eq!(headings, ["id=\"report-0\">now", "id=\"report-1\">later"]);
+    }
+
+    #[test]
+    fn a_record_without_intervals_gets_them() {
+        let mut old = serde_json::to_value(sample_reports::pingpong()).unwrap();
+        for point in old["points"].as_array_mut().unwrap() {
+            for ratio in point["series"][1]["ratio"]
+                .as_object_mut()
+                .unwrap()
+                .values_mut()
+            {
+                ratio.as_object_mut().unwrap().remove("interval").unwrap();
+            }
+        }
+        let read = parse(old.to_string().as_bytes()).unwrap();
+        assert_eq!(read, sample_reports::pingpong());
     }
 
     #[test]

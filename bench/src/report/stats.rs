@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::results::{Ratio, Series, Summary, Values};
+use super::interval::Interval;
+use super::results::{Point, Ratio, Series, Summary, Values};
 
 /// The median rather than the mean, since one disturbed run must not move the figure.
 impl Summary {
@@ -52,12 +53,15 @@ impl Ratio {
         if pairs.iter().any(|(_, base)| *base <= 0.0) {
             return None;
         }
-        let Summary { median, min, max } = Summary::of(pairs.iter().map(|(run, base)| run / base))?;
+        let mut ratios: Vec<f64> = pairs.iter().map(|(run, base)| run / base).collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        let Summary { median, min, max } = Summary::of(ratios.iter().copied())?;
         Some(Self {
             median,
             min,
             max,
-            pairs: pairs.len(),
+            pairs: ratios.len(),
+            interval: Interval::of_median(&ratios),
         })
     }
 }
@@ -79,6 +83,8 @@ impl Series {
             summary,
             ratio: BTreeMap::new(),
             runs,
+            stolen: Vec::new(),
+            repeats: Vec::new(),
         };
         if let Some(base) = base {
             series.ratio = series
@@ -88,6 +94,21 @@ impl Series {
                 .collect();
         }
         series
+    }
+}
+
+impl Point {
+    /// Computes its ratios anew: those that are read from a file may have no interval.
+    pub fn compare_anew(&mut self) {
+        let Some((base, compared)) = self.series.split_first_mut() else {
+            return;
+        };
+        for series in compared {
+            for (name, ratio) in std::mem::take(&mut series.ratio) {
+                let ratio = Ratio::of(&name, series, base).unwrap_or(ratio);
+                series.ratio.insert(name, ratio);
+            }
+        }
     }
 }
 
@@ -127,6 +148,7 @@ mod tests {
             min: 1.0,
             max: 3.0,
             pairs: 3,
+            interval: None,
         };
         assert_eq!(pinpoint.ratio["tps"], expected);
         let drifting = series("tps", &[110.0, 500.0, 10.0], Some(&stock));

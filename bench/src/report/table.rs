@@ -4,14 +4,14 @@
 use maud::{Markup, html};
 
 use super::number_format;
-use super::results::{Figure, Report, Series, Summary};
+use super::results::{Figure, Report, Series};
 use super::verdict;
 
 /// A number as it is shown.
 pub struct Cell {
     /// The median.
     pub alone: String,
-    /// The same with the least and the greatest run.
+    /// The same with the least and the greatest run. A ratio always has its interval instead.
     pub with_range: String,
     /// How many runs, or pairs of runs, it is from.
     pub runs: usize,
@@ -24,36 +24,30 @@ impl Cell {
         let runs = series
             .runs
             .iter()
-            .filter(|run| run.contains_key(&figure.name));
-        let format = |value| number_format::of_figure(figure, value);
-        Some(Self::new(*summary, runs.count(), format, ""))
+            .filter(|run| run.contains_key(&figure.name))
+            .count();
+        let [median, min, max] = [summary.median, summary.min, summary.max]
+            .map(|value| number_format::of_figure(figure, value));
+        let with_range = match runs {
+            1 => median.clone(),
+            _ => format!("{median} ({min}-{max})"),
+        };
+        Some(Self {
+            alone: median,
+            with_range,
+            runs,
+        })
     }
 
     /// `None` if there is no ratio.
-    pub fn of_ratio(figure: &Figure, series: &Series, base: &Series) -> Option<Self> {
+    pub fn of_ratio(figure: &Figure, series: &Series) -> Option<Self> {
         let ratio = series.ratio.get(&figure.name)?;
-        let summary = |series: &Series| series.summary.get(&figure.name).copied();
-        let remark = verdict::remark(ratio, summary(series)?, summary(base)?);
-        let range = Summary {
-            median: ratio.median,
-            min: ratio.min,
-            max: ratio.max,
-        };
-        Some(Self::new(range, ratio.pairs, number_format::ratio, remark))
-    }
-
-    fn new(range: Summary, runs: usize, format: impl Fn(f64) -> String, remark: &str) -> Self {
-        let [median, min, max] = [range.median, range.min, range.max].map(format);
-        let alone = format!("{median}{remark}");
-        let with_range = match runs {
-            1 => alone.clone(),
-            _ => format!("{median} ({min}-{max}){remark}"),
-        };
-        Self {
-            alone,
-            with_range,
-            runs,
-        }
+        let text = verdict::of(ratio);
+        Some(Self {
+            alone: text.clone(),
+            with_range: text,
+            runs: ratio.pairs,
+        })
     }
 }
 
@@ -88,10 +82,7 @@ impl Table {
         );
         let rows = report.points_of(workload).map(|point| {
             let value = |target| Cell::of_target(figure, point.of_target(target)?);
-            let ratio = |target| {
-                let base = point.of_target(baseline)?;
-                Cell::of_ratio(figure, point.of_target(target)?, base)
-            };
+            let ratio = |target| Cell::of_ratio(figure, point.of_target(target)?);
             let values = targets.iter().map(|target| value(target));
             let cells = values.chain(compared.iter().map(|target| ratio(target)));
             let mut row = vec![number_format::whole(point.x as f64)];

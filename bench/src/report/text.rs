@@ -3,6 +3,7 @@
 use super::operations;
 use super::results::{Report, ServerRecord};
 use super::table::Table;
+use super::verdict::{self, Differences};
 
 pub fn text(report: &Report) -> String {
     let machine = &report.machine;
@@ -14,8 +15,12 @@ pub fn text(report: &Report) -> String {
             .map(|target| format!("- {}", who(target))),
     );
     lines.push(format!(
-        "- {} x {}, {}, kernel {}\n- medians of the runs (minimum-maximum); ratios of paired runs\n",
-        machine.cpu_count, machine.cpu_model, machine.os, machine.kernel
+        "- {} x {}, {}, kernel {}\n- {}\n",
+        machine.cpu_count,
+        machine.cpu_model,
+        machine.os,
+        machine.kernel,
+        verdict::legend(report)
     ));
     if report.benchmark == operations::BENCHMARK {
         let tables = operations::tables(report);
@@ -28,6 +33,7 @@ pub fn text(report: &Report) -> String {
         let tables = shown.filter_map(|(_, figure)| Table::of(report, figure, workload));
         lines.extend(tables.map(|table| table.markdown()));
     }
+    lines.extend(Differences::of([report]).map(|differences| format!("{differences}\n")));
     lines.join("\n")
 }
 

@@ -79,6 +79,20 @@ pub fn backlog(axis: &Axis, points: &[Point], limit: Duration) -> Option<String>
     })
 }
 
+/// A warning if the host took more than `limit` of the processor time of a run that counts.
+pub fn stolen(points: &[Point], limit: f64) -> Option<String> {
+    let series = points.iter().flat_map(|point| &point.series);
+    let runs = series.flat_map(|series| &series.stolen);
+    let disturbed = runs.filter(|stolen| **stolen > limit).count();
+    (disturbed > 0).then(|| {
+        format!(
+            "the host took more than {:.0} % of the processor time during {disturbed} runs, also \
+             when they were repeated: measure when it is less busy",
+            100.0 * limit
+        )
+    })
+}
+
 /// What was measured of a figure, and where: `stock with 16 writers`.
 fn measured(
     axis: &Axis,
@@ -120,6 +134,15 @@ mod tests {
         let mut few = quiet;
         few[0].series[0].runs.truncate(5);
         assert!(of(&few)[0].starts_with("5 runs are too few"));
+    }
+
+    #[test]
+    fn stolen_time_gets_a_warning() {
+        let mut points = sample_reports::pingpong().points;
+        assert_eq!(stolen(&points, 0.02), None);
+        points[1].series[0].stolen = vec![0.01, 0.05, 0.02, 0.03];
+        let warning = stolen(&points, 0.02).unwrap();
+        assert!(warning.starts_with("the host took more than 2 % of the processor time during 2"));
     }
 
     #[test]

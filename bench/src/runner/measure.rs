@@ -9,15 +9,17 @@ use pinpoint_servers::limits;
 use pinpoint_servers::server::{Server, ServerRecord, Servers};
 use serde_json::Value;
 
+use super::awake::{self, Awake};
 use super::interrupt::{Interrupt, Interrupts};
 use super::options::CommonArgs;
-use super::order::{Recording, turns};
+use super::order::{Recording, Run, turns};
 use super::progress::Progress;
+use super::stolen::{MOST_REPEATS, MOST_STOLEN, ProcessorTime, share_since};
 use crate::report::number_format;
 use crate::report::output::{self, OutputFile};
 use crate::report::results::{Machine, Report, SCHEMA_VERSION};
 use crate::report::warnings;
-use crate::workload::{Benchmark, Measurement, PointId};
+use crate::workload::{Benchmark, Measurement, PointId, Workload};
 
 /// How a measurement has ended.
 #[derive(Debug)]
@@ -102,6 +104,8 @@ impl Job<'_> {
         let file = json.map(OutputFile::open).transpose()?;
 
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let awake = Awake::keep();
+        let conditions = awake::conditions(awake.is_ok());
         let temp_dir = self.common.servers.temp_dir();
         let mut servers = Servers::default();
         let mut records = Vec::new();
@@ -130,6 +134,7 @@ impl Job<'_> {
             result = work => result.map(|()| End::Complete),
         };
         servers.stop().await;
+        let awake = awake.map(drop);
 
         let names: Vec<String> = records
             .iter()
@@ -148,7 +153,9 @@ impl Job<'_> {
                     .to_owned(),
             );
         }
+        warnings.extend(awake.err().map(|error| awake::warning(&error)));
         warnings.extend(warnings::warnings(&axis, &figures, &points));
+        warnings.extend(warnings::stolen(&points, MOST_STOLEN));
         if let Some(limit) = benchmark.backlog_limit {
             warnings.extend(warnings::backlog(&axis, &points, limit));
         }
@@ -161,6 +168,7 @@ impl Job<'_> {
             command_line,
             date,
             machine: Machine::detect(),
+            conditions: Some(conditions),
             parameters: self.parameters,
             targets: records,
             axis,
@@ -254,13 +262,42 @@ async fn record_on(
             let server = &servers[position];
             let rest = format!(", {place}, run {run} of {}", common.runs);
             announce("", server, &rest);
-            let measured = measurements[position].measure(server, workload, run).await;
-            let mut values = measured.with_context(failed)?;
+            let measured = undisturbed(&mut measurements[position], server, workload, run).await;
+            let mut measured = measured.with_context(failed)?;
             let figures = &benchmark.figures;
-            values.retain(|name, _| figures.iter().any(|figure| figure.name == *name));
-            recording.add(position, values);
+            let is_reported = |name: &String| figures.iter().any(|figure| figure.name == *name);
+            measured.values.retain(|name, _| is_reported(name));
+            recording.add(position, measured);
             progress.advance(1);
         }
     }
     Ok(())
+}
+
+/// A run, which is repeated if the host takes too much of the processors meanwhile. The run
+/// from which it took the least counts.
+async fn undisturbed(
+    measurement: &mut Measurement,
+    server: &Server,
+    workload: &Workload,
+    number: u32,
+) -> anyhow::Result<Run> {
+    let mut kept: Option<Run> = None;
+    for repeats in 0..=MOST_REPEATS {
+        let begin = ProcessorTime::now();
+        let values = measurement.measure(server, workload, number).await?;
+        let stolen = share_since(begin);
+        kept = match kept {
+            Some(kept) if kept.stolen <= stolen => Some(Run { repeats, ..kept }),
+            _ => Some(Run {
+                values,
+                stolen,
+                repeats,
+            }),
+        };
+        if stolen <= MOST_STOLEN {
+            break;
+        }
+    }
+    kept.context("there is one run at least")
 }

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 #[derive(Debug, Args, Serialize)]
 pub struct CommonArgs {
-    /// Runs per point and server; a verdict needs at least six
-    #[arg(long, value_name = "N", default_value = "6", value_parser = number(1..=1_000_000))]
+    /// Runs per point and server; an interval needs at least six
+    #[arg(long, value_name = "N", default_value = "12", value_parser = number(1..=1_000_000))]
     pub runs: u32,
 
     /// Fail if a step takes longer, such as connecting or the arrival of a notification

@@ -19,38 +19,56 @@ pub fn turns(servers: usize, runs: u32) -> impl Iterator<Item = (u32, usize)> {
     })
 }
 
+/// One run.
+#[derive(Debug)]
+pub struct Run {
+    pub values: Values,
+    /// The share of the processor time that the host took.
+    pub stolen: f64,
+    /// How often it was repeated because of that.
+    pub repeats: u32,
+}
+
 /// What has been measured so far.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// The runs of each target.
-    points: Vec<(PointId, Vec<Vec<Values>>)>,
+    points: Vec<(PointId, Vec<Vec<Run>>)>,
 }
 
 impl Recording {
     /// Goes on to a point.
     pub fn begin(&mut self, point: PointId, targets: usize) {
-        self.points.push((point, vec![Vec::new(); targets]));
+        let runs = std::iter::repeat_with(Vec::new).take(targets);
+        self.points.push((point, runs.collect()));
     }
 
     /// Adds a run of a target, by its position.
-    pub fn add(&mut self, target: usize, mut values: Values) {
+    pub fn add(&mut self, target: usize, mut run: Run) {
         // JSON has no others.
-        values.retain(|_, value| value.is_finite());
+        run.values.retain(|_, value| value.is_finite());
         if let Some((_, runs)) = self.points.last_mut() {
-            runs[target].push(values);
+            runs[target].push(run);
         }
     }
 
     /// The points at which there is something.
     pub fn finish(self, targets: &[String]) -> Vec<Point> {
-        let measured = |(_, runs): &(_, Vec<Vec<Values>>)| runs.iter().any(|runs| !runs.is_empty());
+        let measured = |(_, runs): &(_, Vec<Vec<Run>>)| runs.iter().any(|runs| !runs.is_empty());
         let points = self.points.into_iter().filter(measured);
         points
             .map(|(PointId { workload, x }, runs)| {
                 let mut series: Vec<Series> = Vec::new();
                 for (target, runs) in targets.iter().zip(runs) {
-                    let next = Series::of(target.clone(), runs, series.first());
-                    series.push(next);
+                    let stolen = runs.iter().map(|run| run.stolen).collect();
+                    let repeats = runs.iter().map(|run| run.repeats).collect();
+                    let values = runs.into_iter().map(|run| run.values).collect();
+                    let next = Series::of(target.clone(), values, series.first());
+                    series.push(Series {
+                        stolen,
+                        repeats,
+                        ..next
+                    });
                 }
                 Point {
                     workload,
@@ -83,9 +101,14 @@ mod tests {
         for (run, position) in turns {
             let tps = f64::from(10 * run) * [1.0, 2.0][position];
             let values = [("tps", tps), ("nothing", f64::NAN)];
+            let values = values.map(|(name, v)| (name.to_owned(), v)).into();
             recording.add(
                 position,
-                values.map(|(name, v)| (name.to_owned(), v)).into(),
+                Run {
+                    values,
+                    stolen: 0.01 * f64::from(run),
+                    repeats: u32::from(run == 3),
+                },
             );
         }
         recording.begin(point(7), 2);
@@ -100,6 +123,8 @@ mod tests {
         assert_eq!((ratio.min, ratio.median, ratio.max), (2.0, 2.0, 2.0));
         assert_eq!(ratio.pairs, 6);
         assert!(!points[0].series[0].summary.contains_key("nothing"));
+        assert_eq!(points[0].series[0].stolen[1], 0.02);
+        assert_eq!(points[0].series[1].repeats, [0, 0, 1, 0, 0, 0]);
     }
 
     #[test]

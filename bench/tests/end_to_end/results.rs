@@ -1,6 +1,7 @@
 //! What a run measures and writes.
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::harness::{Bench, wait_until};
 
@@ -30,6 +31,7 @@ fn two_targets_side_by_side() {
     }
 
     assert_eq!(report["complete"], true);
+    assert_conditions(&report);
 
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 2);
@@ -39,6 +41,9 @@ fn two_targets_side_by_side() {
             assert_eq!(series["target"], name);
             let runs = series["runs"].as_array().unwrap();
             assert_eq!(runs.len(), 2);
+            for part in ["stolen", "repeats"] {
+                assert_eq!(series[part].as_array().unwrap().len(), 2, "{series}");
+            }
             for run in runs {
                 let figure = |name: &str| run[name].as_f64().unwrap();
                 assert!(figure("round_trips_per_sec") > 0.0, "{run}");
@@ -56,6 +61,16 @@ fn two_targets_side_by_side() {
         assert_eq!(reported["median"].as_f64(), Some(ratio), "{reported}");
         assert!(point["series"][0]["ratio"].as_object().unwrap().is_empty());
     }
+}
+
+/// There is a warning if the processors could not be kept awake.
+fn assert_conditions(report: &Value) {
+    let kept_awake = report["conditions"]["kept_awake"].as_bool().unwrap();
+    assert!(report["conditions"]["load_at_start"].is_f64(), "{report}");
+    let mut warnings = report["warnings"].as_array().unwrap().iter();
+    let is_about_it = |text: &str| text.starts_with("the processors were not kept awake");
+    let warned = warnings.any(|warning| is_about_it(warning.as_str().unwrap()));
+    assert_eq!(warned, !kept_awake, "{report}");
 }
 
 #[test]
@@ -130,12 +145,28 @@ fn a_server_can_be_measured_against_itself() {
     bench.assert_succeeded(&output);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        stderr.contains("pingpong: 1 measurement on 2 servers, 6 runs each\n"),
+        stderr.contains("pingpong: 1 measurement on 2 servers, 12 runs each\n"),
         "{stderr}"
     );
     let report = bench.json();
     let names = [0, 1].map(|target| report["targets"][target]["name"].as_str().unwrap());
     assert_eq!(names, ["stock", "stock-again"]);
     let ratio = &report["points"][0]["series"][1]["ratio"]["round_trips_per_sec"];
-    assert_eq!(ratio["pairs"], 6);
+    assert_eq!(ratio["pairs"], 12);
+    let interval = &ratio["interval"];
+    let number = |name: &str| interval[name].as_f64().unwrap();
+    assert!(
+        number("low") <= ratio["median"].as_f64().unwrap(),
+        "{ratio}"
+    );
+    assert!(
+        number("high") >= ratio["median"].as_f64().unwrap(),
+        "{ratio}"
+    );
+    assert!((0.961..0.962).contains(&number("coverage")), "{ratio}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        stdout.contains(" of 1 intervals of main figures do not contain 1"),
+        "{stdout}"
+    );
 }
