@@ -4,12 +4,14 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
 import platform
 import pwd
 import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PG_CONFIG = os.environ.get("PG_CONFIG", "pg_config")
 
 DEADLINE = 120  # seconds, for what takes a moment on a machine that is not busy
+
+CPU_DMA_LATENCY = "/dev/cpu_dma_latency"
+CPUIDLE = "/sys/devices/system/cpu/cpuidle"
+
+MOST_STOLEN = 0.02  # of the processor time: a run is repeated if the host takes more
+MOST_REPEATS = 2
+
+CONFIDENCE = 0.95  # of an interval
 
 
 class Failure(Exception):
@@ -88,6 +98,51 @@ def exit_on_signals(handler=None):
         signal.signal(each, handler or on_signal)
 
 
+# ---- Processors ----------------------------------------------------------------
+
+
+def keep_awake():
+    """Keep the processors from halting until the file that this returns is closed. Returns None if the user may not do
+    that."""
+    try:
+        device = open(CPU_DMA_LATENCY, "wb", buffering=0)
+        device.write(struct.pack("i", 0))
+    except OSError as error:
+        say(f"warning: {not_awake(error)}")
+        return None
+    return device
+
+
+def not_awake(error):
+    return (f"the processors were not kept awake ({error}): a processor that halts takes up to 0.4 ms to wake, so round "
+            "trips look slower and intervals become wide; measure as root, or let the user write to this file")
+
+
+def conditions(kept_awake):
+    """What decides how much the figures vary, for the report."""
+    found = {"kept_awake": kept_awake}
+    for name in "driver", "governor":
+        with contextlib.suppress(OSError), open(f"{CPUIDLE}/current_{name}") as file:
+            found[f"idle_{name}"] = file.read().strip()
+    return {**found, "load_at_start": os.getloadavg()[0]}
+
+
+def processor_time():
+    """Processor time since the start of the system: that which the host has taken ("steal"), and all."""
+    with open("/proc/stat") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return ticks[7], sum(ticks)
+
+
+def stolen_since(before):
+    """The share of the processor time that the host has taken since then."""
+    stolen, total = (now - then for now, then in zip(processor_time(), before))
+    return stolen / total if total > 0 else 0.0
+
+
+# ---- Measurements --------------------------------------------------------------
+
+
 class Measurement:
     """What surrounds a measurement, as a context: a folder, and the servers that were started. Both are removed at
     the end. A failure or a signal ends the context; the exit code says so then. Keeps the targets and their runs."""
@@ -96,6 +151,9 @@ class Measurement:
         exit_on_signals()
         self.started, self.folder = datetime.datetime.now(datetime.timezone.utc), new_folder()
         self.servers, self.targets, self.runs, self.code = [], {}, {}, 0
+        self.awake = keep_awake()
+        self.conditions = conditions(self.awake is not None)
+        self.stolen, self.repeats = 0.0, 0  # of the last run
         return self
 
     def __exit__(self, kind, error, _):
@@ -110,6 +168,8 @@ class Measurement:
             except Failure as failure:
                 self.fail(failure)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.awake:
+            self.awake.close()
         return is_failure or isinstance(error, SystemExit)
 
     def start(self, server):
@@ -124,9 +184,26 @@ class Measurement:
     def say_run(self, number, runs, of=""):
         say(f"{of}run {number} of {runs}, {datetime.datetime.now(datetime.timezone.utc) - self.started}")
 
+    def undisturbed(self, function, *arguments):
+        """The result of a run, which is repeated if the host takes too much of the processors meanwhile. The run from
+        which it took the least counts."""
+        kept = None
+        for repeats in range(MOST_REPEATS + 1):
+            before = processor_time()
+            result = function(*arguments)
+            stolen = stolen_since(before)
+            if kept is None or stolen < kept[1]:
+                kept = result, stolen
+            if stolen <= MOST_STOLEN:
+                break
+        result, self.stolen = kept
+        self.repeats = repeats
+        return result
+
     def add(self, workload, x, target, figures):
-        """A run of a target: figures by their names."""
-        self.runs.setdefault((workload, x), {}).setdefault(target, []).append(figures)
+        """What the last run has measured of a target: figures by their names."""
+        runs = self.runs.setdefault((workload, x), {}).setdefault(target, [])
+        runs.append((figures, self.stolen, self.repeats))
 
     def write_report(self, options, program, figures, scale, main_figure=None, baseline=None, **fields):
         """Write the report, and return the exit code. Figures are (name, label, kind); the main figure has a chart."""
@@ -140,13 +217,15 @@ class Measurement:
             "date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "machine": {"cpu_model": cpu_model(), "cpu_count": os.cpu_count(), "os": system_name(),
                         "kernel": platform.release()},
+            "conditions": self.conditions,
             "targets": [{"name": name, **target} for name, target in self.targets.items()],
             "figures": [{"name": name, "label": label, "kind": kind, "scale": scale, "chart": name == main_figure}
                         for name, label, kind in figures],
             "points": [{"workload": workload, "x": x, "series": [
                 series(target, found, baseline) for target in self.targets]}
                 for (workload, x), found in self.runs.items()],
-            "complete": self.code == 0, "warnings": [],
+            "complete": self.code == 0,
+            "warnings": [] if self.awake else [not_awake(CPU_DMA_LATENCY)],
         }
         with open(options.json, "w") if options.json else contextlib.nullcontext(sys.stdout) as file:
             file.write(as_json(result) + "\n")
@@ -160,17 +239,44 @@ def summary(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+def interval(values):
+    """That of the median, by the sign test: exact, whatever the distribution is. From few values there is none.
+
+    >>> ranks = lambda n: (interval(range(1, n + 1))["low"], interval(range(1, n + 1))["high"])
+    >>> [ranks(n) for n in (6, 8, 9, 12, 15, 20, 25)]
+    [(1, 6), (1, 8), (2, 8), (3, 10), (4, 12), (6, 15), (8, 18)]
+    >>> interval([1, 2, 3, 4, 5, 6])["coverage"], interval([1, 2, 3, 4, 5])
+    (0.96875, None)
+    """
+    values, found, below = sorted(values), None, 0.0
+    for rank in range(len(values)):
+        below += math.comb(len(values), rank) / 2 ** len(values)
+        if 1 - 2 * below < CONFIDENCE:
+            break
+        found = {"low": values[rank], "high": values[-1 - rank], "coverage": 1 - 2 * below}
+    return found
+
+
+def comparison(pairs):
+    """Of pairs of values: a value, and that of the baseline."""
+    ratios = [value / base for value, base in pairs]
+    found = interval(ratios)
+    return {**summary(ratios), "pairs": len(ratios), **({"interval": found} if found else {})}
+
+
 def series(target, runs_of, baseline):
     """The runs of a target at one point, each with figures by their names, and their ratios to the runs of the
     baseline."""
-    runs = runs_of.get(target, [])
-    one = {"target": target, "summary": {}, "ratio": {}, "runs": runs}
+    found = runs_of.get(target, [])
+    runs, base_runs = [run for run, _, _ in found], [run for run, _, _ in runs_of.get(baseline, [])]
+    one = {"target": target, "summary": {}, "ratio": {}, "runs": runs,
+           "stolen": [stolen for _, stolen, _ in found], "repeats": [repeats for _, _, repeats in found]}
     for figure in {name: None for run in runs for name in run}:
         one["summary"][figure] = summary([run[figure] for run in runs if figure in run])
-        pairs = [(run[figure], base[figure]) for run, base in zip(runs, runs_of.get(baseline, []))
+        pairs = [(run[figure], base[figure]) for run, base in zip(runs, base_runs)
                  if figure in run and figure in base and target != baseline]
         if pairs and min(base for _, base in pairs) > 0:
-            one["ratio"][figure] = {**summary([value / base for value, base in pairs]), "pairs": len(pairs)}
+            one["ratio"][figure] = comparison(pairs)
     return one
 
 

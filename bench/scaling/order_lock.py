@@ -110,8 +110,8 @@ def measure(options, measured):
         for listeners in options.listeners:
             receivers = Receivers([server], [CHANNEL] * listeners)
             for writers in POINTS[listeners]:
-                measured.add(f"writers_{writers}", listeners, "pinpoint",
-                             measure_once(server, receivers, writers, options.seconds))
+                figures = measured.undisturbed(measure_once, server, receivers, writers, options.seconds)
+                measured.add(f"writers_{writers}", listeners, "pinpoint", figures)
             receivers.close()
         measured.say_run(number, options.runs)
 
