@@ -114,8 +114,8 @@ def keep_awake():
 
 
 def not_awake(error):
-    return (f"the processors were not kept awake ({error}): a processor that halts takes up to 0.4 ms to wake, so round "
-            "trips look slower and intervals become wide; measure as root, or let the user write to this file")
+    return (f"the processors were not kept awake ({error}): a processor that halts takes up to 0.4 ms to wake, so "
+            "round trips look slower and intervals become wide; measure as root, or let the user write to this file")
 
 
 def conditions(kept_awake):
