@@ -102,29 +102,29 @@ def exit_on_signals(handler=None):
 
 
 def keep_awake():
-    """Keep the processors from halting until the file that this returns is closed. Returns None if the user may not do
-    that."""
+    """Keep the processors from halting until a file is closed. Returns the file and no warning, or None and a warning
+    if that is not possible."""
     try:
+        if idle("driver") in (None, "none"):
+            raise OSError("Linux has no idle driver here that would do it")
         device = open(CPU_DMA_LATENCY, "wb", buffering=0)
         device.write(struct.pack("i", 0))
     except OSError as error:
-        say(f"warning: {not_awake(error)}")
-        return None
-    return device
+        return None, (f"the processors were not kept awake ({error}): a processor that halts takes up to 0.4 ms to "
+                      "wake, so round trips look slower and intervals become wide")
+    return device, None
 
 
-def not_awake(error):
-    return (f"the processors were not kept awake ({error}): a processor that halts takes up to 0.4 ms to wake, so "
-            "round trips look slower and intervals become wide; measure as root, or let the user write to this file")
+def idle(what):
+    """The driver or the governor of Linux that lets a processor halt; None if Linux does not tell."""
+    with contextlib.suppress(OSError), open(f"{CPUIDLE}/current_{what}") as file:
+        return file.read().strip()
 
 
 def conditions(kept_awake):
     """What decides how much the figures vary, for the report."""
-    found = {"kept_awake": kept_awake}
-    for name in "driver", "governor":
-        with contextlib.suppress(OSError), open(f"{CPUIDLE}/current_{name}") as file:
-            found[f"idle_{name}"] = file.read().strip()
-    return {**found, "load_at_start": os.getloadavg()[0]}
+    names = {f"idle_{what}": name for what in ("driver", "governor") if (name := idle(what))}
+    return {"kept_awake": kept_awake, **names, "load_at_start": os.getloadavg()[0]}
 
 
 def processor_time():
@@ -151,8 +151,7 @@ class Measurement:
         exit_on_signals()
         self.started, self.folder = datetime.datetime.now(datetime.timezone.utc), new_folder()
         self.servers, self.targets, self.runs, self.code = [], {}, {}, 0
-        self.awake = keep_awake()
-        self.conditions = conditions(self.awake is not None)
+        self.conditions = conditions(self.keep_awake())
         self.stolen, self.repeats = 0.0, 0  # of the last run
         return self
 
@@ -171,6 +170,14 @@ class Measurement:
         if self.awake:
             self.awake.close()
         return is_failure or isinstance(error, SystemExit)
+
+    def keep_awake(self):
+        """Until the end. Returns whether that is possible."""
+        self.awake, warning = keep_awake()
+        self.warnings = [warning] if warning else []
+        for each in self.warnings:
+            say(f"warning: {each}")
+        return self.awake is not None
 
     def start(self, server):
         self.servers.append(server)
@@ -224,8 +231,7 @@ class Measurement:
             "points": [{"workload": workload, "x": x, "series": [
                 series(target, found, baseline) for target in self.targets]}
                 for (workload, x), found in self.runs.items()],
-            "complete": self.code == 0,
-            "warnings": [] if self.awake else [not_awake(CPU_DMA_LATENCY)],
+            "complete": self.code == 0, "warnings": self.warnings,
         }
         with open(options.json, "w") if options.json else contextlib.nullcontext(sys.stdout) as file:
             file.write(as_json(result) + "\n")

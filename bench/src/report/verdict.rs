@@ -128,6 +128,8 @@ mod tests {
             "0.99 [0.97-1.02], no difference found"
         );
         assert_eq!(text(&slightly_more[..5]), "1.07, too few pairs");
+        assert!(Interval::of_median(&[1.0; LEAST_PAIRS]).is_some());
+        assert!(Interval::of_median(&[1.0; LEAST_PAIRS - 1]).is_none());
         // One is neither more nor less.
         assert_eq!(
             text(&[100.0, 110.0, 110.0, 110.0, 110.0, 110.0]),

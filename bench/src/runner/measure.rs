@@ -153,7 +153,7 @@ impl Job<'_> {
                     .to_owned(),
             );
         }
-        warnings.extend(awake.err().map(|error| awake::warning(&error)));
+        warnings.extend(awake.err());
         warnings.extend(warnings::warnings(&axis, &figures, &points));
         warnings.extend(warnings::stolen(&points, MOST_STOLEN));
         if let Some(limit) = benchmark.backlog_limit {
