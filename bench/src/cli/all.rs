@@ -187,6 +187,13 @@ mod tests {
     }
 
     #[test]
+    fn every_benchmark_can_compare_a_server_with_itself() {
+        for Planned { name, command, .. } in plan(&["--quick", "--aa"]) {
+            assert_eq!(command.job().unwrap().refusal().unwrap(), None, "{name}");
+        }
+    }
+
+    #[test]
     fn the_record_tells_how_to_make_one_benchmark_alone() {
         let plan = plan(&["--quick", "--target=a=pg_config", "--setting", "fsync=off"]);
         assert_eq!(

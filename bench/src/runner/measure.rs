@@ -12,14 +12,14 @@ use serde_json::Value;
 use super::awake::{self, Awake};
 use super::interrupt::{Interrupt, Interrupts};
 use super::options::CommonArgs;
-use super::order::{Recording, Run, turns};
+use super::order::{Recording, turns};
 use super::progress::Progress;
-use super::stolen::{MOST_REPEATS, MOST_STOLEN, ProcessorTime, share_since};
+use super::stolen::{MOST_STOLEN, ProcessorTime, share_since, undisturbed};
 use crate::report::number_format;
 use crate::report::output::{self, OutputFile};
 use crate::report::results::{Machine, Report, SCHEMA_VERSION};
 use crate::report::warnings;
-use crate::workload::{Benchmark, Measurement, PointId, Workload};
+use crate::workload::{Benchmark, Measurement, PointId};
 
 /// How a measurement has ended.
 #[derive(Debug)]
@@ -262,7 +262,13 @@ async fn record_on(
             let server = &servers[position];
             let rest = format!(", {place}, run {run} of {}", common.runs);
             announce("", server, &rest);
-            let measured = undisturbed(&mut measurements[position], server, workload, run).await;
+            let measured = undisturbed(async || {
+                let begin = ProcessorTime::now();
+                let measurement = &mut measurements[position];
+                let values = measurement.measure(server, workload, run).await?;
+                Ok((values, share_since(begin)))
+            })
+            .await;
             let mut measured = measured.with_context(failed)?;
             let figures = &benchmark.figures;
             let is_reported = |name: &String| figures.iter().any(|figure| figure.name == *name);
@@ -272,32 +278,4 @@ async fn record_on(
         }
     }
     Ok(())
-}
-
-/// A run, which is repeated if the host takes too much of the processors meanwhile. The run
-/// from which it took the least counts.
-async fn undisturbed(
-    measurement: &mut Measurement,
-    server: &Server,
-    workload: &Workload,
-    number: u32,
-) -> anyhow::Result<Run> {
-    let mut kept: Option<Run> = None;
-    for repeats in 0..=MOST_REPEATS {
-        let begin = ProcessorTime::now();
-        let values = measurement.measure(server, workload, number).await?;
-        let stolen = share_since(begin);
-        kept = match kept {
-            Some(kept) if kept.stolen <= stolen => Some(Run { repeats, ..kept }),
-            _ => Some(Run {
-                values,
-                stolen,
-                repeats,
-            }),
-        };
-        if stolen <= MOST_STOLEN {
-            break;
-        }
-    }
-    kept.context("there is one run at least")
 }
