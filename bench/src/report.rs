@@ -3,12 +3,13 @@
 //! ```text
 //! results_folder ──► page ──┬──► chart
 //!   │                       └──► table ──► verdict ──► results ──► interval
-//!   └──► markdown ──► chart, table                       ▲
+//!   └──► markdown ──► chart, slower, source ──► table    ▲
 //! output ──► text ──► table                              │
 //!   └──────► json                       warnings, stats ─┘
 //! ```
 
 pub mod chart;
+pub mod comment;
 pub mod interval;
 pub mod json;
 pub mod markdown;
@@ -20,6 +21,8 @@ pub mod results;
 pub mod results_folder;
 #[cfg(test)]
 pub mod sample_reports;
+pub mod slower;
+pub mod source;
 pub mod stats;
 pub mod table;
 pub mod text;

@@ -13,8 +13,8 @@ use crate::report::results_folder;
 use crate::runner::interrupt::Interrupts;
 use crate::runner::measure::End;
 
-/// What `--quick` gives to all benchmarks, unless the command line says otherwise: there is
-/// just an interval of so many.
+/// What `--quick` gives to benchmarks without runs of their own, unless the command line says
+/// otherwise: there is just an interval of so many.
 const QUICK_RUNS: &str = "--runs=6";
 
 /// The benchmarks, and the options that `--quick` gives them.
@@ -81,18 +81,19 @@ struct Planned {
 
 impl AllArgs {
     fn plan(&self) -> Vec<Planned> {
-        let names_runs = self
-            .options
-            .iter()
-            .any(|option| option.starts_with("--runs"));
-        let runs = (self.quick && !names_runs).then(|| QUICK_RUNS.to_owned());
+        let sets_runs = |option: &str| option.starts_with("--runs");
+        let runs_are_set = self.options.iter().any(|option| sets_runs(option));
         let plan = |line: &'static str| {
             let mut words = line.split(' ');
             let name = words.next().unwrap_or_default();
-            let quick = words.filter(|_| self.quick).map(str::to_owned);
-            let own = quick
-                .chain(runs.clone())
-                .chain(self.options.iter().cloned());
+            let mut quick: Vec<&str> = words.filter(|_| self.quick).collect();
+            if runs_are_set {
+                quick.retain(|option| !sets_runs(option));
+            } else if self.quick && !quick.iter().any(|option| sets_runs(option)) {
+                quick.push(QUICK_RUNS);
+            }
+            let quick = quick.into_iter().map(str::to_owned);
+            let own = quick.chain(self.options.iter().cloned());
             let alone = command_line([name.to_owned()].into_iter().chain(own.clone()));
             let json = self.output.join(format!("{name}.json"));
             let arguments = ["pinpoint-bench", name]

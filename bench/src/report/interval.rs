@@ -7,23 +7,38 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An interval contains the median with at least this probability.
-const CONFIDENCE: f64 = 0.95;
+/// With which probability an interval contains the median, at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confidence {
+    /// Of one figure among many.
+    Usual,
+    /// Of a figure that people read alone.
+    Headline,
+}
+
+impl Confidence {
+    pub fn probability(self) -> f64 {
+        match self {
+            Self::Usual => 0.95,
+            Self::Headline => 0.99,
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
-    /// The probability with which it contains the median, at least `CONFIDENCE`. Ranks are
-    /// whole numbers, so it is seldom exactly that.
+    /// The probability with which it contains the median. Ranks are whole numbers, so it is
+    /// seldom exactly that of the confidence.
     pub coverage: f64,
 }
 
 impl Interval {
     /// The narrowest one of values in rising order. `None` if there are too few: then even
     /// that from the least to the greatest does not have the confidence.
-    pub fn of_median(sorted: &[f64]) -> Option<Self> {
-        let (rank, coverage) = rank(sorted.len())?;
+    pub fn of_median(sorted: &[f64], confidence: Confidence) -> Option<Self> {
+        let (rank, coverage) = rank(sorted.len(), confidence)?;
         Some(Self {
             low: sorted[rank - 1],
             high: sorted[sorted.len() - rank],
@@ -39,8 +54,8 @@ impl Interval {
 /// The rank at which the interval of so many values begins, counted from 1, and its coverage.
 /// It ends at the same rank from above. The median lies below the value of rank r if fewer
 /// than r values are below the median.
-fn rank(count: usize) -> Option<(usize, f64)> {
-    let outside = (1.0 - CONFIDENCE) / 2.0;
+fn rank(count: usize, confidence: Confidence) -> Option<(usize, f64)> {
+    let outside = (1.0 - confidence.probability()) / 2.0;
     let mut found = None;
     let mut below = 0.0;
     // The logarithm of C(count, rank): the coefficients themselves are too large for many values.
@@ -60,61 +75,89 @@ fn rank(count: usize) -> Option<(usize, f64)> {
 mod tests {
     use super::*;
 
-    fn ranks(count: usize) -> Option<(usize, usize)> {
-        rank(count).map(|(rank, _)| (rank, count + 1 - rank))
+    /// The critical values of the two-sided sign test, from 6 observations on, and `None` where
+    /// the test never rejects. The interval begins at the next rank.
+    ///
+    /// M. F. Triola, Elementary Statistics, table A-7 (up to 25 observations); W. J. Dixon and
+    /// A. M. Mood, The statistical sign test, Journal of the American Statistical Association 41
+    /// (1946), table 1 (the others).
+    const AT_5_PERCENT: [Option<usize>; 25] = critical([
+        0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 7, 7, 7, 8, 8, 9,
+    ]);
+    const AT_1_PERCENT: [Option<usize>; 25] = critical([
+        -1, -1, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 6, 6, 7, 7,
+    ]);
+
+    const fn critical(values: [i8; 25]) -> [Option<usize>; 25] {
+        let mut found = [None; 25];
+        let mut at = 0;
+        while at < values.len() {
+            if values[at] >= 0 {
+                found[at] = Some(values[at] as usize);
+            }
+            at += 1;
+        }
+        found
     }
 
-    /// From tables of the sign test's interval of the median.
     #[test]
     fn the_ranks_are_those_of_published_tables() {
-        for (count, expected) in [
-            (6, (1, 6)),
-            (7, (1, 7)),
-            (8, (1, 8)),
-            (9, (2, 8)),
-            (10, (2, 9)),
-            (11, (2, 10)),
-            (12, (3, 10)),
-            (15, (4, 12)),
-            (20, (6, 15)),
-            (24, (7, 18)),
-            (25, (8, 18)),
-            (50, (18, 33)),
-            (100, (40, 61)),
+        for (confidence, table) in [
+            (Confidence::Usual, AT_5_PERCENT),
+            (Confidence::Headline, AT_1_PERCENT),
         ] {
-            assert_eq!(ranks(count), Some(expected), "{count}");
+            for (count, critical) in (6..).zip(table) {
+                let rank = rank(count, confidence).map(|(rank, _)| rank);
+                assert_eq!(rank, critical.map(|value| value + 1), "{count}");
+            }
+            for count in 0..6 {
+                assert_eq!(rank(count, confidence), None, "{count}");
+            }
         }
-        for count in 0..6 {
-            assert_eq!(ranks(count), None, "{count}");
-        }
+    }
+
+    /// Those of the tables are for at most 30 observations. D. G. Altman and others, Statistics
+    /// with Confidence, has larger ones.
+    #[test]
+    fn the_ranks_of_many_are_those_of_published_tables() {
+        let ends = |count| rank(count, Confidence::Usual).map(|(rank, _)| (rank, count + 1 - rank));
+        assert_eq!(ends(50), Some((18, 33)));
+        assert_eq!(ends(100), Some((40, 61)));
     }
 
     /// The probabilities are fractions of powers of two.
     #[test]
     fn the_coverage_is_exact() {
-        for (count, outside) in [
-            (6, 2.0 / 64.0),
-            (8, 2.0 / 256.0),
-            (9, 2.0 * 10.0 / 512.0),
-            (12, 2.0 * (1.0 + 12.0 + 66.0) / 4096.0),
-            (15, 2.0 * (1.0 + 15.0 + 105.0 + 455.0) / 32_768.0),
+        use Confidence::{Headline, Usual};
+        for (count, confidence, outside) in [
+            (6, Usual, 2.0 / 64.0),
+            (8, Usual, 2.0 / 256.0),
+            (8, Headline, 2.0 / 256.0),
+            (9, Usual, 2.0 * 10.0 / 512.0),
+            (12, Usual, 2.0 * (1.0 + 12.0 + 66.0) / 4096.0),
+            (12, Headline, 2.0 * (1.0 + 12.0) / 4096.0),
+            (15, Usual, 2.0 * (1.0 + 15.0 + 105.0 + 455.0) / 32_768.0),
         ] {
-            let (_, coverage) = rank(count).unwrap();
+            let (_, coverage) = rank(count, confidence).unwrap();
             assert!((coverage - (1.0 - outside)).abs() < 1e-12, "{count}");
         }
-        for count in 6..2000 {
-            let (_, coverage) = rank(count).unwrap();
-            assert!((CONFIDENCE..1.0).contains(&coverage), "{count}");
+        for count in 8..2000 {
+            for confidence in [Usual, Headline] {
+                let (_, coverage) = rank(count, confidence).unwrap();
+                assert!(coverage >= confidence.probability(), "{count}");
+                assert!(coverage < 1.0, "{count}");
+            }
         }
         // The normal distribution is close to it for so many.
-        let (rank, coverage) = rank(1_000_000).unwrap();
+        let (rank, coverage) = rank(1_000_000, Usual).unwrap();
         assert!((499_015..=499_025).contains(&rank), "{rank}");
         assert!(coverage < 0.951, "{coverage}");
     }
 
     #[test]
     fn of_six_values_it_is_from_the_least_to_the_greatest() {
-        let interval = Interval::of_median(&[0.5, 0.9, 1.0, 1.1, 1.2, 2.0]).unwrap();
+        let of = |values: &[f64]| Interval::of_median(values, Confidence::Usual);
+        let interval = of(&[0.5, 0.9, 1.0, 1.1, 1.2, 2.0]).unwrap();
         assert_eq!((interval.low, interval.high), (0.5, 2.0));
         assert_eq!(interval.coverage, 0.96875);
         assert!(
@@ -123,6 +166,6 @@ mod tests {
                 .all(|&value| interval.contains(value))
         );
         assert!(![0.49, 2.01].iter().any(|&value| interval.contains(value)));
-        assert_eq!(Interval::of_median(&[1.0; 5]), None);
+        assert_eq!(of(&[1.0; 5]), None);
     }
 }

@@ -18,12 +18,14 @@
 //! <!-- end -->
 //! ```
 //!
-//! A source is `RECORD[/WORKLOAD][.FIGURE][@X]: TARGET...`, with the main figure if none is
-//! named. `A/B` instead of a target is the ratio of target A to B, of paired runs. A line of
+//! [`source`](super::source) tells how a source is written. A line of
 //! a table with @X makes one row of medians; one without makes a row for each point, which
-//! begins with X and has the ranges of the runs. A ratio has its interval everywhere. The label before the = is the next cell. The
-//! two lines of a table's heading are written by hand. The file of a chart is that which the
-//! image names.
+//! begins with X and has the ranges of the runs. A ratio has its interval everywhere. The label
+//! before the = is the next cell. The two lines of a table's heading are written by hand. The
+//! file of a chart is that which the image names.
+//!
+//! `headline` and `headlines` are a figure and a table whose intervals have more confidence,
+//! for what people read alone.
 
 use std::fs;
 use std::path::Path;
@@ -31,13 +33,14 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 
 use super::chart;
+use super::comment::{CLOSE, Comment, Kind, OPEN};
+use super::interval::Confidence;
 use super::number_format;
-use super::results::{Figure, Point, Records, Report, Series};
+use super::results::{Point, Records};
+use super::slower;
+use super::source::{At, EMPTY, Source};
 use super::table::{Cell, row};
-use super::verdict::LEAST_PAIRS;
 
-const OPEN: &str = "<!-- ";
-const CLOSE: &str = "-->";
 const END: &str = "<!-- end -->";
 
 /// A page with the figures of the records, and its charts: the path that the page has for
@@ -48,22 +51,32 @@ pub struct Filled {
     pub charts: Vec<(String, String)>,
 }
 
-/// Brings the figures of these files, and their charts, up to date.
+/// Brings the figures of these files, and their charts, up to date. It is an error if one of
+/// them lists where pg_pinpoint is slower, and does not list all of it.
 pub fn update(records: &Records, files: &[impl AsRef<Path>]) -> anyhow::Result<()> {
+    let mut pages = Vec::new();
     for file in files {
         let file = file.as_ref();
         let cannot = |what| format!("could not {what} \"{}\"", file.display());
         let text = fs::read_to_string(file).with_context(|| cannot("read"))?;
         let filled = fill(&text, records).with_context(|| format!("in {}", file.display()))?;
         if filled.text != text {
-            fs::write(file, filled.text).with_context(|| cannot("write"))?;
+            fs::write(file, &filled.text).with_context(|| cannot("write"))?;
             println!("{}", file.display());
         }
         for (path, svg) in filled.charts {
             let path = file.with_file_name(path);
             fs::write(&path, svg).with_context(|| format!("could not write {}", path.display()))?;
         }
+        pages.push(filled.text);
     }
+    let missing = slower::missing(records, &pages)?;
+    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    ensure!(
+        missing.is_empty(),
+        "\"Where it is slower\" does not list\n{}",
+        missing.join("\n")
+    );
     Ok(())
 }
 
@@ -77,24 +90,21 @@ pub fn fill(page: &str, records: &Records) -> anyhow::Result<Filled> {
         let (done, after) = rest.split_at(at + length);
         text.push_str(done);
         rest = after;
-        let comment = done[at + OPEN.len()..done.len() - CLOSE.len()].trim();
-        let (kind, sources) = comment
-            .split_once(char::is_whitespace)
-            .unwrap_or((comment, ""));
-        if !["figure", "table", "chart"].contains(&kind) {
+        let content = &done[at + OPEN.len()..done.len() - CLOSE.len()];
+        let Some(comment) = Comment::parse(content) else {
             continue;
-        }
-        let place = || format!("\"{kind} {sources}\"");
+        };
+        let place = || format!("\"{}\"", content.trim());
         let end = rest.find(END).filter(|end| {
             let next = rest.find(OPEN);
             next.is_none_or(|next| next >= *end)
         });
         let (old, after) = rest.split_at(end.with_context(|| format!("{} has no end", place()))?);
-        match kind {
-            "figure" => text.push_str(&figure(sources, records).with_context(place)?),
-            "table" => text.push_str(&table(sources, old, records).with_context(place)?),
-            _ => {
-                charts.push(image(sources, old, records).with_context(place)?);
+        match comment.kind {
+            Kind::Figure => text.push_str(&figure(comment, records).with_context(place)?),
+            Kind::Table => text.push_str(&table(comment, old, records).with_context(place)?),
+            Kind::Chart => {
+                charts.push(image(comment.text, old, records).with_context(place)?);
                 text.push_str(old);
             }
         }
@@ -106,16 +116,29 @@ pub fn fill(page: &str, records: &Records) -> anyhow::Result<Filled> {
 }
 
 /// One number.
-fn figure(source: &str, records: &Records) -> anyhow::Result<String> {
-    let source = Source::parse(source, records)?;
-    let (Some(x), &[column]) = (source.x, &source.columns[..]) else {
-        bail!("a figure has one @X and one target");
+fn figure(comment: Comment, records: &Records) -> anyhow::Result<String> {
+    let source = Source::parse(comment.text, records)?;
+    let &[column] = &source.columns[..] else {
+        bail!("a figure has one target");
     };
-    Ok(source.cell(source.point(x)?, column)?.alone)
+    let confidence = confidence(comment);
+    let cell = match source.at {
+        At::Each => bail!("a figure has one @X, or @*"),
+        At::One(x) => source.cell(source.part().point(x)?, column, confidence)?,
+        At::Pooled => Cell::with_verdict(&source.pooled(column, confidence)?, confidence),
+    };
+    Ok(cell.alone)
+}
+
+fn confidence(comment: Comment) -> Confidence {
+    match comment.is_headline {
+        true => Confidence::Headline,
+        false => Confidence::Usual,
+    }
 }
 
 /// The heading as it is, and a row for each place.
-fn table(sources: &str, old: &str, records: &Records) -> anyhow::Result<String> {
+fn table(comment: Comment, old: &str, records: &Records) -> anyhow::Result<String> {
     let heading: Vec<&str> = old
         .lines()
         .filter(|line| !line.is_empty())
@@ -126,34 +149,52 @@ fn table(sources: &str, old: &str, records: &Records) -> anyhow::Result<String> 
         "the two lines of the heading are missing"
     );
     let mut lines: Vec<String> = heading.into_iter().map(str::to_owned).collect();
-    for line in sources.lines() {
-        let (label, source) = match line.rsplit_once(" = ") {
-            Some((label, source)) => (Some(label), source),
-            None => (None, line),
-        };
+    for (label, source) in comment.lines() {
         let source = Source::parse(source, records)?;
-        let points: Vec<&Point> = match source.x {
-            Some(x) => vec![source.point(x)?],
-            None => source.report.points_of(source.workload).collect(),
-        };
-        for point in points {
-            let mut cells = Vec::new();
-            if source.x.is_none() {
-                cells.push(number_format::whole(point.x as f64));
-            }
-            cells.extend(label.map(str::to_owned));
-            for column in &source.columns {
-                let cell = source.cell(point, column)?;
-                cells.push(if source.x.is_none() {
-                    cell.with_range
-                } else {
-                    cell.alone
-                });
-            }
-            lines.push(row(cells));
+        for (x, cells) in rows(&source, confidence(comment))? {
+            let label = label.map(str::to_owned);
+            lines.push(row(x.into_iter().chain(label).chain(cells)));
         }
     }
     Ok(format!("\n{}\n", lines.join("\n")))
+}
+
+/// Of each row of a table, X if there are several of them, and the cells of the columns.
+fn rows(
+    source: &Source,
+    confidence: Confidence,
+) -> anyhow::Result<Vec<(Option<String>, Vec<String>)>> {
+    let cells = |cell: &dyn Fn(&str) -> anyhow::Result<String>| {
+        let columns = source.columns.iter();
+        let cells = columns.map(|&column| match column {
+            EMPTY => Ok(String::new()),
+            column => cell(column),
+        });
+        cells.collect::<anyhow::Result<Vec<String>>>()
+    };
+    match source.at {
+        At::Pooled => {
+            let pooled = |column: &str| {
+                let ratio = source.pooled(column, confidence)?;
+                Ok(Cell::with_verdict(&ratio, confidence).alone)
+            };
+            Ok(vec![(None, cells(&pooled)?)])
+        }
+        At::One(x) => {
+            let point = source.part().point(x)?;
+            let alone = |column: &str| Ok(source.cell(point, column, confidence)?.alone);
+            Ok(vec![(None, cells(&alone)?)])
+        }
+        At::Each => {
+            let part = source.part();
+            let row = |point: &Point| {
+                let cell = |column: &str| Ok(source.cell(point, column, confidence)?.with_range);
+                let x = number_format::whole(point.x as f64);
+                Ok((Some(x), cells(&cell)?))
+            };
+            part.report.points_of(part.workload).map(row).collect()
+        }
+    }
 }
 
 /// The path that an image names, and what it shows.
@@ -164,118 +205,22 @@ fn image(source: &str, old: &str, records: &Records) -> anyhow::Result<(String, 
         .context("there is no image")?
         .0;
     let source = Source::parse(source, records)?;
-    let mut shown = source.report.clone();
+    let part = source.part();
+    let mut shown = part.report.clone();
     shown
         .targets
         .retain(|target| source.columns.contains(&target.name.as_str()));
     ensure!(
         shown.targets.len() == source.columns.len(),
         "the targets are {}",
-        source.targets()
+        part.targets()
     );
     let charts = chart::of_report(&shown);
     let chart = charts
         .iter()
-        .find(|chart| chart.figure.name == source.figure.name && chart.workload == source.workload)
+        .find(|chart| chart.figure.name == source.figure.name && chart.workload == part.workload)
         .context("no chart shows this figure")?;
     Ok((path.to_owned(), chart.svg()?))
-}
-
-/// Where figures are from.
-struct Source<'a> {
-    report: &'a Report,
-    workload: &'a str,
-    figure: &'a Figure,
-    x: Option<u64>,
-    columns: Vec<&'a str>,
-}
-
-impl<'a> Source<'a> {
-    fn parse(text: &'a str, records: &'a Records) -> anyhow::Result<Self> {
-        let (what, columns) = text
-            .trim()
-            .split_once(": ")
-            .context("write a source as RECORD[/WORKLOAD][.FIGURE][@X]: TARGET...")?;
-        let split = |what: &'a str, at: char| match what.split_once(at) {
-            Some((what, rest)) => (what, Some(rest)),
-            None => (what, None),
-        };
-        let (what, x) = split(what, '@');
-        let x = x.map(str::parse).transpose().context("after the @")?;
-        let (what, figure) = split(what, '.');
-        let (record, workload) = split(what, '/');
-        let report = records.get(record).with_context(|| {
-            let names: Vec<&str> = records.keys().map(String::as_str).collect();
-            format!(
-                "there is no record {record}.json, only {}",
-                names.join(", ")
-            )
-        })?;
-        ensure!(report.complete, "{record}.json was stopped before its end");
-        let workloads = report.workloads();
-        let workload = match (workload, &workloads[..]) {
-            (None, &[only]) => only,
-            (Some(name), names) if names.contains(&name) => name,
-            _ => bail!("name one of the workloads {}", workloads.join(", ")),
-        };
-        let mut figures = report.figures.iter();
-        let figure = match figure {
-            Some(name) => figures.find(|figure| figure.name == name),
-            None => figures.next(),
-        };
-        Ok(Self {
-            report,
-            workload,
-            figure: figure.context("there is no such figure")?,
-            x,
-            columns: columns.split_whitespace().collect(),
-        })
-    }
-
-    fn targets(&self) -> String {
-        let names = self
-            .report
-            .targets
-            .iter()
-            .map(|target| target.name.as_str());
-        names.collect::<Vec<_>>().join(", ")
-    }
-
-    fn point(&self, x: u64) -> anyhow::Result<&'a Point> {
-        let mut points = self.report.points_of(self.workload);
-        points
-            .find(|point| point.x == x)
-            .with_context(|| format!("{x} was not measured"))
-    }
-
-    fn series(&self, point: &'a Point, target: &str) -> anyhow::Result<&'a Series> {
-        let series = point.of_target(target);
-        series.with_context(|| format!("there is no target {target}, only {}", self.targets()))
-    }
-
-    /// What stands in a column. Fewer runs than a verdict takes are not shown.
-    fn cell(&self, point: &'a Point, column: &str) -> anyhow::Result<Cell> {
-        let figure = self.figure;
-        let cell = match column.split_once('/') {
-            None => Cell::of_target(figure, self.series(point, column)?),
-            Some((target, base)) => {
-                let base = self.series(point, base)?;
-                let runs = self.series(point, target)?.runs.clone();
-                let series = Series::of(target.to_owned(), runs, Some(base));
-                Cell::of_ratio(figure, &series)
-            }
-        };
-        let cell = cell.with_context(|| {
-            let name = &figure.name;
-            format!("{name} of {column} was not measured at {}", point.x)
-        })?;
-        ensure!(
-            cell.runs >= LEAST_PAIRS,
-            "{} runs of {column} are too few: measure {LEAST_PAIRS}",
-            cell.runs
-        );
-        Ok(cell)
-    }
 }
 
 #[cfg(test)]
@@ -298,10 +243,13 @@ mod tests {
         let page = "\
 It is <!-- figure pingpong@1000: pinpoint/stock -->7<!-- end --> times as fast,
 <!-- figure pingpong.p99_latency_usec@1000: stock --><!-- end --> microseconds. <!-- A note -->
+It is <!-- headline pingpong@1000: pinpoint/stock --><!-- end --> times as fast, and over all points
+<!-- figure pingpong@*: pinpoint/stock --><!-- end --> times.
 
 <!-- table
 Round trips = pingpong@1000: stock pinpoint pinpoint/stock stock/pinpoint
 pingpong: stock pinpoint pinpoint/stock
+all = pingpong@*: - - pinpoint/stock
 -->
 | | stock | pg_pinpoint |
 | --- | ---: | ---: |
@@ -331,6 +279,8 @@ The end.
             "figure pingpong.nothing@1000: stock -->1<!-- end -->",
             "figure nothing@1000: stock -->1<!-- end -->",
             "figure pingpong: stock -->1<!-- end -->",
+            "figure pingpong@*: stock -->1<!-- end -->",
+            "figure pingpong+pingpong@1000: stock -->1<!-- end -->",
             "figure drift@8: stock -->1<!-- end -->",
             "figure decode/single_transaction@1000: stock -->1<!-- end -->",
             "figure pingpong@1000: stock -->1",
@@ -357,14 +307,19 @@ The end.
             Records::new()
         };
         let mut pages = vec![root.join("README.md")];
-        for folder in ["docs", "bench"] {
-            for entry in fs::read_dir(root.join(folder)).unwrap() {
+        for folder in ["docs", "docs/results", "bench"] {
+            let folder = root.join(folder);
+            if !folder.exists() {
+                continue;
+            }
+            for entry in fs::read_dir(folder).unwrap() {
                 pages.push(entry.unwrap().path());
             }
         }
         pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
         assert!(pages.len() > 10);
         let mut figures = 0;
+        let mut texts = Vec::new();
         for page in pages {
             let text = fs::read_to_string(&page).unwrap();
             let filled = fill(&text, &records);
@@ -378,7 +333,12 @@ The end.
                 assert!(image == svg, "{path} is not up to date: run script/figures");
             }
             figures += text.matches(END).count();
+            texts.push(text);
         }
+        // Those of README.md, which comes first, are read alone.
+        assert!(!texts[0].contains("<!-- figure ") && !texts[0].contains("<!-- table"));
+        let missing = slower::missing(&records, &texts).unwrap();
+        assert!(missing.is_empty(), "list where it is slower: {missing:?}");
         assert!(records.is_empty() || figures > 5, "{figures}");
     }
 }

@@ -34,14 +34,20 @@ pub struct ReportArgs {
     ///
     /// "<!-- figure pingpong@1000: stock -->" is one number: the median of the target "stock".
     ///
+    /// "<!-- figure pingpong@*: pinpoint/stock -->" is a ratio that is pooled over all X. It can
+    /// be pooled over several workloads: "listen/listen_unique+listen/listen_common@*".
+    ///
     /// "<!-- table pingpong: stock pinpoint/stock -->" is a table with a column for the target
     /// "stock" and a column for the ratio of "pinpoint" to "stock". Each line of the comment adds
     /// one row for each X, or only one row if it names X, as in "LABEL = pingpong@1000: stock".
-    /// The two lines of the table's heading are kept.
+    /// The two lines of the table's heading are kept. The cells of a column "-" are empty.
+    ///
+    /// "headline" and "headlines" are a figure and a table with 99 % intervals instead of 95 %.
     ///
     /// "<!-- chart pingpong: stock pinpoint -->" is an image. Its SVG file is written.
     ///
-    /// A figure or table from fewer than six runs is an error.
+    /// A figure or table from fewer than six runs is an error. So is a pooled ratio that says that
+    /// pg_pinpoint is slower, if a section "Where it is slower" does not list it.
     #[arg(long, value_name = "FILE")]
     pub markdown: Vec<PathBuf>,
 }

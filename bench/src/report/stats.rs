@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::interval::Interval;
+use super::interval::{Confidence, Interval};
 use super::results::{Point, Ratio, Series, Summary, Values};
 
 /// The median rather than the mean, since one disturbed run must not move the figure.
@@ -22,11 +22,6 @@ impl Summary {
         };
         Some(Self { median, min, max })
     }
-
-    /// How far apart the values are, as a fraction of their median.
-    pub fn spread(&self) -> f64 {
-        (self.max - self.min) / self.median
-    }
 }
 
 /// The median of durations, and what 99 of a hundred do not exceed, in
@@ -43,17 +38,40 @@ impl Ratio {
     /// Of a figure to the same figure of the baseline, pair by pair: what disturbs
     /// the machine for a while disturbs both runs of a pair. `None` if a pair has
     /// nothing that could be divided by: without it, the others would flatter.
-    fn of(name: &str, figure: &Series, base: &Series) -> Option<Self> {
-        let pairs: Vec<(f64, f64)> = figure
-            .runs
+    pub fn of(name: &str, figure: &Series, base: &Series, confidence: Confidence) -> Option<Self> {
+        let ratios = ratios(name, figure, base)?;
+        Self::of_ratios(ratios.into_iter().flatten().collect(), confidence)
+    }
+
+    /// One for several points that answer one question. The ratios of different points are not
+    /// of one quantity, so they are no sample. Each run has one pooled ratio: the geometric mean
+    /// of the ratios of all points in that run. These are independent of each other, as the pairs
+    /// at one point are. A run that is missing at one point is left out.
+    pub fn pooled(
+        name: &str,
+        points: &[(&Series, &Series)],
+        confidence: Confidence,
+    ) -> Option<Self> {
+        let points = points
             .iter()
-            .zip(&base.runs)
-            .filter_map(|(run, base)| Some((*run.get(name)?, *base.get(name)?)))
-            .collect();
-        if pairs.iter().any(|(_, base)| *base <= 0.0) {
+            .map(|(figure, base)| ratios(name, figure, base))
+            .collect::<Option<Vec<_>>>()?;
+        let runs = points.iter().map(Vec::len).min()?;
+        let of_run =
+            |run| -> Option<Vec<f64>> { points.iter().map(|ratios| ratios[run]).collect() };
+        let runs: Vec<Vec<f64>> = (0..runs).filter_map(of_run).collect();
+        // These have no geometric mean.
+        if runs.iter().flatten().any(|ratio| *ratio <= 0.0) {
             return None;
         }
-        let mut ratios: Vec<f64> = pairs.iter().map(|(run, base)| run / base).collect();
+        Self::of_ratios(
+            runs.iter().map(|run| geometric_mean(run)).collect(),
+            confidence,
+        )
+    }
+
+    /// If there are too few for the confidence, the interval is the widest one that there is.
+    fn of_ratios(mut ratios: Vec<f64>, confidence: Confidence) -> Option<Self> {
         ratios.sort_unstable_by(f64::total_cmp);
         let Summary { median, min, max } = Summary::of(ratios.iter().copied())?;
         Some(Self {
@@ -61,9 +79,26 @@ impl Ratio {
             min,
             max,
             pairs: ratios.len(),
-            interval: Interval::of_median(&ratios),
+            interval: Interval::of_median(&ratios, confidence)
+                .or_else(|| Interval::of_median(&ratios, Confidence::Usual)),
         })
     }
+}
+
+/// Of each pair of runs that has the figure. `None` if there is a pair without a ratio.
+fn ratios(name: &str, figure: &Series, base: &Series) -> Option<Vec<Option<f64>>> {
+    let pairs = figure.runs.iter().zip(&base.runs);
+    let ratio = |(run, base): (&Values, &Values)| match (run.get(name), base.get(name)) {
+        (Some(run), Some(base)) if *base > 0.0 => Some(Some(run / base)),
+        (Some(_), Some(_)) => None,
+        _ => Some(None),
+    };
+    pairs.map(ratio).collect()
+}
+
+fn geometric_mean(values: &[f64]) -> f64 {
+    let logarithms: f64 = values.iter().map(|value| value.ln()).sum();
+    (logarithms / values.len() as f64).exp()
 }
 
 impl Series {
@@ -90,7 +125,12 @@ impl Series {
             series.ratio = series
                 .summary
                 .keys()
-                .filter_map(|name| Some((name.clone(), Ratio::of(name, &series, base)?)))
+                .filter_map(|name| {
+                    Some((
+                        name.clone(),
+                        Ratio::of(name, &series, base, Confidence::Usual)?,
+                    ))
+                })
                 .collect();
         }
         series
@@ -105,7 +145,7 @@ impl Point {
         };
         for series in compared {
             for (name, ratio) in std::mem::take(&mut series.ratio) {
-                let ratio = Ratio::of(&name, series, base).unwrap_or(ratio);
+                let ratio = Ratio::of(&name, series, base, Confidence::Usual).unwrap_or(ratio);
                 series.ratio.insert(name, ratio);
             }
         }
@@ -127,7 +167,6 @@ mod tests {
         assert_eq!(Summary::of([9.0, 1.0, 4.0]), summary(4.0, 1.0, 9.0));
         assert_eq!(Summary::of([4.0, 10.0, 1.0, 2.0]), summary(3.0, 1.0, 10.0));
         assert_eq!(Summary::of([]), None);
-        assert_eq!(Summary::of([90.0, 100.0, 120.0]).unwrap().spread(), 0.3);
     }
 
     #[test]
@@ -173,5 +212,57 @@ mod tests {
             let stock = series("ddl", &[1.0, zero], None);
             assert!(series("ddl", &[1.0, 1.0], Some(&stock)).ratio.is_empty());
         }
+    }
+
+    fn pooled(points: &[(&Series, &Series)]) -> Option<Ratio> {
+        Ratio::pooled("tps", points, Confidence::Usual)
+    }
+
+    #[test]
+    fn a_pooled_ratio_is_the_median_of_the_geometric_means_of_the_runs() {
+        let stock = series("tps", &[10.0; 7], None);
+        let few = series("tps", &[20.0, 10.0, 10.0, 40.0, 10.0, 5.0, 10.0], None);
+        let many = series("tps", &[20.0, 40.0, 90.0, 90.0, 10.0, 5.0], None);
+        let ratio = pooled(&[(&few, &stock), (&many, &stock)]).unwrap();
+        // 2, 2, 3, 6, 1 and 0.5: the seventh run is not there at all points.
+        assert_eq!(ratio.pairs, 6);
+        assert!((ratio.median - 2.0).abs() < 1e-12);
+        let Interval { low, high, .. } = ratio.interval.unwrap();
+        assert!((low - 0.5).abs() < 1e-12 && (high - 6.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_pooled_ratio_of_one_point_is_its_ratio() {
+        let stock = series("tps", &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], None);
+        let here = series("tps", &[2.0; 6], Some(&stock));
+        let (pooled, alone) = (pooled(&[(&here, &stock)]).unwrap(), here.ratio["tps"]);
+        assert!((pooled.median - alone.median).abs() < 1e-12);
+        assert_eq!(pooled.pairs, alone.pairs);
+    }
+
+    #[test]
+    fn what_has_no_geometric_mean_is_not_pooled() {
+        let stock = series("tps", &[1.0; 6], None);
+        for value in [0.0, -1.0] {
+            let here = series("tps", &[1.0, 1.0, value, 1.0, 1.0, 1.0], None);
+            assert_eq!(pooled(&[(&stock, &stock), (&here, &stock)]), None);
+            assert_eq!(pooled(&[(&stock, &here)]), None);
+        }
+        assert_eq!(pooled(&[]), None);
+    }
+
+    #[test]
+    fn an_interval_of_a_headline_is_wider_if_there_are_enough_pairs() {
+        let values: Vec<f64> = (1..=12).map(f64::from).collect();
+        let stock = series("tps", &[1.0; 12], None);
+        let ends = |count: usize, confidence| {
+            let here = series("tps", &values[..count], None);
+            let ratio = Ratio::of("tps", &here, &stock, confidence).unwrap();
+            ratio.interval.map(|interval| (interval.low, interval.high))
+        };
+        assert_eq!(ends(12, Confidence::Usual), Some((3.0, 10.0)));
+        assert_eq!(ends(12, Confidence::Headline), Some((2.0, 11.0)));
+        assert_eq!(ends(7, Confidence::Headline), Some((1.0, 7.0)));
+        assert_eq!(ends(5, Confidence::Headline), None);
     }
 }

@@ -3,8 +3,9 @@
 
 use maud::{Markup, html};
 
+use super::interval::Confidence;
 use super::number_format;
-use super::results::{Figure, Report, Series};
+use super::results::{Figure, Ratio, Report, Series};
 use super::verdict;
 
 /// A number as it is shown.
@@ -42,12 +43,16 @@ impl Cell {
     /// `None` if there is no ratio.
     pub fn of_ratio(figure: &Figure, series: &Series) -> Option<Self> {
         let ratio = series.ratio.get(&figure.name)?;
-        let text = verdict::of(ratio);
-        Some(Self {
+        Some(Self::with_verdict(ratio, Confidence::Usual))
+    }
+
+    pub fn with_verdict(ratio: &Ratio, confidence: Confidence) -> Self {
+        let text = verdict::of(ratio, confidence);
+        Self {
             alone: text.clone(),
             with_range: text,
             runs: ratio.pairs,
-        })
+        }
     }
 }
 

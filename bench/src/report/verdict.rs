@@ -9,27 +9,41 @@ use std::fmt::{self, Display, Formatter};
 
 use pinpoint_servers::arguments::AGAIN;
 
-use super::interval::Interval;
+use super::interval::{Confidence, Interval};
 use super::number_format;
-use super::results::{Ratio, Report};
+use super::results::{Kind, Ratio, Report, Series};
 
 /// From fewer pairs there is no interval.
 pub const LEAST_PAIRS: usize = 6;
 
 /// A ratio with its interval, and what has to be said of it: nothing if there is a
-/// difference.
-pub fn of(ratio: &Ratio) -> String {
+/// difference. Too few pairs for the confidence have another interval, with its coverage.
+pub fn of(ratio: &Ratio, confidence: Confidence) -> String {
     let median = number_format::ratio(ratio.median);
-    match ratio.interval {
-        None => format!("{median}, too few pairs"),
-        Some(interval) => {
-            let [low, high] = [interval.low, interval.high].map(number_format::ratio);
-            let remark = match interval.contains(1.0) {
-                true => ", no difference found",
-                false => "",
-            };
-            format!("{median} [{low}-{high}]{remark}")
-        }
+    let Some(interval) = ratio.interval else {
+        return format!("{median}, too few pairs");
+    };
+    let [low, high] = [interval.low, interval.high].map(number_format::ratio);
+    let coverage = match interval.coverage < confidence.probability() {
+        true => format!(", {:.1} %", 100.0 * interval.coverage),
+        false => String::new(),
+    };
+    let remark = match interval.contains(1.0) {
+        true => ", no difference found",
+        false => "",
+    };
+    format!("{median} [{low}-{high}{coverage}]{remark}")
+}
+
+/// Is the figure better than that of the baseline, or worse? `None` if no difference was found,
+/// or if neither way is better.
+pub fn is_better(kind: Kind, ratio: &Ratio) -> Option<bool> {
+    let interval = ratio.interval?;
+    match kind {
+        _ if interval.contains(1.0) => None,
+        Kind::Rate | Kind::Share => Some(interval.low > 1.0),
+        Kind::Time => Some(interval.high < 1.0),
+        Kind::Count => None,
     }
 }
 
@@ -58,7 +72,14 @@ pub fn legend(report: &Report) -> String {
 /// method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Differences {
-    found: usize,
+    usual: Found,
+    headlines: Found,
+}
+
+/// So many of the intervals of one confidence do not contain 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Found {
+    count: usize,
     compared: usize,
 }
 
@@ -66,37 +87,60 @@ impl Differences {
     /// Of the main figures at all points of the reports. `None` if no server was compared with
     /// itself.
     pub fn of<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Option<Self> {
-        let intervals: Vec<Interval> = reports.into_iter().flat_map(with_itself).collect();
-        let found = intervals.iter().filter(|i| !i.contains(1.0)).count();
-        let compared = intervals.len();
-        (compared > 0).then_some(Self { found, compared })
+        let pairs: Vec<_> = reports.into_iter().flat_map(with_itself).collect();
+        let usual = Found::of(&pairs, Confidence::Usual);
+        let headlines = Found::of(&pairs, Confidence::Headline);
+        (usual.compared > 0).then_some(Self { usual, headlines })
+    }
+}
+
+impl Found {
+    fn of(pairs: &[(&str, &Series, &Series)], confidence: Confidence) -> Self {
+        let intervals: Vec<Interval> = pairs
+            .iter()
+            .filter_map(|(figure, series, base)| {
+                Ratio::of(figure, series, base, confidence)?.interval
+            })
+            .filter(|interval| interval.coverage >= confidence.probability())
+            .collect();
+        Self {
+            count: intervals.iter().filter(|i| !i.contains(1.0)).count(),
+            compared: intervals.len(),
+        }
     }
 }
 
 impl Display for Differences {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { found, compared } = self;
+        let Self { usual, headlines } = self;
         write!(
             f,
-            "a server compared with itself: {found} of {compared} intervals of main figures do \
-             not contain 1 (expected: 1 in 20 at most)"
-        )
+            "a server compared with itself: {} of {} intervals of main figures do not contain 1 \
+             (expected: 1 in 20 at most)",
+            usual.count, usual.compared
+        )?;
+        if headlines.compared > 0 {
+            write!(
+                f,
+                ", and {} of {} with the confidence of headlines (1 in 100 at most)",
+                headlines.count, headlines.compared
+            )?;
+        }
+        Ok(())
     }
 }
 
-/// The intervals of a server that is compared with itself.
-fn with_itself(report: &Report) -> Vec<Interval> {
+/// The main figure, a server that is compared with itself, and its first measurement.
+fn with_itself(report: &Report) -> Vec<(&str, &Series, &Series)> {
     let (Some(figure), Some(baseline)) = (report.figures.first(), report.targets.first()) else {
         return Vec::new();
     };
     let again = format!("{}{AGAIN}", baseline.name);
-    let series = report
-        .points
-        .iter()
-        .filter_map(|point| point.of_target(&again));
-    series
-        .filter_map(|series| series.ratio.get(&figure.name)?.interval)
-        .collect()
+    let pairs = report.points.iter().filter_map(|point| {
+        let (series, base) = (point.of_target(&again)?, point.of_target(&baseline.name)?);
+        Some((figure.name.as_str(), series, base))
+    });
+    pairs.collect()
 }
 
 #[cfg(test)]
@@ -105,7 +149,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
-    use crate::report::results::{Series, Values};
+    use crate::report::results::Values;
     use crate::report::sample_reports;
 
     fn ratio(base: &[f64], here: &[f64]) -> Ratio {
@@ -120,7 +164,7 @@ mod tests {
     #[test]
     fn a_ratio_is_shown_with_its_interval() {
         let base = [100.0; 6];
-        let text = |here: &[f64]| of(&ratio(&base[..here.len()], here));
+        let text = |here: &[f64]| of(&ratio(&base[..here.len()], here), Confidence::Usual);
         let slightly_more = [105.0, 106.0, 107.0, 107.0, 109.0, 110.0];
         assert_eq!(text(&slightly_more), "1.07 [1.05-1.10]");
         assert_eq!(
@@ -128,13 +172,45 @@ mod tests {
             "0.99 [0.97-1.02], no difference found"
         );
         assert_eq!(text(&slightly_more[..5]), "1.07, too few pairs");
-        assert!(Interval::of_median(&[1.0; LEAST_PAIRS]).is_some());
-        assert!(Interval::of_median(&[1.0; LEAST_PAIRS - 1]).is_none());
+        let interval = |values: &[f64]| Interval::of_median(values, Confidence::Usual);
+        assert!(interval(&[1.0; LEAST_PAIRS]).is_some());
+        assert!(interval(&[1.0; LEAST_PAIRS - 1]).is_none());
         // One is neither more nor less.
         assert_eq!(
             text(&[100.0, 110.0, 110.0, 110.0, 110.0, 110.0]),
             "1.10 [1.00-1.10], no difference found"
         );
+    }
+
+    #[test]
+    fn a_headline_with_too_few_pairs_has_its_coverage() {
+        let base = [1.0; 12];
+        let text = |here: &[f64]| of(&ratio(&base[..here.len()], here), Confidence::Headline);
+        assert_eq!(
+            text(&[1.1, 1.2, 1.2, 1.2, 1.2, 1.3]),
+            "1.20 [1.10-1.30, 96.9 %]"
+        );
+        assert_eq!(
+            text(&[0.9, 1.2, 1.2, 1.2, 1.2, 1.2]),
+            "1.20 [0.90-1.20, 96.9 %], no difference found"
+        );
+    }
+
+    #[test]
+    fn only_a_difference_is_better_or_worse() {
+        let more = ratio(&[1.0; 6], &[1.1, 1.2, 1.3, 1.4, 1.5, 1.6]);
+        let same = ratio(&[1.0; 6], &[0.9, 1.2, 1.3, 1.4, 1.5, 1.6]);
+        let few = ratio(&[1.0; 5], &[1.1, 1.2, 1.3, 1.4, 1.5]);
+        for (kind, expected) in [
+            (Kind::Rate, Some(true)),
+            (Kind::Share, Some(true)),
+            (Kind::Time, Some(false)),
+            (Kind::Count, None),
+        ] {
+            assert_eq!(is_better(kind, &more), expected);
+            assert_eq!(is_better(kind, &same), None);
+            assert_eq!(is_better(kind, &few), None);
+        }
     }
 
     #[test]
@@ -147,34 +223,58 @@ mod tests {
         );
     }
 
-    /// Noise as that of a shared machine: each run by itself, and a disturbance that
-    /// comes and goes slowly.
-    #[test]
-    fn a_server_differs_from_itself_once_in_twenty_times() {
-        let mut random = ChaCha8Rng::seed_from_u64(1);
-        for (noise, pairs) in [(0.05, 6), (0.3, 12), (1.0, 24)] {
-            const COMPARISONS: usize = 5000;
-            let mut disturbance = 0.0;
-            let mut found = 0;
-            for _ in 0..COMPARISONS {
-                let mut run = || {
-                    disturbance = 0.9 * disturbance + noise * random.random_range(-1.0..1.0);
-                    let own: f64 = noise * random.random_range(-1.0..1.0);
-                    (own + disturbance).exp()
-                };
-                let mut runs = [Vec::new(), Vec::new()];
-                for number in 0..pairs {
-                    // A B, B A.
-                    for server in [number % 2, 1 - number % 2] {
-                        runs[server].push(run());
-                    }
-                }
-                let interval = ratio(&runs[0], &runs[1]).interval.unwrap();
-                found += usize::from(!interval.contains(1.0));
+    /// The runs of two servers of the same speed, with noise as that of a shared machine: each
+    /// run by itself, and a disturbance that comes and goes slowly.
+    fn runs_of_equals(random: &mut ChaCha8Rng, noise: f64, pairs: usize) -> [Series; 2] {
+        let mut disturbance = 0.0;
+        let mut run = || {
+            disturbance = 0.9 * disturbance + noise * random.random_range(-1.0..1.0);
+            let own: f64 = noise * random.random_range(-1.0..1.0);
+            Values::from([("x".to_owned(), (own + disturbance).exp())])
+        };
+        let mut runs = [Vec::new(), Vec::new()];
+        for number in 0..pairs {
+            // A B, B A.
+            for server in [number % 2, 1 - number % 2] {
+                runs[server].push(run());
             }
-            assert!(found <= COMPARISONS / 20, "{found} with {pairs} pairs");
-            assert!(found > 0);
         }
+        runs.map(|runs| Series::of("a".to_owned(), runs, None))
+    }
+
+    #[test]
+    fn a_server_differs_from_itself_once_in_twenty_times_and_in_a_hundred_headlines() {
+        const COMPARISONS: usize = 5000;
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        for (noise, pairs, confidence, most) in [
+            (0.05, 6, Confidence::Usual, COMPARISONS / 20),
+            (0.3, 12, Confidence::Usual, COMPARISONS / 20),
+            (1.0, 24, Confidence::Usual, COMPARISONS / 20),
+            (0.3, 12, Confidence::Headline, COMPARISONS / 100),
+        ] {
+            let differs = |_: &usize| {
+                let [base, here] = runs_of_equals(&mut random, noise, pairs);
+                let ratio = Ratio::of("x", &here, &base, confidence).unwrap();
+                !ratio.interval.unwrap().contains(1.0)
+            };
+            let found = (0..COMPARISONS).filter(differs).count();
+            assert!((1..=most).contains(&found), "{found} with {pairs} pairs");
+        }
+    }
+
+    /// The points have different noise.
+    #[test]
+    fn a_server_differs_from_itself_once_in_twenty_pooled_ratios() {
+        const COMPARISONS: usize = 2000;
+        let mut random = ChaCha8Rng::seed_from_u64(2);
+        let differs = |_: &usize| {
+            let points = [0.05, 0.1, 0.3, 1.0].map(|noise| runs_of_equals(&mut random, noise, 12));
+            let points = points.each_ref().map(|[base, here]| (here, base));
+            let ratio = Ratio::pooled("x", &points, Confidence::Usual).unwrap();
+            !ratio.interval.unwrap().contains(1.0)
+        };
+        let found = (0..COMPARISONS).filter(differs).count();
+        assert!((1..=COMPARISONS / 20).contains(&found), "{found}");
     }
 
     #[test]
@@ -188,7 +288,11 @@ mod tests {
         let compared = report.points.len();
         // There are too few pairs in the other one.
         let differences = Differences::of([&report, &sample_reports::drift()]).unwrap();
-        assert_eq!(differences.compared, compared);
-        assert!((1..=compared).contains(&differences.found), "{differences}");
+        assert_eq!(differences.usual.compared, compared);
+        assert!(
+            (1..=compared).contains(&differences.usual.count),
+            "{differences}"
+        );
+        assert_eq!(differences.headlines.compared, 0, "{differences}");
     }
 }

@@ -1,5 +1,4 @@
-//! Tells when there are too few runs, or when they lie so far apart that their
-//! figures are doubtful.
+//! Tells what makes figures doubtful: too few runs, a backlog, a busy host.
 
 use std::time::Duration;
 
@@ -7,60 +6,20 @@ use super::number_format;
 use super::results::{Axis, BACKLOG_USEC, Figure, Kind, Point, Summary};
 use super::verdict::LEAST_PAIRS;
 
-/// Runs that lie further apart than this, as a fraction of their median, are
-/// worth a warning.
-const NOISE: f64 = 0.3;
-
-/// So many examples are enough.
-const EXAMPLES: usize = 3;
-
-/// Warnings: sentences with the remedy.
-pub fn warnings(axis: &Axis, figures: &[Figure], points: &[Point]) -> Vec<String> {
-    let mut warnings = Vec::new();
+/// A warning if there are too few runs, a sentence with the remedy.
+pub fn too_few_runs(figures: &[Figure], points: &[Point]) -> Option<String> {
     let runs = points.iter().flat_map(|point| &point.series);
     let least = runs.map(|series| series.runs.len()).min().unwrap_or(0);
     let is_count = figures.first().is_some_and(|f| f.kind == Kind::Count);
-    if is_count {
+    match least {
         // There is no verdict on it.
-    } else if least == 1 {
-        warnings.push("a single run says little: make six or more (--runs)".to_owned());
-    } else if least < LEAST_PAIRS {
-        warnings.push(format!(
-            "{least} runs are too few for a verdict: make six or more (--runs)"
-        ));
+        _ if is_count => None,
+        0 | LEAST_PAIRS.. => None,
+        1 => Some("a single run says little: make six or more (--runs)".to_owned()),
+        few => Some(format!(
+            "{few} runs are too few for a verdict: make six or more (--runs)"
+        )),
     }
-    warnings.extend(spread(axis, figures, points));
-    warnings
-}
-
-/// A warning if runs differ a lot, in the main figure or in another rate that is
-/// drawn. Latencies always do: rates tell more.
-fn spread(axis: &Axis, figures: &[Figure], points: &[Point]) -> Option<String> {
-    let mut noisy = Vec::new();
-    for (position, figure) in figures.iter().enumerate() {
-        let tells = position == 0 || (figure.chart && figure.kind == Kind::Rate);
-        if !tells {
-            continue;
-        }
-        for (place, summary) in measured(axis, points, &figure.name) {
-            if summary.spread() > NOISE {
-                let [min, max] =
-                    [summary.min, summary.max].map(|value| number_format::of_figure(figure, value));
-                noisy.push(format!("{place}, {min} to {max} {}", figure.label));
-            }
-        }
-    }
-    let more = noisy.len().saturating_sub(EXAMPLES);
-    noisy.truncate(EXAMPLES);
-    if more > 0 {
-        noisy.push(format!("and {more} more"));
-    }
-    (!noisy.is_empty()).then(|| {
-        format!(
-            "some runs differ a lot ({}): stop other programs, or make more and longer runs",
-            noisy.join("; ")
-        )
-    })
 }
 
 /// A warning if a listener was still reading for longer than `limit` after a load.
@@ -116,24 +75,20 @@ mod tests {
     use crate::report::sample_reports;
 
     #[test]
-    fn what_makes_figures_doubtful() {
+    fn too_few_runs_get_a_warning() {
         let report = sample_reports::pingpong();
-        let of = |points: &[Point]| warnings(&report.axis, &report.figures, points);
-        let [noisy] = &of(&report.points)[..] else {
-            panic!("{:?}", of(&report.points));
-        };
-        assert!(noisy.starts_with("some runs differ a lot (stock with 0 idle listeners, "));
-        assert!(noisy.contains(" more): stop other programs"));
-
-        let quiet = report.points[2..3].to_vec();
-        let mut single = quiet.clone();
-        for series in &mut single[0].series {
-            series.runs.truncate(1);
-        }
-        assert!(of(&single)[0].starts_with("a single run says little"));
-        let mut few = quiet;
+        let warning = |points: &[Point]| super::too_few_runs(&report.figures, points);
+        assert_eq!(warning(&report.points), None);
+        assert_eq!(warning(&[]), None);
+        let mut few = report.points.clone();
         few[0].series[0].runs.truncate(5);
-        assert!(of(&few)[0].starts_with("5 runs are too few"));
+        assert!(warning(&few).unwrap().starts_with("5 runs are too few"));
+        few[1].series[1].runs.truncate(1);
+        assert!(
+            warning(&few)
+                .unwrap()
+                .starts_with("a single run says little")
+        );
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Job<'_> {
             );
         }
         warnings.extend(awake.err());
-        warnings.extend(warnings::warnings(&axis, &figures, &points));
+        warnings.extend(warnings::too_few_runs(&figures, &points));
         warnings.extend(warnings::stolen(&points, MOST_STOLEN));
         if let Some(limit) = benchmark.backlog_limit {
             warnings.extend(warnings::backlog(&axis, &points, limit));
