@@ -14,7 +14,7 @@ use super::results::{Figure, Kind, Report, Scale, Summary};
 
 /// Of all charts, in tenths of a pixel. Small, so that they can be read at the width of a
 /// phone, to which they shrink only a little.
-const SIZE: (u32, u32) = (4200, 3000);
+const SIZE: (u32, u32) = (4400, 3100);
 
 /// A pixel of the page. What is drawn is placed at whole units, which are smaller.
 const PIXEL: u32 = 10;

@@ -215,12 +215,27 @@ fn image(source: &str, old: &str, records: &Records) -> anyhow::Result<(String, 
         "the targets are {}",
         part.targets()
     );
+    let series = shown.points.iter_mut().flat_map(|point| &mut point.series);
+    let names = series.map(|series| &mut series.target);
+    for name in names.chain(shown.targets.iter_mut().map(|target| &mut target.name)) {
+        *name = name_in_image(name);
+    }
     let charts = chart::of_report(&shown);
     let chart = charts
         .iter()
         .find(|chart| chart.figure.name == source.figure.name && chart.workload == part.workload)
         .context("no chart shows this figure")?;
     Ok((path.to_owned(), chart.svg()?))
+}
+
+/// As the tables call it.
+fn name_in_image(target: &str) -> String {
+    match target.split_once('-') {
+        Some(("stock", version)) => format!("PostgreSQL {version}"),
+        Some(("pinpoint", version)) => format!("pg_pinpoint on {version}"),
+        Some((name, version)) => format!("{name} on {version}"),
+        None => target.to_owned(),
+    }
 }
 
 #[cfg(test)]

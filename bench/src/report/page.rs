@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod browser_tests;
+mod glance;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ pub fn render(records: &Records) -> anyhow::Result<String> {
             }
             body {
                 h1 { "PostgreSQL, measured side by side" }
+                (glance::section(&reports))
                 nav {
                     ul {
                         @for (number, (name, report)) in reports.iter().enumerate() {

@@ -42,7 +42,14 @@ pub const CURVES: [Colour; 6] = [
 
 /// Makes the colours of an `<svg class="chart">` follow what the reader prefers.
 pub fn style_sheet() -> String {
-    let mut rules = String::new();
+    // A text that stands on a line can be read.
+    let halo = |background| {
+        let background = hex(background);
+        format!(
+            ".chart text{{paint-order:stroke;stroke:{background};stroke-width:40px;stroke-linejoin:round}}"
+        )
+    };
+    let mut rules = halo(BACKGROUND.dark);
     for Colour { light, dark } in [BACKGROUND, TEXT, FAINT_TEXT, AXIS, GRID]
         .iter()
         .chain(&CURVES)
@@ -54,7 +61,8 @@ pub fn style_sheet() -> String {
             ));
         }
     }
-    format!("@media (prefers-color-scheme:dark){{{rules}}}")
+    let light = halo(BACKGROUND.light);
+    format!("{light}@media (prefers-color-scheme:dark){{{rules}}}")
 }
 
 /// As plotters writes it.

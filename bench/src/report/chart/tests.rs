@@ -1,7 +1,8 @@
 use roxmltree::{Document, Node};
 
 use super::*;
-use crate::report::results::{Point, Series};
+use crate::report::number_format;
+use crate::report::results::{Point, Series, Values};
 use crate::report::sample_reports;
 
 fn texts<'a>(svg: &'a Document) -> Vec<&'a str> {
@@ -56,10 +57,11 @@ fn every_point_is_drawn_between_the_axes() {
 
             for curve in &chart.curves {
                 let colour = palette::CURVES[curve.position];
-                let (legend, lines): (Vec<_>, Vec<_>) = drawn(&svg, "stroke", colour)
+                let (ends, lines): (Vec<_>, Vec<_>) = drawn(&svg, "stroke", colour)
                     .into_iter()
-                    .partition(|line| line.iter().all(|at| at.1 < top));
-                assert_eq!(legend.len(), 1, "{}", chart.title);
+                    .partition(|line| line.iter().all(|at| at.0 > right));
+                // It leads to the name.
+                assert_eq!(ends.len(), 1, "{}", chart.title);
                 // The curve, and the range of each of its points.
                 assert_eq!(lines.len(), 1 + curve.points.len(), "{}", chart.title);
                 for (x, y) in lines.concat() {
@@ -83,8 +85,6 @@ fn everything_has_its_name() {
         [
             "Round trips per second",
             "pingpong, higher is better",
-            "stock",
-            "pinpoint",
             "idle listeners",
             "10",
             "100",
@@ -94,15 +94,18 @@ fn everything_has_its_name() {
             "10",
             "100",
             "1,000",
-            // Beside the points: the last ones, the first ones, and the others.
-            "16.3",
+            // Beside the last points.
+            "pinpoint",
+            "stock",
+            // At the last points, the first ones, and the others; the higher one is above.
             "2,400",
+            "16.3",
             "2,500",
             "1,500",
-            "1,563",
-            "161",
             "2,056",
             "2,987",
+            "1,563",
+            "161",
         ]
     );
     assert_eq!(
@@ -137,6 +140,123 @@ fn values_do_not_cover_each_other() {
     assert!(
         places.windows(2).all(|pair| pair[0] != pair[1]),
         "{places:?}"
+    );
+}
+
+/// With as many points as the record of `commit`, at which the last server differs from the
+/// others by this factor.
+fn writers(factor: f64) -> Report {
+    let mut report = sample_reports::pingpong();
+    let point = report.points[0].clone();
+    report.targets.push(report.targets[1].clone());
+    report.targets[2].name = "third".to_owned();
+    let points = (0..7).map(|power: i32| {
+        let mut point = point.clone();
+        point.x = 1 << power;
+        let series = |(at, target): (usize, &str)| {
+            let factor = [1.0, 0.98, factor][at];
+            let value = factor * (2000.0 + 100.0 * f64::from(power));
+            let run = Values::from([(report.figures[0].name.clone(), value)]);
+            Series::of(target.to_owned(), vec![run], None)
+        };
+        let targets = ["stock", "pinpoint", "third"].into_iter().enumerate();
+        point.series = targets.map(series).collect();
+        point
+    });
+    report.points = points.collect();
+    report
+}
+
+#[test]
+fn a_server_that_is_close_to_the_others_has_its_values() {
+    for factor in [0.9, 0.97, 0.99, 1.01, 1.1, 2.0] {
+        let report = writers(factor);
+        let image = of_report(&report)[0].svg().unwrap();
+        let svg = Document::parse(&image).unwrap();
+        let texts = texts(&svg);
+        for point in &report.points {
+            let summary = point.series[2].summary[&report.figures[0].name];
+            let value = number_format::of_figure(&report.figures[0], summary.median);
+            assert!(
+                texts.contains(&value.as_str()),
+                "{factor}: {value} in {texts:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_line_below_others_is_wider() {
+    let report = writers(1.0);
+    let image = of_report(&report)[0].svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    let curves = svg
+        .descendants()
+        .filter(|node| node.has_tag_name("polyline") && corners(*node).len() == 7);
+    let curves: Vec<(&str, u32)> = curves
+        .filter_map(|node| {
+            let width = node.attribute("stroke-width")?.parse().ok()?;
+            Some((node.attribute("stroke")?, width))
+        })
+        .collect();
+    let colours: Vec<_> = curves.iter().map(|(colour, _)| *colour).collect();
+    // In the order in which they are drawn, the baseline first.
+    let expected = [0, 1, 2].map(|at: usize| palette::hex(palette::CURVES[at].light));
+    assert_eq!(colours, expected);
+    assert!(curves.is_sorted_by(|a, b| a.1 > b.1), "{curves:?}");
+}
+
+#[test]
+fn names_at_the_ends_do_not_cover_each_other() {
+    let mut report = writers(0.99);
+    for (at, name) in ["PostgreSQL 15", "PostgreSQL 19", "pg_pinpoint on 15"]
+        .iter()
+        .enumerate()
+    {
+        report.targets[at].name = (*name).to_owned();
+        for point in &mut report.points {
+            point.series[at].target = (*name).to_owned();
+        }
+    }
+    let chart = &of_report(&report)[0];
+    let image = chart.svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    let mut places: Vec<(i32, i32)> = svg
+        .descendants()
+        .filter(|node| node.has_tag_name("text"))
+        .filter(|node| {
+            node.text()
+                .is_some_and(|text| text.contains('P') || text.contains("_"))
+        })
+        .filter_map(|node| {
+            let number = |name| node.attribute(name)?.parse().ok();
+            Some((number("x")?, number("y")?))
+        })
+        .collect();
+    places.sort_by_key(|(_, y)| *y);
+    assert!(places.len() >= 3, "{places:?}");
+    assert!(
+        places.windows(2).all(|pair| pair[1].1 - pair[0].1 >= 160),
+        "{places:?}"
+    );
+    assert!(places.iter().all(|(x, _)| *x == places[0].0), "{places:?}");
+}
+
+#[test]
+fn long_names_are_above_the_curves() {
+    let mut report = sample_reports::pingpong();
+    let name = "a_name_without_a_place_to_divide_it".to_owned();
+    report.targets[1].name = name.clone();
+    for point in &mut report.points {
+        point.series[1].target = name.clone();
+    }
+    let image = of_report(&report)[0].svg().unwrap();
+    let svg = Document::parse(&image).unwrap();
+    let texts = texts(&svg);
+    let place = |text: &str| texts.iter().position(|other| *other == text);
+    assert!(
+        place(&name).unwrap() < place("idle listeners").unwrap(),
+        "{texts:?}"
     );
 }
 
