@@ -31,7 +31,7 @@ const VALUE_DISTANCE: i32 = 70;
 const VALUE_HEIGHT: i32 = 140;
 /// So many values may stand above a point, and below it: of the ends of a curve, and of the
 /// others.
-const VALUE_ROWS: [i32; 2] = [4, 2];
+const VALUE_ROWS: [i32; 2] = [6, 2];
 const LINE_WIDTH: u32 = 20;
 /// A line that is below others is so much wider for each of them, to be seen beside them.
 const LINE_BELOW: u32 = 12;
