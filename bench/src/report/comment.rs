@@ -9,6 +9,8 @@ pub enum Kind {
     Figure,
     Table,
     Chart,
+    /// The result of the check of the method.
+    Check,
 }
 
 /// What a comment says, and how sure its intervals are.
@@ -33,6 +35,7 @@ impl<'a> Comment<'a> {
             "headline" => (Kind::Figure, true),
             "headlines" => (Kind::Table, true),
             "chart" => (Kind::Chart, false),
+            "check" => (Kind::Check, false),
             _ => return None,
         };
         Some(Self {
@@ -49,7 +52,7 @@ impl<'a> Comment<'a> {
                 Some((label, source)) => (Some(label), source),
                 None => (None, line),
             },
-            Kind::Figure | Kind::Chart => (None, line),
+            Kind::Figure | Kind::Chart | Kind::Check => (None, line),
         });
         lines.filter(|(_, source)| !source.trim().is_empty())
     }
@@ -59,6 +62,6 @@ impl<'a> Comment<'a> {
 pub fn sources(page: &str) -> impl Iterator<Item = &str> {
     let contents = page.split(OPEN).skip(1);
     let comments = contents.filter_map(|rest| Comment::parse(rest.split_once(CLOSE)?.0));
-    let comments = comments.filter(|comment| comment.kind != Kind::Chart);
+    let comments = comments.filter(|comment| matches!(comment.kind, Kind::Figure | Kind::Table));
     comments.flat_map(|comment| comment.lines().map(|(_, source)| source))
 }

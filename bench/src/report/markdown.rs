@@ -24,6 +24,9 @@
 //! before the = is the next cell. The two lines of a table's heading are written by hand. The
 //! file of a chart is that which the image names.
 //!
+//! `<!-- check -->` is the result of the check of the method, in which servers are compared with
+//! themselves.
+//!
 //! `headline` and `headlines` are a figure and a table whose intervals have more confidence,
 //! for what people read alone.
 
@@ -36,10 +39,11 @@ use super::chart;
 use super::comment::{CLOSE, Comment, Kind, OPEN};
 use super::interval::Confidence;
 use super::number_format;
-use super::results::{Point, Records};
+use super::results::{CHECK, Point, Records};
 use super::slower;
 use super::source::{At, EMPTY, Source};
 use super::table::{Cell, row};
+use super::verdict::Differences;
 
 const END: &str = "<!-- end -->";
 
@@ -103,6 +107,7 @@ pub fn fill(page: &str, records: &Records) -> anyhow::Result<Filled> {
         match comment.kind {
             Kind::Figure => text.push_str(&figure(comment, records).with_context(place)?),
             Kind::Table => text.push_str(&table(comment, old, records).with_context(place)?),
+            Kind::Check => text.push_str(&check(records)),
             Kind::Chart => {
                 charts.push(image(comment.text, old, records).with_context(place)?);
                 text.push_str(old);
@@ -113,6 +118,15 @@ pub fn fill(page: &str, records: &Records) -> anyhow::Result<Filled> {
     }
     text.push_str(rest);
     Ok(Filled { text, charts })
+}
+
+/// How often servers differ from themselves.
+fn check(records: &Records) -> String {
+    let reports = records.iter().filter(|(name, _)| name.starts_with(CHECK));
+    match Differences::of(reports.map(|(_, report)| report)) {
+        Some(differences) => differences.to_string(),
+        None => "not measured".to_owned(),
+    }
 }
 
 /// One number.
@@ -284,6 +298,25 @@ The end.
         assert_eq!(path, "images/pingpong.svg");
         assert!(svg.starts_with("<svg "));
         assert_eq!(fill(&filled.text, &records()).unwrap(), filled);
+    }
+
+    #[test]
+    fn the_check_of_the_method_is_of_its_own_records() {
+        let page = "<!-- check -->1<!-- end -->";
+        let mut records = records();
+        let text = |records: &Records| fill(page, records).unwrap().text;
+        assert_eq!(text(&records), "<!-- check -->not measured<!-- end -->");
+        let mut report = sample_reports::pingpong();
+        report.targets[1].name = "stock-again".to_owned();
+        for point in &mut report.points {
+            point.series[1].target = "stock-again".to_owned();
+        }
+        records.insert(format!("{CHECK}pingpong"), report);
+        let text = text(&records);
+        assert!(
+            text.starts_with("<!-- check -->a server compared with itself: "),
+            "{text}"
+        );
     }
 
     #[test]

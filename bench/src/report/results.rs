@@ -46,6 +46,10 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
+/// The names of reports on servers that are compared with themselves begin with it, where other
+/// records are.
+pub const CHECK: &str = "aa/";
+
 /// Reports by the names of their files, without `.json`.
 pub type Records = BTreeMap<String, Report>;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::markdown;
 use super::page;
-use super::results::{Point, Records, Report, SCHEMA_VERSION};
+use super::results::{CHECK, Point, Records, Report, SCHEMA_VERSION};
 use super::verdict::Differences;
 
 /// Show results as one HTML page
@@ -29,7 +29,8 @@ pub struct ReportArgs {
     /// (repeatable)
     ///
     /// Reads DIR/*.json, or DIR/*/*.json if DIR contains no such file. Of several files with the
-    /// same name, the one in the last directory counts. Each figure, table or chart follows a
+    /// same name, the one in the last directory counts. The last directory DIR/*/aa has servers
+    /// that are compared with themselves. Each figure, table or chart follows a
     /// comment and ends with "<!-- end -->".
     ///
     /// "<!-- figure pingpong@1000: stock -->" is one number: the median of the target "stock".
@@ -41,6 +42,8 @@ pub struct ReportArgs {
     /// "stock" and a column for the ratio of "pinpoint" to "stock". Each line of the comment adds
     /// one row for each X, or only one row if it names X, as in "LABEL = pingpong@1000: stock".
     /// The two lines of the table's heading are kept. The cells of a column "-" are empty.
+    ///
+    /// "<!-- check -->" is how often servers differ from themselves.
     ///
     /// "headline" and "headlines" are a figure and a table with 99 % intervals instead of 95 %.
     ///
@@ -72,8 +75,14 @@ pub fn records(folder: &Path) -> anyhow::Result<Records> {
     folders.retain(|path| path.is_dir());
     folders.sort();
     let mut records = Records::new();
-    for folder in folders {
-        records.extend(read(&folder)?);
+    for folder in &folders {
+        records.extend(read(folder)?);
+    }
+    // Those of one check belong together.
+    let mut checks = folders.iter().rev().map(|folder| folder.join(CHECK));
+    if let Some(check) = checks.find(|folder| folder.is_dir()) {
+        let named = read(&check)?.into_iter();
+        records.extend(named.map(|(name, report)| (format!("{CHECK}{name}"), report)));
     }
     Ok(records)
 }
@@ -220,10 +229,14 @@ mod tests {
         write("2026-01-01/pingpong.json", &sample_reports::alone());
         write("2026-02-01/pingpong.json", &sample_reports::pingpong());
         write("2026-01-01/commit.json", &sample_reports::commit());
+        write("2026-01-01/aa/pingpong.json", &sample_reports::pingpong());
+        write("2026-01-01/aa/commit.json", &sample_reports::commit());
+        write("2026-02-01/aa/pingpong.json", &sample_reports::drift());
         let records = records(folder.path()).unwrap();
         assert_eq!(records["pingpong"], sample_reports::pingpong());
+        assert_eq!(records["aa/pingpong"], sample_reports::drift());
         assert_eq!(records["commit"], sample_reports::commit());
-        assert_eq!(records.len(), 2);
+        assert_eq!(records.len(), 3);
     }
 
     #[test]

@@ -135,6 +135,10 @@ fn with_itself(report: &Report) -> Vec<(&str, &Series, &Series)> {
     let (Some(figure), Some(baseline)) = (report.figures.first(), report.targets.first()) else {
         return Vec::new();
     };
+    // There is no verdict on what is counted.
+    if figure.kind == Kind::Count {
+        return Vec::new();
+    }
     let again = format!("{}{AGAIN}", baseline.name);
     let pairs = report.points.iter().filter_map(|point| {
         let (series, base) = (point.of_target(&again)?, point.of_target(&baseline.name)?);
@@ -286,6 +290,9 @@ mod tests {
             point.series[1].target = "stock-again".to_owned();
         }
         let compared = report.points.len();
+        let mut counted = report.clone();
+        counted.figures[0].kind = Kind::Count;
+        assert_eq!(Differences::of([&counted]), None);
         // There are too few pairs in the other one.
         let differences = Differences::of([&report, &sample_reports::drift()]).unwrap();
         assert_eq!(differences.usual.compared, compared);
