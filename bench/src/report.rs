@@ -3,7 +3,7 @@
 //! ```text
 //! results_folder ──► page ──┬──► chart
 //!   │                       └──► table ──► verdict ──► results ──► interval
-//!   └──► markdown ──► chart, slower, source ──► table    ▲
+//!   └──► markdown ──► chart, slower ──► source ──► table ▲
 //! output ──► text ──► table                              │
 //!   └──────► json                       warnings, stats ─┘
 //! ```

@@ -116,8 +116,9 @@ mod tests {
         }
     }
 
-    /// Those of the tables are for at most 30 observations. D. G. Altman and others, Statistics
-    /// with Confidence, has larger ones.
+    /// W. J. MacKinnon, Table for both the sign test and distribution-free confidence intervals of
+    /// the median for sample sizes to 1,000, Journal of the American Statistical Association 59
+    /// (1964).
     #[test]
     fn the_ranks_of_many_are_those_of_published_tables() {
         let ends = |count| rank(count, Confidence::Usual).map(|(rank, _)| (rank, count + 1 - rank));

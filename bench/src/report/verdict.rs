@@ -1,7 +1,7 @@
 //! What may be concluded from a comparison.
 //!
-//! Of 20 comparisons of a server with itself, one shows a difference by chance at most: the
-//! interval of the median of the ratios then does not contain 1. What an interval could hide
+//! Of 20 comparisons of a server with itself, one shows a difference by chance at most, and of
+//! 100 headlines: the interval of the median of the ratios then does not contain 1. What an interval could hide
 //! can be read from it, so it is shown with each ratio.
 
 use std::collections::BTreeMap;
