@@ -1,8 +1,10 @@
 //! Drawing a chart: its heading, the curves, and their names and values.
 
+mod labels;
+
 use std::f64::consts::TAU;
 use std::io;
-use std::ops::{Add, Range};
+use std::ops::Add;
 use std::sync::LazyLock;
 
 use plotters::coord::Shift;
@@ -12,8 +14,6 @@ use plotters::style::{RGBColor, register_font};
 use super::direction::{self, Direction};
 use super::palette::{AXIS, BACKGROUND, CURVES, FAINT_TEXT, GRID, TEXT};
 use super::{Chart, Curve, PIXEL, SIZE};
-use crate::report::number_format;
-use crate::report::results::Summary;
 
 // All lengths are tenths of a pixel.
 const BORDER: i32 = 120;
@@ -25,13 +25,6 @@ const MARGIN_TOP: i32 = 140;
 const MARGIN_BOTTOM: i32 = 60;
 const TITLE_SIZE: f64 = 180.0;
 const TEXT_SIZE: f64 = 155.0;
-const VALUE_SIZE: f64 = 148.0;
-/// From the middle of a point to its value, and the height of the value.
-const VALUE_DISTANCE: i32 = 70;
-const VALUE_HEIGHT: i32 = 140;
-/// So many values may stand above a point, and below it: of the ends of a curve, and of the
-/// others.
-const VALUE_ROWS: [i32; 2] = [6, 2];
 const LINE_WIDTH: u32 = 20;
 /// A line that is below others is so much wider for each of them, to be seen beside them.
 const LINE_BELOW: u32 = 12;
@@ -241,133 +234,6 @@ impl<'a> Page<'_, 'a> {
         }
         self.values(chart, context.plotting_area())
     }
-
-    /// The names of the curves at their ends, each at the height of its last point or, if there is
-    /// no room, as close to it as possible.
-    fn ends(&self, chart: &Chart, plot: &Plot, names: &[Vec<String>]) -> Drawn {
-        let (columns, rows) = plot.get_pixel_range();
-        let mut ends: Vec<End> = chart
-            .curves
-            .iter()
-            .zip(names)
-            .filter_map(|(curve, lines)| {
-                let (x, Summary { median, .. }) = curve.points.last()?;
-                let (_, y) = plot.map_coordinate(&(*x, *median));
-                let height = lines.len() as i32 * LINE_HEIGHT;
-                let top = y - height / 2;
-                Some(End {
-                    curve,
-                    lines,
-                    y,
-                    top,
-                    height,
-                })
-            })
-            .collect();
-        spread(&mut ends, &rows);
-
-        for end in ends {
-            let middle = end.top + LINE_HEIGHT / 2;
-            let from = (columns.end + 20, end.y);
-            let to = (columns.end + NAME_DISTANCE - 90, middle);
-            let line = colour(end.curve).stroke_width(THIN_LINE_WIDTH);
-            self.area.draw(&PathElement::new([from, to], line))?;
-            self.area.draw(&marker(end.curve, to))?;
-            let mut y = end.top + 20;
-            for line in end.lines {
-                let at = (columns.end + NAME_DISTANCE, y);
-                self.area.draw_text(line, &name(end.curve), at)?;
-                y += LINE_HEIGHT;
-            }
-        }
-        Ok(())
-    }
-
-    /// The medians above or below their points: of the last points, the first ones and then the
-    /// others, those for which there is room. The uppermost ones may stand above the plot.
-    fn values(&self, chart: &Chart, plot: &Plot) -> Drawn {
-        let (columns, rows) = plot.get_pixel_range();
-        let mut labels = Vec::new();
-        let mut taken = Vec::new();
-        // Those of the baseline last.
-        for curve in chart.curves.iter().rev() {
-            let last = curve.points.len() - 1;
-            for (number, &(x, Summary { median, .. })) in curve.points.iter().enumerate() {
-                let rank = [last, 0].iter().position(|&first| first == number);
-                let is_highest = chart.curves.iter().all(|other| {
-                    let mut points = other.points.iter();
-                    points.all(|(at, there)| *at != x || there.median <= median)
-                });
-                let (x, y) = plot.map_coordinate(&(x, median));
-                labels.push((rank.unwrap_or(2), curve, median, is_highest, (x, y)));
-                let radius = VALUE_DISTANCE - 10;
-                taken.push((x - radius..x + radius, y - radius..y + radius));
-            }
-        }
-        // Those that stand above first, so that others are below.
-        labels.sort_by_key(|(rank, _, _, is_highest, _)| (*rank, !is_highest));
-
-        for (rank, curve, median, is_highest, (x, y)) in labels {
-            let style = font(VALUE_SIZE, FontStyle::Normal, colour(curve));
-            let text = number_format::of_figure(chart.figure, median);
-            let width = self.width(&text, &style)?;
-            // Not on the axis.
-            let first = columns.start + 30;
-            let left = (x - width / 2).clamp(first, (columns.end - width).max(first));
-            let place = places(y, is_highest, VALUE_ROWS[usize::from(rank == 2)])
-                .map(|top| (left..left + width, top..top + VALUE_HEIGHT))
-                .find(|(across, down)| {
-                    down.start >= rows.start - MARGIN_TOP
-                        && down.end <= rows.end
-                        && !taken
-                            .iter()
-                            .any(|(x, y)| overlap(across, x) && overlap(down, y))
-                });
-            if let Some((across, down)) = place {
-                let at = (across.start, down.start);
-                self.area.draw_text(&text, &style, at)?;
-                taken.push((across, down));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A name at the end of a curve.
-struct End<'a> {
-    curve: &'a Curve<'a>,
-    lines: &'a [String],
-    /// Of the last point.
-    y: i32,
-    top: i32,
-    height: i32,
-}
-
-/// Moves names so that they do not cover each other. All of them have room.
-fn spread(ends: &mut [End], rows: &Range<i32>) {
-    ends.sort_by_key(|end| end.top);
-    let mut free_from = rows.start;
-    for end in ends.iter_mut() {
-        end.top = end.top.max(free_from);
-        free_from = end.top + end.height;
-    }
-    let mut free_until = rows.end;
-    for end in ends.iter_mut().rev() {
-        end.top = end.top.min(free_until - end.height);
-        free_until = end.top;
-    }
-}
-
-/// Where the value of a point may begin, the best place first.
-fn places(y: i32, above_first: bool, rows: i32) -> impl Iterator<Item = i32> {
-    (0..rows).flat_map(move |row| {
-        let above = y - VALUE_DISTANCE - (row + 1) * VALUE_HEIGHT;
-        let below = y + VALUE_DISTANCE + row * VALUE_HEIGHT;
-        match above_first {
-            true => [above, below],
-            false => [below, above],
-        }
-    })
 }
 
 fn font(size: f64, style: FontStyle, colour: RGBColor) -> TextStyle<'static> {
@@ -392,10 +258,6 @@ fn marker<'a, C>(curve: &Curve, at: C) -> Marker<'a, C> {
     };
     let corners: Vec<(i32, i32)> = (0..count).map(corner).collect();
     EmptyElement::at(at) + Polygon::new(corners, colour(curve).filled())
-}
-
-fn overlap(a: &Range<i32>, b: &Range<i32>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 fn colour(curve: &Curve) -> RGBColor {
