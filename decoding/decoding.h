@@ -12,6 +12,8 @@
 
 #include "port/atomics.h"
 
+#include "redirect.h"
+
 /* ---- statistics.c ---- */
 
 /*
@@ -54,6 +56,15 @@ extern void pinpoint_standby_snapshot_init(void);
 extern Size pinpoint_standby_snapshot_shmem_size(void);
 extern void pinpoint_standby_snapshot_shmem_init(void);
 extern uint64 pinpoint_standby_snapshots(void);
+
+/* ---- relation_map.c ---- */
+
+#define PINPOINT_RELATION_MAP_REDIRECTIONS	2
+
+extern const PinpointRedirection
+			pinpoint_relation_map_redirections[PINPOINT_RELATION_MAP_REDIRECTIONS];
+
+extern void pinpoint_relation_map_init(void);
 
 /* ---- pg_pinpoint_decoding.c ---- */
 

@@ -58,6 +58,8 @@ static bool probing = false;
 static bool probe_arrived;
 
 static const char *activate(void);
+static const char *redirect(const PinpointRedirection *redirection);
+static void activate_relation_map(void);
 static Oid	look_up_relation(Oid reltablespace, RelFileNumber relfilenumber);
 static bool probe(void *function);
 static void request_shmem(void);
@@ -109,6 +111,7 @@ _PG_init(void)
 			(errmsg("pg_pinpoint_decoding is active"),
 			 errdetail("The server's function %s is redirected to the library.",
 					   PINPOINT_SERVER_FUNCTION)));
+	activate_relation_map();
 }
 
 /*
@@ -130,7 +133,6 @@ activate(void)
 		.replacement = look_up_relation,
 		.probe = probe
 	};
-	const char *reason;
 
 	Assert(!IsUnderPostmaster);
 	if (processes_are_executed)
@@ -144,7 +146,18 @@ activate(void)
 		atoi(GetConfigOption("server_version_num", false, false));
 	Assert(pinpoint_decoding_server_version / 10000 == PG_VERSION_NUM / 10000);
 
-	switch (pinpoint_redirect(&redirection, &reason))
+	return redirect(&redirection);
+}
+
+/*
+ * Redirect one function.  Returns and raises the same as activate().
+ */
+static const char *
+redirect(const PinpointRedirection *redirection)
+{
+	const char *reason;
+
+	switch (pinpoint_redirect(redirection, &reason))
 	{
 		case PINPOINT_REDIRECTED:
 			return NULL;
@@ -157,6 +170,28 @@ activate(void)
 			(errmsg("pg_pinpoint_decoding could not be activated: %s", reason),
 			 errhint("Remove pg_pinpoint_decoding from \"shared_preload_libraries\".")));
 	return NULL;				/* keep compiler quiet */
+}
+
+/*
+ * Redirect the functions of the subscriber's relation map.  If one of them is
+ * refused, the others have no effect.
+ */
+static void
+activate_relation_map(void)
+{
+	const char *reason = NULL;
+
+	pinpoint_relation_map_init();
+	for (int i = 0; i < PINPOINT_RELATION_MAP_REDIRECTIONS && !reason; i++)
+		reason = redirect(&pinpoint_relation_map_redirections[i]);
+	if (reason != NULL)
+		ereport(WARNING,
+				(errmsg("pg_pinpoint_decoding is not active in subscribers: %s",
+						reason),
+				 errdetail("Subscribers work as they do without the library.")));
+	else
+		ereport(LOG,
+				(errmsg("pg_pinpoint_decoding is active in subscribers")));
 }
 
 /*
