@@ -54,14 +54,15 @@ foreach my $node (@subscribers)
 }
 
 # Remove all rows, change the tables of the subscribers and of the publisher, and
-# insert a row into each table, and update it.  Then compare.
+# insert a row into each table, and update it.  Then compare.  (TRUNCATE would make the
+# publisher describe the table again, and then the subscriber forgets it anyway.)
 my $row = 0;
 
 sub change
 {
 	my ($what, $on_subscribers, $on_publisher) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	$publisher->safe_psql('postgres', each_table('TRUNCATE t%s') . 'TRUNCATE parts');
+	$publisher->safe_psql('postgres', each_table('DELETE FROM t%s') . 'DELETE FROM parts');
 	catch_up();
 	on_subscribers($on_subscribers) if $on_subscribers;
 	$publisher->safe_psql('postgres', $on_publisher) if $on_publisher;
@@ -106,6 +107,7 @@ foreach my $time ('once', 'again')
 		each_table('ALTER TABLE t%s DROP COLUMN a; ALTER TABLE t%s ADD COLUMN a text'));
 	change("columns of partitions in another order, $time",
 		'ALTER TABLE parts DROP COLUMN a; ALTER TABLE parts ADD COLUMN a text');
+
 	# It is another table for the subscription, too.
 	change("created again, $time",
 		each_table('DROP TABLE t%s; CREATE TABLE t%s (b text, id int PRIMARY KEY, a text)')
@@ -126,6 +128,8 @@ sub swap
 # ---- a worker that has missed too many invalidations forgets all tables
 
 change('before the worker falls behind');
+$publisher->safe_psql('postgres', 'DELETE FROM t11; DELETE FROM t12');
+catch_up();
 my $waits = 1000;
 foreach my $node (@subscribers)
 {
@@ -141,7 +145,6 @@ foreach my $node (@subscribers)
 	$holder->query_safe('COMMIT');
 	$holder->quit;
 }
-$publisher->safe_psql('postgres', 'TRUNCATE t11, t12');
 write_and_compare('after the worker fell behind');
 
 # ---- and the library had a part in it
