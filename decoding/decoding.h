@@ -59,10 +59,7 @@ extern uint64 pinpoint_standby_snapshots(void);
 
 /* ---- relation_map.c ---- */
 
-#define PINPOINT_RELATION_MAP_REDIRECTIONS	2
-
-extern const PinpointRedirection
-			pinpoint_relation_map_redirections[PINPOINT_RELATION_MAP_REDIRECTIONS];
+extern const PinpointRedirection pinpoint_relation_map_redirections[2];
 
 extern void pinpoint_relation_map_init(void);
 

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * pg_pinpoint_decoding.c
- *		Initialization: redirects the server's look-up of relations to this
- *		library, when the postmaster loads it.
+ *		Initialization: redirects the server's functions to this library, when
+ *		the postmaster loads it.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -179,11 +179,12 @@ redirect(const PinpointRedirection *redirection)
 static void
 activate_relation_map(void)
 {
-	const char *reason = NULL;
+	const char *reason;
 
 	pinpoint_relation_map_init();
-	for (int i = 0; i < PINPOINT_RELATION_MAP_REDIRECTIONS && !reason; i++)
-		reason = redirect(&pinpoint_relation_map_redirections[i]);
+	reason = redirect(&pinpoint_relation_map_redirections[0]);
+	if (reason == NULL)
+		reason = redirect(&pinpoint_relation_map_redirections[1]);
 	if (reason != NULL)
 		ereport(WARNING,
 				(errmsg("pg_pinpoint_decoding is not active in subscribers: %s",

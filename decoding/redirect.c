@@ -3,9 +3,9 @@
  * redirect.c
  *		Redirects a function of the running program to one of this library.
  *
- * PostgreSQL has no hook for its map from file numbers to relations.
- * Therefore the first instructions of its function are replaced with a jump to
- * our function.  This is done once, in the postmaster, while it loads its
+ * PostgreSQL has no hook for its maps of relations.  Therefore the first
+ * instructions of its functions are replaced with a jump to our functions.
+ * This is done once for each, in the postmaster, while it loads its
  * libraries.  Every server process is forked from it later and inherits the
  * change.  No file is changed, and a restart without the library undoes the
  * change.
@@ -44,7 +44,8 @@
  *								detected if another call was duplicated, or
  *								if bytes that are no instruction look like a
  *								call.  Such a caller uses PostgreSQL's own
- *								function: it is not faster, and not wrong.
+ *								function: it is not faster, and not wrong
+ *								(see relation_map.c for an exception).
  *	callers that know which		not detected, and not possible here: the
  *	registers it preserves		server's function calls others through
  *								pointers, so no compiler can know this

@@ -60,7 +60,7 @@
 /* As in PostgreSQL */
 #define MAX_CALLBACKS	10
 
-/* The memory context that PostgreSQL creates before it registers its callback */
+/* The memory context of the map.  PostgreSQL then registers its callback. */
 #define MAP_CONTEXT		"LogicalRepRelMapContext"
 
 typedef struct Callback
@@ -110,14 +110,14 @@ static bool probe_close(void *function);
 /*
  * The first one has no effect without the second one.
  *
- * Calls of the first one in PostgreSQL 15 to 19: in five functions, of which
- * some contain two that compilers merge.
+ * logicalrep_rel_close() has nine calls in PostgreSQL 15 to 19, of which
+ * compilers merge up to two.  Each must be one of these: an entry that is
+ * closed by a copy of the function does not become known.
  */
-const PinpointRedirection
-			pinpoint_relation_map_redirections[PINPOINT_RELATION_MAP_REDIRECTIONS] = {
+const PinpointRedirection pinpoint_relation_map_redirections[2] = {
 	{
 		.function = "logicalrep_rel_close",
-		.callers = 5,
+		.callers = 7,
 		.replacement = close_relation,
 		.probe = probe_close
 	},
@@ -183,12 +183,10 @@ is_of_map(void)
 
 	if (MyLogicalRepWorker == NULL || CacheMemoryContext == NULL)
 		return false;
-	for (child = CacheMemoryContext->firstchild; child; child = child->nextchild)
-	{
-		if (strcmp(child->name, MAP_CONTEXT) == 0)
-			return true;
-	}
-	return false;
+	child = CacheMemoryContext->firstchild;
+	while (child != NULL && strcmp(child->name, MAP_CONTEXT) != 0)
+		child = child->nextchild;
+	return child != NULL;
 }
 
 /*
