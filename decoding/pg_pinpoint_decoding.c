@@ -173,8 +173,8 @@ redirect(const PinpointRedirection *redirection)
 }
 
 /*
- * Redirect the functions of the subscriber's relation map.  If one of them is
- * refused, the others have no effect.
+ * Redirect the functions of the subscriber's relation map.  The first one
+ * alone has no effect, and the second one is not redirected alone.
  */
 static void
 activate_relation_map(void)
