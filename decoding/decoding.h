@@ -61,6 +61,7 @@ extern uint64 pinpoint_standby_snapshots(void);
 
 extern const PinpointRedirection pinpoint_relation_map_redirections[2];
 
+extern const char *pinpoint_relation_map_objection(void);
 extern void pinpoint_relation_map_init(void);
 
 /* ---- pg_pinpoint_decoding.c ---- */

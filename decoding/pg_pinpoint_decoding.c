@@ -181,8 +181,12 @@ activate_relation_map(void)
 {
 	const char *reason;
 
-	pinpoint_relation_map_init();
-	reason = redirect(&pinpoint_relation_map_redirections[0]);
+	reason = pinpoint_relation_map_objection();
+	if (reason == NULL)
+	{
+		pinpoint_relation_map_init();
+		reason = redirect(&pinpoint_relation_map_redirections[0]);
+	}
 	if (reason == NULL)
 		reason = redirect(&pinpoint_relation_map_redirections[1]);
 	if (reason != NULL)

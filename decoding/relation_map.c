@@ -45,7 +45,9 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "common/config_info.h"
 #include "lib/ilist.h"
+#include "miscadmin.h"
 #include "nodes/memnodes.h"
 #include "replication/logicalrelation.h"
 #include "replication/worker_internal.h"
@@ -128,6 +130,31 @@ const PinpointRedirection pinpoint_relation_map_redirections[2] = {
 		.probe = probe_register
 	},
 };
+
+/*
+ * Returns why the functions must not be redirected, or NULL.
+ *
+ * A caller with a copy of logicalrep_rel_close() would leave entries unknown,
+ * and an unknown entry stays valid after its table has changed.  Compilers make
+ * such copies in another file only with link-time optimization.
+ */
+const char *
+pinpoint_relation_map_objection(void)
+{
+	const char *reason = NULL;
+	ConfigData *options;
+	size_t		num_options;
+
+	options = get_configdata(my_exec_path, &num_options);
+	for (size_t i = 0; i < num_options; i++)
+	{
+		if (strcmp(options[i].name, "CFLAGS") == 0 &&
+			strstr(options[i].setting, "-flto") != NULL)
+			reason = "the server was built with link-time optimization";
+	}
+	pfree(options);
+	return reason;
+}
 
 /*
  * Called in the postmaster, before the redirections.
