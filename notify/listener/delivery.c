@@ -39,8 +39,8 @@
  * session at once, as in PostgreSQL: there is no other way to tell the client
  * that it missed a notification.
  *
- * With pinpoint.latency_target, a delivery that would be too soon after the
- * last one is delayed; see pacing.c.
+ * With pinpoint.latency_target, and with pinpoint.fold under load, a delivery
+ * that would be too soon after the last one is delayed; see pacing.c.
  *
  * Sending takes as long as the client does not read.  To avoid holding back
  * VACUUM, a delivery waits while the transaction has a snapshot, but not for
@@ -133,7 +133,8 @@ static bool waits_for_snapshot(void);
 static void send_held_heartbeat(void);
 static void deliver(void);
 static void notify_on_listen(void);
-static uint64 deliver_range(const PinpointReading *reading);
+static void deliver_range(const PinpointReading *reading,
+						  PinpointDelivered *delivered);
 static void send_collected(void);
 static void send_notification(const char *channel, const char *payload,
 							  int32 sender_pid);
@@ -346,15 +347,17 @@ deliver(void)
 		notify_on_listen();
 	if (pinpoint_slot_pending() && pinpoint_slot_begin_reading(&reading))
 	{
-		uint64		delivered;
+		PinpointDelivered delivered = {0};
+		TimestampTz now = GetCurrentTimestamp();
 
 		/*
 		 * PostgreSQL flushes after this transaction, and may wait for the
 		 * client there, too.  So this is reset by the next statement, and not
 		 * at the end of the delivery.
 		 */
-		pinpoint_slot_set_sending(GetCurrentTimestamp());
-		delivered = deliver_range(&reading);
+		pinpoint_slot_set_sending(now);
+		pinpoint_pacing_begin_reading(now);
+		deliver_range(&reading, &delivered);
 
 		/*
 		 * PostgreSQL may not flush after this transaction.  The pending
@@ -366,9 +369,12 @@ deliver(void)
 
 		/*
 		 * More batches were published meanwhile, which is always so under
-		 * high load.  Let PostgreSQL flush before they are read.
+		 * high load.  Let PostgreSQL flush before they are read.  It also
+		 * flushes if their delivery is delayed: the interrupt for this
+		 * delivery is either pending, or was raised above, or has caused this
+		 * transaction.
 		 */
-		if (pinpoint_pacing_end_reading(delivered))
+		if (pinpoint_pacing_end_reading(&delivered))
 			notifyInterruptPending = true;
 		pinpoint_wakeup_give_back();
 
@@ -428,15 +434,14 @@ pinpoint_delivery_at_abort(void)
 /*
  * Deliver the notifications for this session in a range of batches.  The
  * session has read the batches before reading->first already.  Of these, it
- * delivers only the notifications that were reassigned to it since then.
- * Returns the number of notifications.
+ * delivers only the notifications that were reassigned to it since then.  Adds
+ * to *delivered what it has delivered.
  */
-static uint64
-deliver_range(const PinpointReading *reading)
+static void
+deliver_range(const PinpointReading *reading, PinpointDelivered *delivered)
 {
 	PinpointBatch *batch = reading->first;
 	bool		unread = true;
-	uint64		delivered = 0;
 	Size		since_advance = 0;
 
 	AssertNoLockHeld();
@@ -454,9 +459,15 @@ deliver_range(const PinpointReading *reading)
 
 	for (;;)
 	{
+		uint64		notifications;
+
 		if (batch == reading->first)
 			unread = true;
-		delivered += deliver_batch(batch, unread);
+		notifications = deliver_batch(batch, unread);
+		delivered->notifications += notifications;
+		delivered->transactions += notifications > 0;
+		if (unread)
+			delivered->bytes += batch->size;
 		if (batch == reading->last)
 			break;
 		if (unread)
@@ -485,7 +496,6 @@ deliver_range(const PinpointReading *reading)
 		absorb_barrier_while_sending();
 	}
 	send_collected();
-	return delivered;
 }
 
 /*

@@ -92,8 +92,7 @@ void
 pinpoint_slow_listener_check(void)
 {
 	Size		kept = pinpoint_message_log_kept();
-	Size		half = pinpoint_message_log_capacity() / 2;
-	Size		limit = half;
+	Size		limit = pinpoint_message_log_lag_limit();
 	TimestampTz now;
 	bool		want_disconnect;
 	bool		want_warning;
@@ -101,8 +100,6 @@ pinpoint_slow_listener_check(void)
 	AssertNoLockHeld();
 	Assert(IsTransactionState());
 
-	if (pinpoint_max_listener_lag >= 0)
-		limit = Min(half, (Size) pinpoint_max_listener_lag * 1024);
 	if (likely(kept <= limit))
 		return;
 
@@ -110,7 +107,8 @@ pinpoint_slow_listener_check(void)
 	want_disconnect = pinpoint_on_lag == PINPOINT_ON_LAG_DISCONNECT &&
 		pinpoint_max_listener_lag >= 0 &&
 		kept > (Size) pinpoint_max_listener_lag * 1024;
-	want_warning = kept >= half || !want_disconnect;
+	want_warning = kept >= pinpoint_message_log_capacity() / 2 ||
+		!want_disconnect;
 	now = GetCurrentTimestamp();
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);

@@ -49,6 +49,7 @@
 
 #include "base/check.h"
 #include "base/first_number.h"
+#include "base/settings.h"
 #include "queue/blocks.h"
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
@@ -344,6 +345,20 @@ Size
 pinpoint_message_log_capacity(void)
 {
 	return message_log->capacity;
+}
+
+/*
+ * Returns the number of bytes that a listener may keep before this has an
+ * effect on others: a warning, or the end of a session.
+ */
+Size
+pinpoint_message_log_lag_limit(void)
+{
+	Size		half = pinpoint_message_log_capacity() / 2;
+
+	if (pinpoint_max_listener_lag < 0)
+		return half;
+	return Min(half, (Size) pinpoint_max_listener_lag * 1024);
 }
 
 /*

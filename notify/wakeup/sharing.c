@@ -267,7 +267,7 @@ is_assigned(PinpointBatch *batch, int first, int slotno)
  * Returns how soon a session will read a notification that is assigned to it:
  *
  * READY_NOW		at once: it is idle, and in no transaction
- * READY_AFTER_REST	when its pinpoint.latency_target has passed
+ * READY_AFTER_REST	when its pinpoint.latency_target has passed, or its pause
  * READY_SOON		after earlier notifications, which it reads now or soon: it
  *					is in no transaction of its client
  * READY_AFTER_TRANSACTION	when its transaction ends

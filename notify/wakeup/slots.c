@@ -7,7 +7,8 @@
  *
  *	IDLE			no unread batch.  The slot has no reference to a batch.
  *	RESTING			likewise, but the session will check by itself soon,
- *					because of pinpoint.latency_target.
+ *					because of pinpoint.latency_target or pinpoint.fold; see
+ *					listener/pacing.c.
  *	SIGNALLED		a batch for this session was published; its epoch is
  *					pinned, and a signal is pending, or the session will check
  *					by itself.
@@ -72,6 +73,9 @@ static bool registered = false;
 /* Does the slot contain the time since when this session is sending? */
 static bool sending = false;
 
+/* Is this session counted in PinpointSlots.under_load? */
+static bool counted_under_load = false;
+
 /* Number of reminders that this session has handled since it was signalled. */
 static uint32 answered = 0;
 
@@ -129,6 +133,7 @@ pinpoint_slots_shmem_init(void *memory)
 	dlist_init(&PinpointSlotsShared->wakes_for_all);
 	pg_atomic_init_u64(&PinpointSlotsShared->last_listen,
 					   PINPOINT_FIRST_NUMBER);
+	pg_atomic_init_u32(&PinpointSlotsShared->under_load, 0);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		pg_atomic_init_u64(&PinpointSlotsShared->slots[i].last_listen, 0);
@@ -200,6 +205,7 @@ pinpoint_slot_unregister(void)
 	if (!registered)
 		return;
 	pinpoint_slot_set_wakes_for_all(false);
+	(void) pinpoint_slot_set_under_load(false);
 	registered = false;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
@@ -693,6 +699,28 @@ pinpoint_slot_evicted(void)
 	return registered ?
 		read_unlocked(my_slot())->evicted :
 		PINPOINT_NOT_EVICTED;
+}
+
+/*
+ * Set whether this session is under load, so that it pauses after its
+ * deliveries; see listener/pacing.c.  Returns the number of sessions under
+ * load.
+ *
+ * The number determines only the length of pauses, so no lock is needed.
+ */
+uint32
+pinpoint_slot_set_under_load(bool under_load)
+{
+	pg_atomic_uint32 *count = &PinpointSlotsShared->under_load;
+
+	Assert(registered || !under_load);
+	if (under_load && !counted_under_load)
+		pg_atomic_fetch_add_u32(count, 1);
+	else if (!under_load && counted_under_load)
+		pg_atomic_fetch_sub_u32(count, 1);
+	counted_under_load = under_load;
+	Assert(pg_atomic_read_u32(count) <= (uint32) MaxBackends);
+	return pg_atomic_read_u32(count);
 }
 
 /*

@@ -49,6 +49,7 @@ extern bool pinpoint_slot_to_look(void);
 extern void pinpoint_slot_stop_resting(void);
 extern bool pinpoint_slot_reminded(void);
 extern PinpointEviction pinpoint_slot_evicted(void);
+extern uint32 pinpoint_slot_set_under_load(bool under_load);
 extern void pinpoint_slot_set_sending(TimestampTz since);
 extern bool pinpoint_slot_begin_reading(PinpointReading *reading);
 extern void pinpoint_slot_advance(PinpointBatch *next);
