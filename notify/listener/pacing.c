@@ -29,7 +29,9 @@
  * pinpoint.fold, and without pinpoint.latency_target, a session pauses after a
  * delivery that shows load: more was published for it while it delivered, or it
  * delivered MANY_TRANSACTIONS.  The pause is a delay or a rest, as above: no
- * sender signals the session.
+ * sender signals the session, and a publisher only reads or changes the state
+ * of its slot.  MAX_RESTS does not apply, because the pause is longer if there
+ * are more sessions.
  *
  * The pause is PAUSE_FACTOR times as long as the delivery took, for each
  * session under load, but at most MAX_PAUSE.  Thus the deliveries to all of
