@@ -51,13 +51,14 @@
 /*
  * The extension, the schema and the functions in this database; InvalidOid if
  * they do not exist.  They are looked up again after an invalidation message
- * for pg_proc: an extension is created and dropped with its functions.
+ * for pg_proc or pg_namespace: an extension is created and dropped with its
+ * functions, and the schema can be renamed.
  */
 static Oid	extension_oid = InvalidOid;
 static Oid	schema_oid = InvalidOid;
 static Oid	notify_oid = InvalidOid;
 static Oid	queue_usage_oid = InvalidOid;
-static uint64 pg_proc_changes = 1;
+static uint64 catalog_changes = 1;
 static uint64 looked_up_at_change = 0;
 
 /* Does the schema exist?  This is looked up again, too. */
@@ -73,7 +74,7 @@ static bool extension_created = false;
 static uint64 begin_look_up(void);
 static Oid	find_member_function(Oid extension, const char *name,
 								 int nargs, const Oid *argtypes);
-static void pg_proc_changed(Datum arg, int cache_id, uint32 hash_value);
+static void catalog_changed(Datum arg, int cache_id, uint32 hash_value);
 static Oid	replacement_of(Oid funcid);
 static bool calls_replaced(Node *node, void *context);
 static bool replace_calls(Node *node, void *context);
@@ -88,7 +89,7 @@ pinpoint_replacement_may_exist(void)
 {
 	uint64		changes;
 
-	if (likely(schema_looked_up_at_change == pg_proc_changes))
+	if (likely(schema_looked_up_at_change == catalog_changes))
 		return schema_exists;
 
 	changes = begin_look_up();
@@ -109,7 +110,7 @@ pinpoint_replacement_exists(void)
 	Oid			new_notify = InvalidOid;
 	Oid			new_queue_usage = InvalidOid;
 
-	if (looked_up_at_change == pg_proc_changes)
+	if (looked_up_at_change == catalog_changes)
 		return OidIsValid(notify_oid);
 
 	changes = begin_look_up();
@@ -143,10 +144,11 @@ begin_look_up(void)
 
 	if (!callback_registered)
 	{
-		CacheRegisterSyscacheCallback(PROCOID, pg_proc_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(PROCOID, catalog_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(NAMESPACEOID, catalog_changed, (Datum) 0);
 		callback_registered = true;
 	}
-	return pg_proc_changes;
+	return catalog_changes;
 }
 
 /*
@@ -212,9 +214,9 @@ find_member_function(Oid extension, const char *name,
 }
 
 static void
-pg_proc_changed(Datum arg, int cache_id, uint32 hash_value)
+catalog_changed(Datum arg, int cache_id, uint32 hash_value)
 {
-	pg_proc_changes++;
+	catalog_changes++;
 }
 
 /*

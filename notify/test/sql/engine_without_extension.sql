@@ -113,6 +113,15 @@ SELECT coalesce(sum(transactions), 0) AS before FROM pinpoint.stat_notify \gset
 EXECUTE p;
 SELECT sum(transactions) - :before AS published FROM pinpoint.stat_notify;
 
+-- while the schema has another name, its functions are not called by their names
+PREPARE given AS SELECT $1::text AS given;
+EXECUTE given(pg_notify('without', 'x')::text);
+ALTER SCHEMA pinpoint RENAME TO pinpoint_moved;
+EXECUTE given(pg_notify('without', 'x')::text);
+EXPLAIN (VERBOSE, COSTS OFF) SELECT pg_notify('without', 'x');
+ALTER SCHEMA pinpoint_moved RENAME TO pinpoint;
+EXPLAIN (VERBOSE, COSTS OFF) SELECT pg_notify('without', 'x');
+
 -- not by name: the replacements are found as members of the extension
 ALTER SCHEMA pinpoint RENAME TO pinpoint_moved;
 CREATE SCHEMA pinpoint;
