@@ -37,7 +37,6 @@ PG_FUNCTION_INFO_V1(pinpoint_changed_since);
 static bool get_position(NullableDatum *arg, uint64 *counter);
 static bool channel_changed(Datum channel, uint64 counter);
 static bool begins_to_listen(const char *channel);
-static TupleDesc row_type(FunctionCallInfo fcinfo);
 static text *position_text(uint64 counter);
 
 /*
@@ -80,6 +79,7 @@ pinpoint_position(PG_FUNCTION_ARGS)
 Datum
 pinpoint_changed_since(PG_FUNCTION_ARGS)
 {
+	static PinpointRowType row_type = {InvalidOid, NULL};
 	PinpointQuery query;
 
 	pinpoint_preload_check();
@@ -87,7 +87,8 @@ pinpoint_changed_since(PG_FUNCTION_ARGS)
 	pinpoint_changed_since_get_arguments(&fcinfo->args[0], &fcinfo->args[1],
 										 &query);
 	pinpoint_changed_since_execute(&query);
-	PG_RETURN_DATUM(pinpoint_changed_since_result(&query, row_type(fcinfo)));
+	PG_RETURN_DATUM(pinpoint_changed_since_result(&query,
+												  pinpoint_changed_since_row_type(fcinfo, &row_type)));
 }
 
 /*
@@ -134,6 +135,32 @@ pinpoint_changed_since_execute(PinpointQuery *query)
 			query->channels[query->nchanged++] = query->channels[i];
 	}
 	query->next = look.counter;
+}
+
+/*
+ * The row type of changed_since(), which is pinpoint.changes, or an anonymous
+ * one at version 1.0 of the extension; and of wait().  Clients may call these
+ * very often, so it is looked up once in each session, and again if the
+ * extension was created anew or updated.
+ *
+ * known: of this function alone; empty at first.
+ */
+TupleDesc
+pinpoint_changed_since_row_type(FunctionCallInfo fcinfo, PinpointRowType *known)
+{
+	if (known->function != fcinfo->flinfo->fn_oid)
+	{
+		TupleDesc	tupdesc;
+		MemoryContext oldcontext;
+
+		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+			elog(ERROR, "return type must be a row type");
+		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+		known->tupdesc = BlessTupleDesc(CreateTupleDescCopy(tupdesc));
+		MemoryContextSwitchTo(oldcontext);
+		known->function = fcinfo->flinfo->fn_oid;
+	}
+	return known->tupdesc;
 }
 
 /*
@@ -229,33 +256,6 @@ begins_to_listen(const char *channel)
 	return pinpoint_pending_listens(channel, hash) &&
 		(pinpoint_listening_in_doubt() ||
 		 !pinpoint_listening_on(channel, hash, &since, &shared));
-}
-
-/*
- * The row type of changed_since(): pinpoint.changes, or an anonymous one at
- * version 1.0 of the extension.  Clients may call it very often, so it is
- * looked up once in each session, and again if the extension was created anew
- * or updated.
- */
-static TupleDesc
-row_type(FunctionCallInfo fcinfo)
-{
-	static TupleDesc row_type = NULL;
-	static Oid	function = InvalidOid;
-
-	if (row_type == NULL || function != fcinfo->flinfo->fn_oid)
-	{
-		TupleDesc	tupdesc;
-		MemoryContext oldcontext;
-
-		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-			elog(ERROR, "return type must be a row type");
-		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-		row_type = BlessTupleDesc(CreateTupleDescCopy(tupdesc));
-		MemoryContextSwitchTo(oldcontext);
-		function = fcinfo->flinfo->fn_oid;
-	}
-	return row_type;
 }
 
 static text *

@@ -23,11 +23,20 @@ typedef struct PinpointQuery
 	uint64		next;			/* the counter of the next position */
 } PinpointQuery;
 
+/* The row type of a function, as found in this session. */
+typedef struct PinpointRowType
+{
+	Oid			function;		/* InvalidOid: not looked up yet */
+	TupleDesc	tupdesc;		/* in TopMemoryContext */
+} PinpointRowType;
+
 extern void pinpoint_changed_since_check_isolation(const char *function);
 extern void pinpoint_changed_since_get_arguments(NullableDatum *position,
 												 NullableDatum *channels,
 												 PinpointQuery *query);
 extern void pinpoint_changed_since_execute(PinpointQuery *query);
+extern TupleDesc pinpoint_changed_since_row_type(FunctionCallInfo fcinfo,
+												 PinpointRowType *known);
 extern Datum pinpoint_changed_since_result(PinpointQuery *query,
 										   TupleDesc row_type);
 

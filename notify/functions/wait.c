@@ -70,6 +70,7 @@ static uint32 wait_event(void);
 Datum
 pinpoint_wait(PG_FUNCTION_ARGS)
 {
+	static PinpointRowType known_row_type = {InvalidOid, NULL};
 	bool		is_top_level = fcinfo->context != NULL &&
 		IsA(fcinfo->context, CallContext) &&
 		!((CallContext *) fcinfo->context)->atomic;
@@ -87,9 +88,7 @@ pinpoint_wait(PG_FUNCTION_ARGS)
 	until = end_of_wait(&fcinfo->args[2]);
 
 	/* All catalogs are read first: the extension may be dropped meanwhile. */
-	if (get_call_result_type(fcinfo, NULL, &row_type) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	row_type = BlessTupleDesc(row_type);
+	row_type = pinpoint_changed_since_row_type(fcinfo, &known_row_type);
 	limit = superuser_arg(GetSessionUserId()) ? -1 : pinpoint_max_waiting;
 
 	release_snapshots();
