@@ -130,3 +130,9 @@ CALL pinpoint.wait('{a}', pinpoint.position(), '10 ms') \gset
 RESET SESSION AUTHORIZATION;
 RESET pinpoint.max_waiting;
 DROP ROLE wait_nobody;
+
+-- the extension anew, in a session that has waited
+DROP EXTENSION pg_pinpoint;
+CREATE EXTENSION pg_pinpoint;
+CALL pinpoint.wait('{a}', NULL) \gset
+\echo :changed
