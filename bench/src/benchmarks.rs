@@ -187,7 +187,7 @@ pub enum BenchmarkCommand {
     /// results hardly differ from run to run, even on a busy machine.
     ///
     /// Example: pinpoint-bench instructions --operation select,notify --count 50
-    #[command(mut_arg("runs", |arg| arg.default_value("2")))]
+    #[command(mut_arg("runs", |arg| arg.default_value("1")))]
     Instructions(Measure<InstructionsArgs>),
 }
 

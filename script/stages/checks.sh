@@ -15,6 +15,7 @@ stage_shell() {
 		check "$ROOT/script/checks/$script"
 	done
 	check python3 -B -m doctest "$ROOT/bench/measurement.py"
+	check python3 -B -m doctest "$ROOT/bench/moved.py"
 }
 
 stage_models() {

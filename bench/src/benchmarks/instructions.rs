@@ -90,7 +90,8 @@ const fn sql(
     (name, Counting { steps, ..kind })
 }
 
-/// In the order in which they are measured. What is watched stays watched.
+/// In the order in which they are measured. What is watched stays watched, and what was
+/// notified stays in PostgreSQL's queue for a while: its LISTEN reads it.
 const OPERATIONS: [(&str, Counting); 20] = [
     sql("select", ALONE, &[Execute(Caller, "SELECT 1")]),
     sql(
@@ -99,6 +100,12 @@ const OPERATIONS: [(&str, Counting); 20] = [
         &[Execute(Caller, "BEGIN"), Execute(Caller, "COMMIT")],
     ),
     sql("insert", ALONE, INSERT),
+    sql("listen_again", ALONE, &[Execute(Caller, "LISTEN c1")]),
+    sql(
+        "listen_unlisten",
+        ALONE,
+        &[Execute(Caller, "LISTEN c1"), Execute(Caller, "UNLISTEN c1")],
+    ),
     sql(
         "notify",
         HEARD,
@@ -111,12 +118,6 @@ const OPERATIONS: [(&str, Counting); 20] = [
             Execute(Caller, "SELECT pg_notify('c1', '')"),
             Receive(Other),
         ],
-    ),
-    sql("listen_again", ALONE, &[Execute(Caller, "LISTEN c1")]),
-    sql(
-        "listen_unlisten",
-        ALONE,
-        &[Execute(Caller, "LISTEN c1"), Execute(Caller, "UNLISTEN c1")],
     ),
     (
         "delivery",
@@ -190,7 +191,7 @@ pub struct InstructionsArgs {
     operation: Vec<String>,
 
     /// How many operations are counted; fewer of those that take long
-    #[arg(long, value_name = "N", default_value = "200", value_parser = number(LEAST..=MOST))]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = number(LEAST..=MOST))]
     count: u32,
 }
 
@@ -212,16 +213,19 @@ impl InstructionsArgs {
             method: [
                 "The servers run under valgrind --tool=callgrind, which counts the instructions \
                  of each process and records its system calls. Calls that read the clock are \
-                 left out, because they are none without valgrind. Two runs are made in new \
+                 left out, because they are none without valgrind, and records of WAL about \
+                 standbys, which the server writes now and then. Two runs are made in new \
                  sessions, with different numbers of operations. The difference is divided by \
                  the difference of the numbers, so that the begin and the end of a session do \
-                 not count. What other processes do does not count, except for bytes of WAL.",
+                 not count. What other processes do does not count, except for bytes of WAL. Each \
+                 step of an operation begins when both sessions wait.",
                 "Two sessions take part. notify, pg_notify, commit: a session notifies one \
                  channel, or each of so many channels once, and the other session listens on one \
                  of them. delivery: the listener counts. pingpong: both sessions count. \
                  changed_since, changed_since_other: the channel was notified since the \
                  position, which the session itself or the other session was told. wait: the \
-                 other session notifies when the session waits. insert_watched, \
+                 other session notifies when the session waits. Both statements are prepared, \
+                 with the channels as a parameter. insert_watched, \
                  insert_unwatched: so many tables are watched. decode: an INSERT and an ALTER \
                  TABLE of one table, in a transaction that changes many tables.",
                 "The servers run with wal_level = logical, full_page_writes = off, and without \
@@ -236,7 +240,10 @@ impl InstructionsArgs {
                 count(WAL_BYTES, "bytes of WAL"),
             ],
             points: self.points(),
-            setup: vec!["CREATE TABLE plain (a int)".to_owned()],
+            setup: vec![
+                "CREATE TABLE plain (a int)".to_owned(),
+                "CREATE EXTENSION pg_walinspect".to_owned(),
+            ],
             settings: settings
                 .into_iter()
                 .map(str::parse)

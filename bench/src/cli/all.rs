@@ -204,5 +204,8 @@ mod tests {
         );
         let command_line = |arguments| self::plan(arguments)[0].command_line.join(" ");
         assert!(command_line(&["--quick", "--runs=12"]).ends_with(" --warmup=0.2 --runs=12"));
+        let last = |arguments| self::plan(arguments).pop().unwrap().command_line.join(" ");
+        assert!(last(&["--quick"]).ends_with(" --count=20 --runs=1"));
+        assert!(last(&["--quick", "--runs=12"]).ends_with(" --count=20 --runs=12"));
     }
 }

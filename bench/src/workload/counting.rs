@@ -1,13 +1,14 @@
 //! Counts what a server does for an operation: two runs with different numbers of
 //! operations, each in new sessions, and the difference.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
 use pinpoint_servers::connection::within;
 use pinpoint_servers::server::Server;
-use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Statement};
 
 use super::callgrind::Totals;
 use super::decoding::statements::Grouping;
@@ -22,6 +23,9 @@ pub const SESSIONS: u32 = 3;
 const WARM_UP_SHARE: u32 = 10;
 const MAX_WARM_UP: u32 = 20;
 
+/// PostgreSQL plans the first five executions of a prepared statement anew.
+const PLANNED_ANEW: u32 = 5;
+
 const CHANGED_SINCE: &str = "SELECT changed, position FROM pinpoint.changed_since($1, VARIADIC $2)";
 const WAIT: &str = "CALL pinpoint.wait($2, $1, '1 minute')";
 
@@ -30,6 +34,7 @@ const IS_WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
      WHERE pid = $1 AND state = 'active' AND wait_event_type IN ('Extension', 'IPC')";
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const SLEEP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The channel that `Ask` and `Wait` ask for.
 pub const CHANNEL: &str = "c1";
@@ -88,6 +93,9 @@ struct Run<'a> {
     sessions: [Session; 2],
     pids: [i32; 2],
     position: String,
+    /// What `Ask` or `Wait` executes in each session. Parsing and planning would cost more
+    /// than the execution, and a client that asks often prepares its statement.
+    questions: Vec<Statement>,
 }
 
 impl Counting {
@@ -98,7 +106,7 @@ impl Counting {
         if self.needs_library && !has_library {
             return Ok(Values::new());
         }
-        let warm_up = (self.times / WARM_UP_SHARE).clamp(1, MAX_WARM_UP);
+        let warm_up = self.warm_up();
         let few = self.totals(server, &control, has_library, warm_up, timeout);
         let few = few.await?;
         let many = warm_up + self.times;
@@ -107,6 +115,23 @@ impl Counting {
         let per_operation = |name: &str| (many[name] - few[name]) / f64::from(self.times);
         let values = FIGURES.map(|name| (name.to_owned(), per_operation(name)));
         Ok(values.into())
+    }
+
+    fn warm_up(&self) -> u32 {
+        let least = match self.question() {
+            Some(_) => PLANNED_ANEW + 1,
+            None => 1,
+        };
+        (self.times / WARM_UP_SHARE).clamp(least, MAX_WARM_UP)
+    }
+
+    /// What the operation asks.
+    fn question(&self) -> Option<&'static str> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Ask(_) => Some(CHANGED_SINCE),
+            Step::Wait => Some(WAIT),
+            Step::Execute(..) | Step::Receive(_) => None,
+        })
     }
 
     /// Executes the operation a number of times, in new sessions. Returns what all this took
@@ -124,8 +149,8 @@ impl Counting {
                 control.batch_execute(&sql).await?;
             }
         }
-        let mut run = Run::begin(server, control, has_library, self.first).await?;
-        let wal_before = wal_bytes(control).await?;
+        let mut run = Run::begin(server, control, self.first, self.question()).await?;
+        let begin = wal_position(control).await?;
         let repeated = match self.preparation {
             Preparation::Alter => 1,
             _ => times,
@@ -133,9 +158,10 @@ impl Counting {
         for _ in 0..repeated {
             for step in self.steps {
                 within(timeout, "an operation", run.execute(*step, self.x)).await??;
+                within(timeout, "the end of an operation", run.until_all_sleep()).await??;
             }
         }
-        let wal = wal_bytes(control).await? - wal_before;
+        let wal = wal_bytes_since(control, &begin).await?;
         let pids = run.pids;
         drop(run);
         let mut totals = Values::from(FIGURES.map(|name| (name.to_owned(), 0.0)));
@@ -191,8 +217,8 @@ impl<'a> Run<'a> {
     async fn begin(
         server: &Server,
         control: &'a Client,
-        has_library: bool,
         first: [&str; 2],
+        question: Option<&str>,
     ) -> anyhow::Result<Self> {
         let config = server.config();
         let sessions = [
@@ -208,15 +234,21 @@ impl<'a> Run<'a> {
             session.execute(sql).await?;
         }
         let mut position = String::new();
-        if has_library {
+        let mut questions = Vec::new();
+        if let Some(question) = question {
             let sql = "SELECT pinpoint.position()";
             position = control.query_one(sql, &[]).await?.try_get(0)?;
+            for session in &sessions {
+                let types = [Type::TEXT, Type::TEXT_ARRAY];
+                questions.push(session.client().prepare_typed(question, &types).await?);
+            }
         }
         Ok(Self {
             control,
             sessions,
             pids,
             position,
+            questions,
         })
     }
 
@@ -228,11 +260,11 @@ impl<'a> Run<'a> {
             }
             Step::Receive(who) => self.sessions[who as usize].notified().await.map(drop),
             Step::Ask(who) => {
-                self.position = self.ask(who, CHANGED_SINCE).await?;
+                self.position = self.ask(who).await?;
                 Ok(())
             }
             Step::Wait => {
-                let wait = self.ask(Who::Caller, WAIT);
+                let wait = self.ask(Who::Caller);
                 (self.position, ()) = tokio::try_join!(wait, self.notify_who_waits())?;
                 Ok(())
             }
@@ -240,17 +272,24 @@ impl<'a> Run<'a> {
     }
 
     /// Returns the position of the answer.
-    async fn ask(&self, who: Who, sql: &str) -> anyhow::Result<String> {
+    async fn ask(&self, who: Who) -> anyhow::Result<String> {
         let channels = vec![CHANNEL];
         let client = self.sessions[who as usize].client();
-        let rows = client
-            .query_typed(
-                sql,
-                &[(&self.position, Type::TEXT), (&channels, Type::TEXT_ARRAY)],
-            )
-            .await?;
+        let question = &self.questions[who as usize];
+        let rows = client.query(question, &[&self.position, &channels]).await?;
         let answer = rows.first().context("there is no answer")?;
         Ok(answer.try_get("position")?)
+    }
+
+    /// A session that gets its next message too early does not wait for it, and so makes
+    /// fewer system calls. Whatever wakes a session has happened before.
+    async fn until_all_sleep(&self) -> anyhow::Result<()> {
+        for pid in self.pids {
+            while !sleeps(pid)? {
+                tokio::time::sleep(SLEEP_POLL_INTERVAL).await;
+            }
+        }
+        Ok(())
     }
 
     async fn notify_who_waits(&self) -> anyhow::Result<()> {
@@ -267,14 +306,66 @@ impl<'a> Run<'a> {
     }
 }
 
+fn sleeps(pid: i32) -> anyhow::Result<bool> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    state(&stat).map(|state| state == 'S')
+}
+
+/// The state of a process in a file "stat" of Linux. It follows the name of the program,
+/// which is in parentheses and can have some itself.
+fn state(stat: &str) -> anyhow::Result<char> {
+    let (_, rest) = stat.rsplit_once(") ").context("a process has no state")?;
+    rest.chars().next().context("a process has no state")
+}
+
 async fn has_library(client: &Client) -> anyhow::Result<bool> {
     let sql = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_pinpoint')";
     Ok(client.query_one(sql, &[]).await?.try_get(0)?)
 }
 
-/// How many bytes of WAL there have been since the server was made.
-async fn wal_bytes(client: &Client) -> anyhow::Result<u64> {
-    let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
-    let bytes: i64 = client.query_one(sql, &[]).await?.try_get(0)?;
+async fn wal_position(client: &Client) -> anyhow::Result<String> {
+    let sql = "SELECT pg_current_wal_insert_lsn()::text";
+    Ok(client.query_one(sql, &[]).await?.try_get(0)?)
+}
+
+/// The bytes of records of WAL since a position, and a fixed number of bytes: only WAL that
+/// was flushed can be read, so something is committed first. The server itself writes
+/// records about standbys, now and then.
+async fn wal_bytes_since(client: &Client, begin: &str) -> anyhow::Result<u64> {
+    let flush = "SELECT pg_logical_emit_message(true, '', '')";
+    client.query_one(flush, &[]).await?;
+    let sql = "SELECT sum(record_length)::bigint \
+         FROM pg_get_wal_records_info($1::text::pg_lsn, pg_current_wal_flush_lsn()) \
+         WHERE resource_manager <> 'Standby'";
+    let bytes: i64 = client.query_one(sql, &[&begin]).await?.try_get(0)?;
     Ok(u64::try_from(bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_found_after_any_name() {
+        assert_eq!(state("7 (postgres) S 1 7").unwrap(), 'S');
+        assert_eq!(state("7 (a (S) b) R 1 7").unwrap(), 'R');
+        assert!(state("7").is_err());
+    }
+
+    #[test]
+    fn statements_are_planned_before_they_are_counted() {
+        let counting = |steps, times| Counting {
+            preparation: Preparation::Nothing,
+            x: 0,
+            needs_library: true,
+            first: ["", ""],
+            steps,
+            counted: &[Who::Caller],
+            times,
+        };
+        assert!(counting(&[Step::Ask(Who::Caller)], 5).warm_up() > PLANNED_ANEW);
+        assert!(counting(&[Step::Wait], 5).warm_up() > PLANNED_ANEW);
+        assert_eq!(counting(&[Step::Receive(Who::Caller)], 5).warm_up(), 1);
+        assert_eq!(counting(&[Step::Wait], 1000).warm_up(), MAX_WARM_UP);
+    }
 }

@@ -11,9 +11,10 @@ fn instructions_are_counted_where_they_belong() {
         return;
     }
     let bench = Bench::new();
-    let report = bench.report("instructions --operation=select,changed_since --count=5 --runs=1");
+    let report =
+        bench.report("instructions --operation=select,changed_since,wait --count=5 --runs=1");
     let points = report["points"].as_array().unwrap();
-    let [select, changed_since] = &points[..] else {
+    let [select, changed_since, wait] = &points[..] else {
         panic!("{report}");
     };
     let run = |target: usize| &select["series"][target]["runs"][0];
@@ -26,7 +27,9 @@ fn instructions_are_counted_where_they_belong() {
     // A message is received, and one is sent.
     assert!(number(stock, "system_calls") >= 2.0, "{stock}");
 
-    let series = &changed_since["series"];
-    assert!(series[0]["runs"][0].as_object().unwrap().is_empty());
-    assert!(number(&series[1]["runs"][0], "library_instructions") > 0.0);
+    for asked in [changed_since, wait] {
+        let series = &asked["series"];
+        assert!(series[0]["runs"][0].as_object().unwrap().is_empty());
+        assert!(number(&series[1]["runs"][0], "library_instructions") > 0.0);
+    }
 }
