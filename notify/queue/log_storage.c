@@ -58,6 +58,8 @@ static uint32 file_wait_event = 0;	/* for waits while the file grows or
 static void *map_range(void *address, Size size, int protection, int flags,
 					   int fd);
 static void empty_file(int code, Datum arg);
+static int	allocate(off_t offset, Size size);
+static int	write_zeros(off_t offset, Size size);
 
 /*
  * mmap().
@@ -207,11 +209,7 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 		int			rc;
 
 		pgstat_report_wait_start(file_wait_event);
-		do
-			rc = posix_fallocate(log_file,
-								 (off_t) (new_usable - log_memory_size),
-								 (off_t) step);
-		while (rc == EINTR);
+		rc = allocate((off_t) (new_usable - log_memory_size), step);
 		pgstat_report_wait_end();
 
 		if (rc != 0)
@@ -225,6 +223,53 @@ pinpoint_log_storage_grow(Size *usable, Size wanted)
 		new_usable += step;
 	}
 	*usable = new_usable;
+	return 0;
+}
+
+/*
+ * Allocate a part of the file.  Returns 0, or an errno value.
+ *
+ * Not every file system can allocate space.  Then posix_fallocate() of glibc
+ * writes zeros, and that of other C libraries, for instance musl, fails.
+ */
+static int
+allocate(off_t offset, Size size)
+{
+	int			rc;
+
+	do
+		rc = posix_fallocate(log_file, offset, (off_t) size);
+	while (rc == EINTR);
+
+	/* POSIX says EINVAL, and Linux EOPNOTSUPP. */
+	if (rc == EINVAL || rc == EOPNOTSUPP)
+		rc = write_zeros(offset, size);
+	return rc;
+}
+
+/*
+ * The same for a file system that cannot allocate.  No process uses this part
+ * of the file yet.
+ */
+static int
+write_zeros(off_t offset, Size size)
+{
+	static const char zeros[64 * 1024] = {0};
+
+	while (size > 0)
+	{
+		ssize_t		written = pwrite(log_file, zeros,
+									 Min(size, sizeof(zeros)), offset);
+
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written < 0)
+			return errno;
+		if (written == 0)
+			return ENOSPC;
+		offset += written;
+		size -= written;
+	}
 	return 0;
 }
 

@@ -51,6 +51,7 @@ our @EXPORT = qw(
   allow_open_files
   compile_clock
   compile_stop_at_signal
+  compile_no_fallocate
   compile_interference
   compile_deparser
   compile_uncounted
@@ -398,6 +399,19 @@ sub compile_stop_at_signal
 		return;
 	};
 	return ({ LD_PRELOAD => _compile('stop_at_signal') . '.so', STOP_AT_SIGNAL => $file }, $set);
+}
+
+# Likewise no_fallocate.c.  The function sets the error, and the space of the disk.
+sub compile_no_fallocate
+{
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/no_fallocate";
+	my $set  = sub {
+		my (@numbers) = @_;
+		append_to_file("$file.new", "@numbers");
+		rename "$file.new", $file or die "could not rename $file.new: $!";
+		return;
+	};
+	return ({ LD_PRELOAD => _compile('no_fallocate') . '.so', NO_FALLOCATE => $file }, $set);
 }
 
 sub _compile
