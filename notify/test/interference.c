@@ -44,12 +44,12 @@
 #include "postgres.h"
 
 #include <dirent.h>
-#include <execinfo.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include "access/transam.h"
 #include "access/twophase.h"
@@ -326,16 +326,52 @@ find_pg_pinpoint(struct dl_phdr_info *info, size_t size, void *arg)
 	return 1;
 }
 
+typedef struct Stack
+{
+	void	   *frames[MAX_FRAMES];
+	int			nframes;
+} Stack;
+
+/*
+ * Callback of _Unwind_Backtrace().  Not every C library has backtrace().
+ */
+static _Unwind_Reason_Code
+add_frame(struct _Unwind_Context *context, void *arg)
+{
+	Stack	   *stack = arg;
+
+	stack->frames[stack->nframes++] = (void *) _Unwind_GetIP(context);
+	return stack->nframes < MAX_FRAMES ? _URC_NO_REASON : _URC_END_OF_STACK;
+}
+
+/*
+ * Write a stack to the server's log.
+ */
+static void
+log_stack(const Stack *stack)
+{
+	for (int i = 0; i < stack->nframes; i++)
+	{
+		Dl_info		info = {0};
+
+		(void) dladdr(stack->frames[i], &info);
+		dprintf(STDERR_FILENO, "%s(%s) [%p]\n",
+				info.dli_fname ? info.dli_fname : "",
+				info.dli_sname ? info.dli_sname : "",
+				stack->frames[i]);
+	}
+}
+
 /*
  * Is pg_pinpoint allocating memory, by few calls?
  */
 static bool
-is_of_pg_pinpoint(void **frames, int nframes)
+is_of_pg_pinpoint(const Stack *stack)
 {
-	for (int i = 0; i < Min(nframes, NEAR_FRAMES); i++)
+	for (int i = 0; i < Min(stack->nframes, NEAR_FRAMES); i++)
 	{
-		if ((uintptr_t) frames[i] >= code_start &&
-			(uintptr_t) frames[i] < code_end)
+		if ((uintptr_t) stack->frames[i] >= code_start &&
+			(uintptr_t) stack->frames[i] < code_end)
 			return true;
 	}
 	return false;
@@ -347,13 +383,13 @@ is_of_pg_pinpoint(void **frames, int nframes)
  * the server, with any library or none.
  */
 static bool
-is_of_commit_prepared(void **frames, int nframes)
+is_of_commit_prepared(const Stack *stack)
 {
-	for (int i = 0; i < Min(nframes, NEAR_FRAMES); i++)
+	for (int i = 0; i < Min(stack->nframes, NEAR_FRAMES); i++)
 	{
 		Dl_info		info;
 
-		if (dladdr(frames[i], &info) != 0 &&
+		if (dladdr(stack->frames[i], &info) != 0 &&
 			info.dli_saddr == (void *) FinishPreparedTransaction)
 			return true;
 	}
@@ -363,19 +399,19 @@ is_of_commit_prepared(void **frames, int nframes)
 static void *
 count_alloc(ALLOC_ARGS)
 {
-	void	   *frames[MAX_FRAMES];
-	int			nframes;
+	Stack		stack;
 
 	if (allocations->fail == 0 ||
 		(allocations->pid != 0 && allocations->pid != MyProcPid))
 		return next_alloc(PASS_ALLOC_ARGS);
 
-	nframes = backtrace(frames, MAX_FRAMES);
-	if ((!allocations->all && !is_of_pg_pinpoint(frames, nframes)) ||
+	stack.nframes = 0;
+	(void) _Unwind_Backtrace(add_frame, &stack);
+	if ((!allocations->all && !is_of_pg_pinpoint(&stack)) ||
 		++allocations->counted != allocations->fail)
 		return next_alloc(PASS_ALLOC_ARGS);
 
-	if (is_of_commit_prepared(frames, nframes))
+	if (is_of_commit_prepared(&stack))
 	{
 		allocations->fail++;	/* the next one fails instead */
 		return next_alloc(PASS_ALLOC_ARGS);
@@ -385,7 +421,7 @@ count_alloc(ALLOC_ARGS)
 	allocations->failed++;
 	dprintf(STDERR_FILENO, "interference: allocation " INT64_FORMAT " of PID %d fails\n",
 			allocations->fail, MyProcPid);
-	backtrace_symbols_fd(frames, nframes, STDERR_FILENO);
+	log_stack(&stack);
 	return ALLOCATION_FAILURE;
 }
 
@@ -404,7 +440,7 @@ fail_allocations(const char *file)
 											   CurrentMemoryContext->methods);
 	uintptr_t	page = sysconf(_SC_PAGESIZE);
 	uintptr_t	start = (uintptr_t) methods & ~(page - 1);
-	void	   *frame;
+	Stack		stack = {.nframes = 0};
 
 	if (fd < 0)
 		elog(ERROR, "could not open file \"%s\": %m", file);
@@ -415,8 +451,8 @@ fail_allocations(const char *file)
 		mprotect((void *) start, 2 * page, PROT_READ | PROT_WRITE) != 0)
 		elog(ERROR, "could not change memory: %m");
 
-	/* The first call loads a library. */
-	(void) backtrace(&frame, 1);
+	/* The first call may load a library. */
+	(void) _Unwind_Backtrace(add_frame, &stack);
 	(void) dl_iterate_phdr(find_pg_pinpoint, NULL);
 	next_alloc = methods->alloc;
 	methods->alloc = count_alloc;
