@@ -12,13 +12,13 @@
  * that a sender does not look up channels without listeners.  It is read
  * without a lock:
  *
- *	LISTEN		count its entry, in pinpoint_channel_table_insert(), with an
- *				atomic operation that is a full barrier; then commit
+ *	LISTEN		count its entry, in pinpoint_channel_table_insert(); then
+ *				release the lock of the partition; then commit
  *	sender		commit; then acquire PinpointOrderLock to publish; then read the
  *				counter, in pinpoint_channel_map_lookup()
  *
  * If the LISTEN has committed before the sender, the sender reads a counter
- * that includes its entry.  Without these barriers, it could read an older
+ * that includes its entry.  Without these locks, it could read an older
  * value, 0, and the listener would miss the notification.  (The same applies
  * if the LISTEN read the number of the last publication before the sender took
  * its own; see step 11 in wakeup.c.)  A sender with many channels looks them
@@ -126,7 +126,7 @@ pinpoint_channel_table_insert(Oid dboid, const char *channel, uint32 hash)
 	AssertHeldExclusive(pinpoint_partition_lock(hash));
 	Assert(pinpoint_channel_table_find(dboid, channel, hash) == NULL);
 
-	/* A full barrier; see the top of this file. */
+	/* see the top of this file */
 	if (pg_atomic_fetch_add_u32(pinpoint_entry_counter(hash), 1) >=
 		max_per_counter ||
 		!pinpoint_channel_items_take(1, &number))

@@ -287,10 +287,11 @@ pinpoint_slot_join(void)
 	Assert(registered && readable(my_slot())->pid == MyProcPid);
 
 	/*
-	 * Step 2 of the proof in wakeup.c.  This is a full barrier, after step 1.
-	 * Partner: the barrier in pinpoint_wakeup_find_early() and
-	 * pinpoint_wakeup_find_replayed().  Without it, a sender could read this
-	 * number, and the map without the channels of this session.
+	 * Step 2 of the proof in wakeup.c.  The increment is a release, so step 1
+	 * is visible before it.  Partner: the barrier in
+	 * pinpoint_wakeup_find_early() and pinpoint_wakeup_find_replayed().
+	 * Without it, a sender could read this number, and the map without the
+	 * channels of this session.
 	 */
 	number = pg_atomic_add_fetch_u64(&PinpointSlotsShared->last_listen, 1);
 	Assert(number > pg_atomic_read_u64(&my_slot()->last_listen));

@@ -31,11 +31,11 @@
  * last value, there is work only if it was left later, and the latch was set.
  *
  * Why work is never forgotten.  A process that sets finished has read wanted
- * before its round.  Both an increment and the read contain a full barrier.
- * So it has found all work that was left before the value that it has read,
- * wherever it is stopped: until it has done this work, finished keeps its old
- * value.  A process that was stopped for long can set finished to an old
- * value.  Then the next round finds nothing to do.
+ * before its round.  An increment is a release, and a barrier follows the
+ * read.  So it has found all work that was left before the value that it has
+ * read, wherever it is stopped: until it has done this work, finished keeps
+ * its old value.  A process that was stopped for long can set finished to an
+ * old value.  Then the next round finds nothing to do.
  *
  * An error in the other direction does no harm, either.  The processes that
  * write seen_rounds and seen_at use no lock, and the clock can be set.  If
@@ -231,7 +231,7 @@ pinpoint_waker_progress_end_round(uint64 wanted)
 	pinpoint_waker_progress_finish(wanted);
 
 	/*
-	 * Partner: pinpoint_waker_progress_is_stalled().  This is a full barrier.
+	 * Partner: pinpoint_waker_progress_is_stalled().  This is a release.
 	 */
 	(void) pg_atomic_fetch_add_u64(&progress->rounds, 1);
 }

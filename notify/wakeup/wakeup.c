@@ -36,15 +36,16 @@
  *	8. Sender: acquire PinpointOrderLock, and publish to the slots that were
  *	   found, and to those whose number is above batch->last_listen.
  *
- * The numbers are atomic, and there is a full barrier between each two steps:
- * both take a lock of the channel map, or execute an explicit barrier.  If
- * step 6 came before step 1, then step 5 came before step 2, so
- * batch->last_listen is lower than the number that the listener has taken.
- * And if step 4 came before step 7, then step 3 came before step 8, which
- * finds the number in the slot.  So at publication it is sufficient to check
- * the slots, and not even this is needed if the last number is still
- * batch->last_listen.  A slot that was found may belong to another session by
- * then, or may not listen any more.  Then a session is woken unnecessarily.
+ * The numbers are atomic, and others see the steps of a process in this order:
+ * both take a lock of the channel map, or execute an explicit barrier, and the
+ * increment is a release.  If step 6 came before step 1, then step 5 came
+ * before step 2, so batch->last_listen is lower than the number that the
+ * listener has taken.  And if step 4 came before step 7, then step 3 came
+ * before step 8, which finds the number in the slot.  So at publication it is
+ * sufficient to check the slots, and not even this is needed if the last
+ * number is still batch->last_listen.  A slot that was found may belong to
+ * another session by then, or may not listen any more.  Then a session is
+ * woken unnecessarily.
  *
  *	9. Step 6 can end early, when all slots that listen in the database are
  *	   found.  They are determined after step 5, and a session sets pid in its
