@@ -248,9 +248,10 @@ interval(void)
 static int64
 choose_pause(const PinpointDelivered *delivered, bool more)
 {
+	Size		limit = pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
 	bool		under_load = pinpoint_fold && pinpoint_latency_target <= 0 &&
 		(more || delivered->transactions >= MANY_TRANSACTIONS) &&
-		delivered->bytes <= pinpoint_message_log_lag_limit() / MAX_READ_DIVISOR;
+		delivered->bytes <= limit / MAX_READ_DIVISOR;
 	int64		sessions = pinpoint_slot_set_under_load(under_load);
 	int64		took = last_end - due_from;
 

@@ -49,7 +49,6 @@
 
 #include "base/check.h"
 #include "base/first_number.h"
-#include "base/settings.h"
 #include "queue/blocks.h"
 #include "queue/log_storage.h"
 #include "queue/message_log.h"
@@ -350,15 +349,16 @@ pinpoint_message_log_capacity(void)
 /*
  * Returns the number of bytes that a listener may keep before this has an
  * effect on others: a warning, or the end of a session.
+ *
+ * max_lag: pinpoint.max_listener_lag, in kB; -1: no limit
  */
 Size
-pinpoint_message_log_lag_limit(void)
+pinpoint_message_log_lag_limit(int max_lag)
 {
 	Size		half = pinpoint_message_log_capacity() / 2;
 
-	if (pinpoint_max_listener_lag < 0)
-		return half;
-	return Min(half, (Size) pinpoint_max_listener_lag * 1024);
+	Assert(max_lag >= -1);
+	return max_lag < 0 ? half : Min(half, (Size) max_lag * 1024);
 }
 
 /*

@@ -37,7 +37,7 @@ typedef struct PinpointBatchRef
 extern Size pinpoint_message_log_shmem_size(void);
 extern void pinpoint_message_log_shmem_init(void *memory);
 extern Size pinpoint_message_log_capacity(void);
-extern Size pinpoint_message_log_lag_limit(void);
+extern Size pinpoint_message_log_lag_limit(int max_lag);
 extern PinpointBatch *pinpoint_message_log_reserve(Size size, int *error);
 extern uint64 pinpoint_message_log_sequence(void);
 extern uint64 pinpoint_message_log_next_sequence(void);
