@@ -35,6 +35,7 @@ our @EXPORT = qw(
   is_identical
   stat_server
   log_since
+  has_link_time_optimization
   compile
 );
 
@@ -191,6 +192,14 @@ sub log_since
 	my $log = slurp_file($node->logfile, $log_position{ $node->name } // 0);
 	$log_position{ $node->name } = -s $node->logfile;
 	return $log;
+}
+
+# Was the server built with link-time optimization? Then the library leaves subscribers alone.
+sub has_link_time_optimization
+{
+	my $cflags;
+	IPC::Run::run([ 'pg_config', '--cflags' ], '>', \$cflags) or die "could not run pg_config\n";
+	return $cflags =~ /-flto/;
 }
 
 # Compile C source to a program or module of this name and return its path.
