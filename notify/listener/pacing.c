@@ -248,7 +248,8 @@ interval(void)
 static int64
 choose_pause(const PinpointDelivered *delivered, bool more)
 {
-	Size		limit = pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
+	Size		limit =
+		pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
 	bool		under_load = pinpoint_fold && pinpoint_latency_target <= 0 &&
 		(more || delivered->transactions >= MANY_TRANSACTIONS) &&
 		delivered->bytes <= limit / MAX_READ_DIVISOR;

@@ -92,7 +92,8 @@ void
 pinpoint_slow_listener_check(void)
 {
 	Size		kept = pinpoint_message_log_kept();
-	Size		limit = pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
+	Size		limit =
+		pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
 	TimestampTz now;
 	bool		want_disconnect;
 	bool		want_warning;
