@@ -138,7 +138,7 @@ pinpoint_pacing_stop_resting(void)
 	{
 		rests_left = 0;
 		load_pause = 0;
-		(void) pinpoint_slot_set_under_load(false);
+		pinpoint_slot_set_under_load(false);
 	}
 }
 
@@ -204,10 +204,10 @@ pinpoint_pacing_end_reading(const PinpointDelivered *delivered)
 	more = pinpoint_slot_end_reading(delivered->notifications, last_end,
 									 rest ? next_due() : 0);
 	if (more)
-	{
 		load_pause = choose_pause(delivered, true);
+	pinpoint_slot_set_under_load(load_pause > 0);
+	if (more)
 		return !pinpoint_pacing_delays();
-	}
 
 	if (rest)
 	{
@@ -248,18 +248,23 @@ interval(void)
 static int64
 choose_pause(const PinpointDelivered *delivered, bool more)
 {
-	Size		limit =
-		pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
-	bool		under_load = pinpoint_fold && pinpoint_latency_target <= 0 &&
-		(more || delivered->transactions >= MANY_TRANSACTIONS) &&
-		delivered->bytes <= limit / MAX_READ_DIVISOR;
-	int64		sessions = pinpoint_slot_set_under_load(under_load);
-	int64		took = last_end - due_from;
+	Size		limit;
+	int64		took;
+
+	if (!pinpoint_fold || pinpoint_latency_target > 0)
+		return 0;
+	if (!more && delivered->transactions < MANY_TRANSACTIONS)
+		return 0;
+	limit = pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
+	if (delivered->bytes > limit / MAX_READ_DIVISOR)
+		return 0;
 
 	/* The clock may have been set back. */
-	if (!under_load || took <= 0)
+	took = last_end - due_from;
+	if (took <= 0)
 		return 0;
-	return Min(Min(took, MAX_PAUSE) * PAUSE_FACTOR * sessions, MAX_PAUSE);
+	return Min(Min(took, MAX_PAUSE) * PAUSE_FACTOR *
+			   pinpoint_slots_under_load(), MAX_PAUSE);
 }
 
 /*

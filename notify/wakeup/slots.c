@@ -205,7 +205,7 @@ pinpoint_slot_unregister(void)
 	if (!registered)
 		return;
 	pinpoint_slot_set_wakes_for_all(false);
-	(void) pinpoint_slot_set_under_load(false);
+	pinpoint_slot_set_under_load(false);
 	registered = false;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
@@ -704,24 +704,32 @@ pinpoint_slot_evicted(void)
 
 /*
  * Set whether this session is under load, so that it pauses after its
- * deliveries; see listener/pacing.c.  Returns the number of sessions under
- * load.
+ * deliveries; see listener/pacing.c.
  *
- * The number determines only the length of pauses, so no lock is needed.
+ * The number of these sessions determines only the length of pauses, so no
+ * lock is needed.
  */
-uint32
+void
 pinpoint_slot_set_under_load(bool under_load)
 {
-	pg_atomic_uint32 *count = &PinpointSlotsShared->under_load;
-
 	Assert(registered || !under_load);
-	if (under_load && !counted_under_load)
-		pg_atomic_fetch_add_u32(count, 1);
-	else if (!under_load && counted_under_load)
-		pg_atomic_fetch_sub_u32(count, 1);
+	if (under_load == counted_under_load)
+		return;
+	pg_atomic_fetch_add_u32(&PinpointSlotsShared->under_load,
+							under_load ? 1 : -1);
 	counted_under_load = under_load;
-	Assert(pg_atomic_read_u32(count) <= (uint32) MaxBackends);
-	return pg_atomic_read_u32(count);
+}
+
+/*
+ * Returns the number of sessions under load, if this one is under load, too.
+ */
+uint32
+pinpoint_slots_under_load(void)
+{
+	uint32		count = pg_atomic_read_u32(&PinpointSlotsShared->under_load);
+
+	Assert(count <= (uint32) MaxBackends);
+	return counted_under_load ? count : count + 1;
 }
 
 /*
