@@ -389,29 +389,23 @@ sub compile_clock
 }
 
 # Likewise stop_at_signal.c.  The function makes a process stop before its next signal.
-sub compile_stop_at_signal
-{
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/stop_at_signal";
-	my $set  = sub {
-		my ($pid) = @_;
-		append_to_file("$file.new", $pid);
-		rename "$file.new", $file or die "could not rename $file.new: $!";
-		return;
-	};
-	return ({ LD_PRELOAD => _compile('stop_at_signal') . '.so', STOP_AT_SIGNAL => $file }, $set);
-}
+sub compile_stop_at_signal { return _compile_told('stop_at_signal'); }
 
 # Likewise no_fallocate.c.  The function sets the error, and the space of the disk.
-sub compile_no_fallocate
+sub compile_no_fallocate { return _compile_told('no_fallocate'); }
+
+# A library to be preloaded that reads numbers from a file.  The function writes them.
+sub _compile_told
 {
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/no_fallocate";
-	my $set  = sub {
+	my ($name) = @_;
+	my $file   = "$PostgreSQL::Test::Utils::tmp_check/$name";
+	my $tell   = sub {
 		my (@numbers) = @_;
 		append_to_file("$file.new", "@numbers");
 		rename "$file.new", $file or die "could not rename $file.new: $!";
 		return;
 	};
-	return ({ LD_PRELOAD => _compile('no_fallocate') . '.so', NO_FALLOCATE => $file }, $set);
+	return ({ LD_PRELOAD => _compile($name) . '.so', uc($name) => $file }, $tell);
 }
 
 sub _compile
