@@ -242,12 +242,17 @@ impl Running {
     }
 }
 
-/// A program of PostgreSQL, from the PATH or from beside pg_config.
-pub fn program(name: &str) -> anyhow::Result<PathBuf> {
+/// A program on the PATH.
+pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .map(|folder| folder.join(name))
         .find(|program| program.is_file())
+}
+
+/// A program of PostgreSQL, from the PATH or from beside pg_config.
+pub fn program(name: &str) -> anyhow::Result<PathBuf> {
+    on_path(name)
         .or_else(|| {
             let installation = Installation::locate(Path::new("pg_config")).ok()?;
             installation.program(name).ok()

@@ -2,12 +2,13 @@
 //! that it has executed, by program and library (callgrind), and its system calls.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use std::{env, fs};
 
 use anyhow::{Context, ensure};
 use pinpoint_servers::connection::within;
+use pinpoint_servers::running::on_path;
 
 const PROGRAM: &str = "valgrind";
 
@@ -32,8 +33,7 @@ const END: &str = "totals:";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub fn is_installed() -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file())
+    on_path(PROGRAM).is_some()
 }
 
 /// What a process has done in its life.
