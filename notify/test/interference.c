@@ -10,8 +10,10 @@
  *								"pre_commit", after the "commit" record, after
  *								the "release" of their locks, before PostgreSQL
  *								signals sessions that listen, or when they
- *								"drop" an object; if the library is preloaded
- *								before pg_pinpoint, also
+ *								"drop" an object; in a transaction without a
+ *								statement, only "idle", which is its pre-commit;
+ *								if the library is preloaded before pg_pinpoint,
+ *								also
  *								"before_commit_prepared", and
  *								"after_commit_prepared"
  *	interference.gate			they pause while this file exists
@@ -90,6 +92,7 @@ typedef enum PausePlace
 	PAUSE_PRE_COMMIT,
 	PAUSE_COMMIT,
 	PAUSE_RELEASE,
+	PAUSE_IDLE,
 	PAUSE_DROP,
 	PAUSE_BEFORE_COMMIT_PREPARED,
 	PAUSE_AFTER_COMMIT_PREPARED
@@ -100,6 +103,7 @@ static const struct config_enum_entry pause_options[] = {
 	{"pre_commit", PAUSE_PRE_COMMIT, false},
 	{"commit", PAUSE_COMMIT, false},
 	{"release", PAUSE_RELEASE, false},
+	{"idle", PAUSE_IDLE, false},
 	{"drop", PAUSE_DROP, false},
 	{"before_commit_prepared", PAUSE_BEFORE_COMMIT_PREPARED, false},
 	{"after_commit_prepared", PAUSE_AFTER_COMMIT_PREPARED, false},
@@ -268,10 +272,20 @@ interference_emit(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/*
+ * Does PostgreSQL run this transaction for an interrupt?
+ */
+static bool
+is_idle_transaction(void)
+{
+	return ActivePortal == NULL && debug_query_string == NULL;
+}
+
 static void
 pause_at(PausePlace place)
 {
-	if (pause_place != (int) place || gate == NULL || gate[0] == '\0')
+	if (pause_place != (int) place || gate == NULL || gate[0] == '\0' ||
+		is_idle_transaction() != (place == PAUSE_IDLE))
 		return;
 
 	pgstat_report_wait_start(PG_WAIT_EXTENSION);
@@ -575,12 +589,6 @@ in_worker(const char *event)
 	pgstat_report_wait_end();
 }
 
-static bool
-is_idle_transaction(void)
-{
-	return ActivePortal == NULL && debug_query_string == NULL;
-}
-
 static void
 at_transaction_event(XactEvent event, void *arg)
 {
@@ -602,6 +610,7 @@ at_transaction_event(XactEvent event, void *arg)
 				notifyInterruptPending = true;
 			}
 			pause_at(PAUSE_PRE_COMMIT);
+			pause_at(PAUSE_IDLE);
 			in_worker("pre_commit");
 			break;
 		case XACT_EVENT_PREPARE:

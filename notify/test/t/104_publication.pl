@@ -134,7 +134,7 @@ is(hold_back($observer, $slow, $count), $count, 'without a waker');
 release();
 is(stat_queue($observer)->{held_back}, 0, 'the slow session publishes all, and no other one needs to notify');
 all_arrive('in the order of the commits');
-hold_back($observer, $slow, $count);
+is(hold_back($observer, $slow, $count), $count, 'again');
 $observer->run('SELECT pg_terminate_backend(' . $slow->pid . ')');
 open_gate();
 all_arrive('also when it is terminated');

@@ -451,7 +451,7 @@ sub begin_and_pause
 sub pause_when_idle
 {
 	my ($observer, $session, $name) = @_;
-	close_gate($session, 'pre_commit', $name);
+	close_gate($session, 'idle', $name);
 	wait_until_paused($observer, $session);
 	return;
 }
