@@ -111,6 +111,9 @@
  */
 static LocalTransactionId statement_lxid = InvalidLocalTransactionId;
 
+/* Its value at the last delivery. */
+static LocalTransactionId statement_before = InvalidLocalTransactionId;
+
 /*
  * Transactions that have failed in a row while there was something to read,
  * with no statement of the client and no successful transaction in between.
@@ -348,15 +351,15 @@ deliver(void)
 	if (pinpoint_slot_pending() && pinpoint_slot_begin_reading(&reading))
 	{
 		PinpointDelivered delivered = {0};
-		TimestampTz now = GetCurrentTimestamp();
 
 		/*
 		 * PostgreSQL flushes after this transaction, and may wait for the
 		 * client there, too.  So this is reset by the next statement, and not
 		 * at the end of the delivery.
 		 */
-		pinpoint_slot_set_sending(now);
-		pinpoint_pacing_begin_reading(now);
+		pinpoint_slot_set_sending(GetCurrentTimestamp());
+		pinpoint_pacing_begin_reading(statement_lxid != statement_before);
+		statement_before = statement_lxid;
 		deliver_range(&reading, &delivered);
 
 		/*
@@ -459,13 +462,9 @@ deliver_range(const PinpointReading *reading, PinpointDelivered *delivered)
 
 	for (;;)
 	{
-		uint64		notifications;
-
 		if (batch == reading->first)
 			unread = true;
-		notifications = deliver_batch(batch, unread);
-		delivered->notifications += notifications;
-		delivered->transactions += notifications > 0;
+		delivered->notifications += deliver_batch(batch, unread);
 		if (unread)
 			delivered->bytes += batch->size;
 		if (batch == reading->last)

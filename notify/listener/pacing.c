@@ -25,24 +25,23 @@
  * It rests again if the signal comes too soon.
  *
  * Pause.  Many listeners that fold leave too little processor time to senders
- * if each of them delivers a few transactions at a time.  So with
- * pinpoint.fold, and without pinpoint.latency_target, a session pauses after a
- * delivery that shows load: more was published for it while it delivered, or it
- * delivered MANY_TRANSACTIONS.  The pause is a delay or a rest, as above: no
- * sender signals the session, and a publisher only reads or changes the state
- * of its slot.  MAX_RESTS does not apply, because the pause is longer if there
- * are more sessions.
+ * if each of them delivers a few transactions at a time.  No session can see
+ * this by itself: its own deliveries are few and short.  So the sessions with
+ * pinpoint.fold, and without pinpoint.latency_target, add the processor time of
+ * their deliveries to one counter.  At the end of a delivery, a session reads
+ * the time that all of them have spent since the end of its last one, and the
+ * time that has passed.  If they have spent more than 1/SHARE_DIVISOR of all
+ * processors, it pauses so long that they will have spent just that, if all of
+ * them deliver once in that time; but at most MAX_PAUSE.  The pause is a delay
+ * or a rest, as above: no sender signals the session, and a publisher only
+ * reads or changes the state of its slot.  MAX_RESTS does not apply, because
+ * the pause is longer if there are more sessions.
  *
- * The pause is PAUSE_FACTOR times as long as the delivery took, for each
- * session under load, but at most MAX_PAUSE.  Thus the deliveries to all of
- * these sessions together take about half of a processor, and a single session
- * under load pauses for less than a millisecond.  (How late a timeout is would
- * not show that processors are busy: the kernel prefers processes that have
- * slept.)
- *
- * - At a low rate, there is no pause: a delivery contains few transactions, and
- *	 nothing is published meanwhile.  A pause after which the session finds
- *	 little to read is the last one.
+ * - At a low rate, there is no pause: little is spent, or the last delivery
+ *	 was more than MAX_PAUSE ago, and others spend the time.  A pause after
+ *	 which the session finds nothing to read is the last one.
+ * - The pause of a single session under load is a multiple of its delivery:
+ *	 less than a millisecond.
  * - A notification arrives at most MAX_PAUSE later than without the pause.
  * - A statement of the client ends the pause, and notifications are delivered
  *	 at its end, as always.  The session is idle meanwhile, in no transaction,
@@ -59,6 +58,9 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <time.h>
+#include <unistd.h>
 
 #include "commands/async.h"
 #include "utils/timeout.h"
@@ -77,14 +79,11 @@
 #define MAX_RESTS			16
 
 /*
- * A delivery of so many transactions shows load.  After the longest pause, it
- * takes 160 transactions per second to reach it again.
+ * The part of all processors that the deliveries with pinpoint.fold may use
+ * together, and the longest pause, in microseconds; see above.
  */
-#define MANY_TRANSACTIONS	16
-
-/* The length of a pause; see above.  MAX_PAUSE is in microseconds. */
-#define PAUSE_FACTOR		2
-#define MAX_PAUSE			(100 * 1000)
+#define SHARE_DIVISOR		8
+#define MAX_PAUSE			(250 * 1000)
 
 /*
  * There is no pause after a delivery that has read more than this part of what
@@ -95,12 +94,15 @@
 /* Time of the last delivery with pinpoint.latency_target; 0 if none. */
 static TimestampTz last_delivery = 0;
 
-/* End of the last delivery, and the pause after it, in us; 0 if none. */
+/*
+ * End of the last delivery with pinpoint.fold alone; 0 if none.  The processor
+ * time of this session, and the counter of all sessions, at that time, and the
+ * pause after it; all in microseconds.
+ */
 static TimestampTz last_end = 0;
+static int64 used_before = 0;
+static uint64 spent_before = 0;
 static int64 load_pause = 0;
-
-/* Time when the current delivery was due. */
-static TimestampTz due_from = 0;
 
 /* Timeout at the end of a delay or a rest; MAX_TIMEOUTS if not registered. */
 static TimeoutId due_timeout = MAX_TIMEOUTS;
@@ -113,7 +115,10 @@ static int	rests_left = 0;
 
 static TimestampTz last_counted(void);
 static int64 interval(void);
-static int64 choose_pause(const PinpointDelivered *delivered, bool more);
+static int64 choose_pause(const PinpointDelivered *delivered,
+						  TimestampTz now);
+static int64 processor_time(void);
+static int64 allowed_time(uint64 spent);
 static TimestampTz next_due(void);
 static void set_due(void);
 
@@ -138,7 +143,6 @@ pinpoint_pacing_stop_resting(void)
 	{
 		rests_left = 0;
 		load_pause = 0;
-		pinpoint_slot_set_under_load(false);
 	}
 }
 
@@ -167,16 +171,18 @@ pinpoint_pacing_delays(void)
 }
 
 /*
- * This session begins to read its batches.  After a delay or a rest, it could
- * have begun earlier, unless it executed a command of its client.
+ * This session begins to read its batches.
+ *
+ * after_statement: has it executed a statement since its last delivery?  Then
+ * the processor time from here on is that of the delivery.  Otherwise, all of
+ * it since the last delivery is: the wakeup and the transaction cost more than
+ * a short delivery itself.
  */
 void
-pinpoint_pacing_begin_reading(TimestampTz now)
+pinpoint_pacing_begin_reading(bool after_statement)
 {
-	due_from = now;
-	if (interval() > 0 && pq_is_reading_msg() &&
-		last_counted() <= now && next_due() < now)
-		due_from = next_due();
+	if (pinpoint_fold && (after_statement || used_before == 0))
+		used_before = processor_time();
 }
 
 /*
@@ -189,24 +195,28 @@ pinpoint_pacing_begin_reading(TimestampTz now)
 bool
 pinpoint_pacing_end_reading(const PinpointDelivered *delivered)
 {
-	bool		more;
-	bool		rest;
+	TimestampTz now = 0;
+	bool		rest = false;
 
 	AssertNoLockHeld();
 	Assert(rests_left >= 0 && rests_left <= MAX_RESTS);
 
 	if (pinpoint_latency_target > 0 || pinpoint_fold)
-		last_end = GetCurrentTimestamp();
+		now = GetCurrentTimestamp();
 	if (pinpoint_latency_target > 0)
-		last_delivery = last_end;
-	load_pause = choose_pause(delivered, false);
-	rest = pinpoint_latency_target > 0 ? rests_left > 0 : load_pause > 0;
-	more = pinpoint_slot_end_reading(delivered->notifications, last_end,
-									 rest ? next_due() : 0);
-	if (more)
-		load_pause = choose_pause(delivered, true);
-	pinpoint_slot_set_under_load(load_pause > 0);
-	if (more)
+	{
+		last_delivery = now;
+		load_pause = 0;
+		rest = rests_left > 0;
+	}
+	else if (pinpoint_fold)
+	{
+		load_pause = choose_pause(delivered, now);
+		rest = load_pause > 0;
+	}
+
+	if (pinpoint_slot_end_reading(delivered->notifications, now,
+								  rest ? next_due() : 0))
 		return !pinpoint_pacing_delays();
 
 	if (rest)
@@ -241,30 +251,66 @@ interval(void)
 }
 
 /*
- * Returns the pause after a delivery that has just ended, in microseconds.
- *
- * more: have more batches been published for this session meanwhile?
+ * Count a delivery that ends now.  Returns the pause after it, in microseconds.
  */
 static int64
-choose_pause(const PinpointDelivered *delivered, bool more)
+choose_pause(const PinpointDelivered *delivered, TimestampTz now)
 {
-	Size		limit;
-	int64		took;
+	int64		used = processor_time();
+	int64		cost = Max(used - used_before, 0);
+	uint64		spent = pinpoint_slots_add_fold_time(cost);
+	int64		needed = allowed_time(spent - spent_before);
+	int64		passed = now - last_end;
+	bool		paused = load_pause > 0;
 
-	if (!pinpoint_fold || pinpoint_latency_target > 0)
-		return 0;
-	if (!more && delivered->transactions < MANY_TRANSACTIONS)
-		return 0;
-	limit = pinpoint_message_log_lag_limit(pinpoint_max_listener_lag);
-	if (delivered->bytes > limit / MAX_READ_DIVISOR)
+	used_before = used;
+	spent_before = spent;
+	last_end = now;
+
+	if (delivered->bytes >
+		pinpoint_message_log_lag_limit(pinpoint_max_listener_lag) /
+		MAX_READ_DIVISOR)
 		return 0;
 
-	/* The clock may have been set back. */
-	took = last_end - due_from;
-	if (took <= 0)
+	/*
+	 * Without the first condition, a session that seldom delivers would pause
+	 * because of others.  Without the division, a session would pause after
+	 * every second delivery: after a pause, about as much time has passed as
+	 * was needed.
+	 */
+	if (!paused && passed > MAX_PAUSE)
 		return 0;
-	return Min(Min(took, MAX_PAUSE) * PAUSE_FACTOR *
-			   pinpoint_slots_under_load(), MAX_PAUSE);
+	if (needed < (paused ? passed / 2 : passed))
+		return 0;
+	return Min(needed, MAX_PAUSE);
+}
+
+/*
+ * Returns the processor time of this session, in microseconds.
+ */
+static int64
+processor_time(void)
+{
+	struct timespec used;
+
+	if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) != 0)
+		return 0;
+	return used.tv_sec * INT64CONST(1000000) + used.tv_nsec / 1000;
+}
+
+/*
+ * Returns the time in which the sessions may spend so much processor time, both
+ * in microseconds.
+ */
+static int64
+allowed_time(uint64 spent)
+{
+	static long processors = 0;
+
+	if (processors == 0)
+		processors = Max(sysconf(_SC_NPROCESSORS_ONLN), 1);
+	return Min(spent, (uint64) MAX_PAUSE * processors) * SHARE_DIVISOR /
+		processors;
 }
 
 /*

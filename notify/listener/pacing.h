@@ -17,14 +17,13 @@
 typedef struct PinpointDelivered
 {
 	uint64		notifications;
-	uint64		transactions;	/* with any of these notifications */
 	uint64		bytes;			/* of the log, read for the first time */
 } PinpointDelivered;
 
 extern bool pinpoint_pacing_timeout_is_active(void);
 extern void pinpoint_pacing_stop_resting(void);
 extern bool pinpoint_pacing_delays(void);
-extern void pinpoint_pacing_begin_reading(TimestampTz now);
+extern void pinpoint_pacing_begin_reading(bool after_statement);
 extern bool pinpoint_pacing_end_reading(const PinpointDelivered *delivered);
 
 #endif							/* PINPOINT_PACING_H */

@@ -117,8 +117,8 @@ typedef struct PinpointSlots
 {
 	pg_atomic_uint64 last_listen;	/* number of the last LISTEN; no lock */
 	dlist_head	wakes_for_all;	/* list of the slots with wakes_for_all */
-	pg_atomic_uint32 under_load;	/* number of sessions that pause after
-									 * their deliveries; no lock */
+	pg_atomic_uint64 fold_time; /* processor time of all deliveries with
+								 * pinpoint.fold, in us; no lock */
 	TimestampTz last_reminders; /* time of the last check for slots that need
 								 * a reminder; also read without the lock */
 	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* array of MaxBackends

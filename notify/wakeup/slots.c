@@ -73,9 +73,6 @@ static bool registered = false;
 /* Does the slot contain the time since when this session is sending? */
 static bool sending = false;
 
-/* Is this session counted in PinpointSlots.under_load? */
-static bool counted_under_load = false;
-
 /* Number of reminders that this session has handled since it was signalled. */
 static uint32 answered = 0;
 
@@ -133,7 +130,7 @@ pinpoint_slots_shmem_init(void *memory)
 	dlist_init(&PinpointSlotsShared->wakes_for_all);
 	pg_atomic_init_u64(&PinpointSlotsShared->last_listen,
 					   PINPOINT_FIRST_NUMBER);
-	pg_atomic_init_u32(&PinpointSlotsShared->under_load, 0);
+	pg_atomic_init_u64(&PinpointSlotsShared->fold_time, 0);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		pg_atomic_init_u64(&PinpointSlotsShared->slots[i].last_listen, 0);
@@ -205,7 +202,6 @@ pinpoint_slot_unregister(void)
 	if (!registered)
 		return;
 	pinpoint_slot_set_wakes_for_all(false);
-	pinpoint_slot_set_under_load(false);
 	registered = false;
 
 	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
@@ -703,33 +699,16 @@ pinpoint_slot_evicted(void)
 }
 
 /*
- * Set whether this session is under load, so that it pauses after its
- * deliveries; see listener/pacing.c.
+ * Add the processor time of a delivery with pinpoint.fold, in microseconds.
+ * Returns the sum of all deliveries.
  *
- * The number of these sessions determines only the length of pauses, so no
+ * The sum determines only the length of pauses (see listener/pacing.c), so no
  * lock is needed.
  */
-void
-pinpoint_slot_set_under_load(bool under_load)
+uint64
+pinpoint_slots_add_fold_time(uint64 time)
 {
-	Assert(registered || !under_load);
-	if (under_load == counted_under_load)
-		return;
-	pg_atomic_fetch_add_u32(&PinpointSlotsShared->under_load,
-							under_load ? 1 : -1);
-	counted_under_load = under_load;
-}
-
-/*
- * Returns the number of sessions under load, if this one is under load, too.
- */
-uint32
-pinpoint_slots_under_load(void)
-{
-	uint32		count = pg_atomic_read_u32(&PinpointSlotsShared->under_load);
-
-	Assert(count <= (uint32) MaxBackends);
-	return counted_under_load ? count : count + 1;
+	return pg_atomic_add_fetch_u64(&PinpointSlotsShared->fold_time, time);
 }
 
 /*

@@ -373,19 +373,21 @@ sub compile_deparser { return _compile('deparser'); }
 sub compile_uncounted { return _compile('uncounted'); }
 
 # Likewise clock.c, which is to be preloaded into a server.  Returns what its
-# environment needs, and a function that sets the clock off by some seconds.
+# environment needs, and a function that sets the clock off by some seconds, and the
+# processor time that is used between two readings of it, in microseconds (default: the real
+# one).
 sub compile_clock
 {
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
-	append_to_file($file, pack('q', 0));
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/clocks";
+	append_to_file($file, pack('qq', 0, -1));
 	my $set = sub {
-		my ($seconds) = @_;
+		my ($seconds, $step) = @_;
 		open my $handle, '+<', $file or die "could not open $file: $!";
-		syswrite $handle, pack('q', $seconds) or die "could not write $file: $!";
+		syswrite $handle, pack('qq', $seconds, $step // -1) or die "could not write $file: $!";
 		close $handle;
 		return;
 	};
-	return ({ LD_PRELOAD => _compile('clock') . '.so', CLOCK_OFFSET => $file }, $set);
+	return ({ LD_PRELOAD => _compile('clock') . '.so', CLOCKS => $file }, $set);
 }
 
 # Likewise stop_at_signal.c.  The function makes a process stop before its next signal.
