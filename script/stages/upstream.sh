@@ -164,6 +164,9 @@ upstream_regress() {
 pg_regress_suite() {
 	local mode=$1 name=$2 kind=$3 dir=$4 out=$UPSTREAM/$1/$2 runner log libraries tests options=()
 	shift 4
+	# Some makefiles create the extension that their isolation tests need.
+	[ "$kind" = regress ] ||
+		readarray -t options < <(grep -os -- '--load-extension=[a-z_]*' "$dir/Makefile")
 	if [ "$#" -eq 0 ] || ! is_wanted "$name"; then return 0; fi
 	if [ "$mode:$kind" = stock:isolation ]; then
 		# Isolation tests do not need each other: only those that do not pass.
@@ -182,7 +185,7 @@ pg_regress_suite() {
 	if [ "$mode" = pinpoint ]; then
 		libraries=$(libraries_after "$out/settings")
 		echo "$libraries" >>"$out/settings"
-		options=(--load-extension=pg_pinpoint --load-extension=pg_pinpoint_decoding)
+		options+=(--load-extension=pg_pinpoint --load-extension=pg_pinpoint_decoding)
 	fi
 	printf '%s, %s: ' "$mode" "$name"
 	supervise quietly "$log" as_server_user "$runner" --temp-instance="$out/instance" \
