@@ -67,6 +67,16 @@ show() {
 	printf '+%s\n' "$(printf ' %q' "$@")"
 }
 
+# Under "set -e", a command that fails ends a script. Say which one. A subshell leaves this to the
+# script, or to who handles it there.
+set -E
+trap 'on_error "$?" "${BASH_SOURCE[0]}" "$LINENO" "$BASH_COMMAND"' ERR
+
+on_error() {
+	[ "$BASH_SUBSHELL" -gt 0 ] ||
+		warn "$(realpath -m --relative-to="$ROOT" "$2"), line $3: exit code $1 of: $4"
+}
+
 # Does the list, a word and then others, have the word?
 contains() {
 	[[ " ${*:2} " == *" $1 "* ]]
