@@ -74,7 +74,7 @@ trap 'on_error "$?" "${BASH_SOURCE[0]}" "$LINENO" "$BASH_COMMAND"' ERR
 
 on_error() {
 	[ "$BASH_SUBSHELL" -gt 0 ] ||
-		warn "$(realpath -m --relative-to="$ROOT" "$2"), line $3: exit code $1 of: $4"
+		warn "$(realpath -m --relative-to="$ROOT" "$2"), line $3: exit code $1 of: ${4%%$'\n'*}"
 }
 
 # Does the list, a word and then others, have the word?
@@ -153,6 +153,7 @@ supervise() {
 # ---- Packages ---------------------------------------------------------------
 
 APT_UPDATED=
+ADDED=()
 
 # Run apt-get as root. Several runs of script/test may need it, and wait for each other.
 apt_get() {
@@ -169,8 +170,32 @@ apt_update() {
 	APT_UPDATED=yes
 }
 
+# Those of the packages that were not installed before are in ADDED.
 apt_install() {
-	apt_get install -q -y --no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
+	local package new=()
+	for package in "$@"; do
+		is_installed "$package" || new+=("$package")
+	done
+	apt_get install -q -y --no-install-recommends --no-remove -o Acquire::Retries=3 "$@" || return
+	ADDED+=("${new[@]}")
+}
+
+# Run script/bootstrap, and keep the packages that it installs for tell_added().
+bootstrap() {
+	local list
+	list=$(mktemp)
+	PINPOINT_ADDED=$list "$ROOT/script/bootstrap" "$@" || {
+		rm -f "$list"
+		return 1
+	}
+	mapfile -t ADDED <"$list"
+	rm -f "$list"
+}
+
+# Say how to remove what was installed.
+tell_added() {
+	[ "${#ADDED[@]}" -eq 0 ] || printf '%s\n' '' 'Packages were installed. This removes them, and what only they need:' '' \
+		"    sudo apt-get autoremove --purge ${ADDED[*]}"
 }
 
 # Print the version of a package that apt would install; fail if there is none.
