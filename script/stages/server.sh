@@ -19,7 +19,7 @@ stage_build() {
 prepare_tests() {
 	[ ! -d "$WORK/test" ] || return 0
 	mkdir "$WORK/test"
-	cp -R "${PARTS[@]/#/$ROOT/}" "$ROOT/VERSION" "$ROOT/contrib" "$ROOT/docs" "$ROOT/README.md" "$ROOT/script/lib/prove" "$WORK/test"
+	cp -R "${PARTS[@]/#/$ROOT/}" "$ROOT/VERSION" "$ROOT/contrib" "$ROOT/docs" "$ROOT/managed" "$ROOT/README.md" "$ROOT/script/lib/prove" "$WORK/test"
 	[ "$(id -u)" -ne 0 ] || chown -R postgres: "$WORK/test"
 }
 
