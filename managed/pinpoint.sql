@@ -455,7 +455,7 @@ END $$;
 -- are released with the subtransaction. EXPLAIN checks the privileges.
 CREATE FUNCTION pinpoint.channels_of(query text, OUT relation regclass, OUT channel name) RETURNS SETOF record
 LANGUAGE plpgsql STRICT SET standard_conforming_strings = on SET plan_cache_mode = force_generic_plan SET jit = off AS $$
-DECLARE source text := pinpoint.check_query(query); before oid[]; after oid[]; nulls text;
+DECLARE source text := pinpoint.check_query(query); before oid[]; after oid[]; nulls text; relations regclass[]; channels name[];
 BEGIN
   BEGIN
     before := pinpoint.locked();
@@ -467,13 +467,14 @@ BEGIN
       EXECUTE pg_catalog.concat('EXPLAIN EXECUTE "pinpoint.channels_of"', nulls);
     EXCEPTION WHEN data_exception THEN NULL;      -- of an expression of constants, as 1 / 0
     END;
+    SELECT pg_catalog.array_agg(t.relation), pg_catalog.array_agg(t.channel) INTO relations, channels FROM pinpoint.to_watch(before, after) t;
     RAISE SQLSTATE 'PIN01';
   EXCEPTION WHEN SQLSTATE 'PIN01' THEN DEALLOCATE "pinpoint.channels_of";
   WHEN OTHERS THEN
     IF after IS NOT NULL THEN DEALLOCATE "pinpoint.channels_of"; END IF;
     RAISE;
   END;
-  RETURN QUERY SELECT * FROM pinpoint.to_watch(before, after);
+  RETURN QUERY SELECT * FROM ROWS FROM (pg_catalog.unnest(relations), pg_catalog.unnest(channels)) t;
 END $$;
 
 -- Remove what this file has made. Returns the statements that would watch the tables again. With 'pg_pinpoint', it creates the
