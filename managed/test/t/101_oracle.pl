@@ -125,10 +125,10 @@ sub write_rows
 		my $done = eval {
 			foreach (@statements, $end)
 			{
-				last if $session->run($_)->error;
+				last if $session->query($_)->error;
 			}
-			$session->run('ROLLBACK');
-			$session->run((rand() < 0.7 ? 'COMMIT' : 'ROLLBACK') . " PREPARED '" . shift(@left) . "'") if @left && rand() < 0.3;
+			$session->query("ROLLBACK");
+			$session->query((rand() < 0.7 ? 'COMMIT' : 'ROLLBACK') . " PREPARED '" . shift(@left) . "'") if @left && rand() < 0.3;
 			1;
 		};
 		next if $done;
