@@ -347,7 +347,7 @@ BEGIN
       INTO seen, identity, state, to_arm, changed, valid;
     EXIT WHEN identity IS NOT NULL OR read_only;
     DELETE FROM pinpoint.written d WHERE d.ctid = ANY (ARRAY(       -- rows of a dump, whose transactions are those of another server
-      SELECT w.ctid FROM pinpoint.written w WHERE w.xid >= pg_snapshot_xmax(seen) AND w.xid <> pg_current_xact_id() FOR UPDATE SKIP LOCKED));
+      SELECT w.ctid FROM pinpoint.written w WHERE w.xid >= pg_snapshot_xmax(pg_current_snapshot()) AND w.xid <> pg_current_xact_id() FOR UPDATE SKIP LOCKED));
     INSERT INTO pinpoint.written (channel, xid, source, id)
     VALUES ('', pg_current_xact_id(), 'i', server || '-' || replace(gen_random_uuid()::text, '-', '')) ON CONFLICT DO NOTHING;
   END LOOP;
