@@ -14,28 +14,41 @@ import psycopg
 
 from servers import DEADLINE, HEARTBEAT, SERVER_USER, Failed, PgBouncer, Proxy, Server, wait_until
 
+MANAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../managed/pinpoint.sql")
+
 # End the sessions of clients.
 KILL = ("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
 
 
 class Setting:
-    """A primary, a standby and a stock server, started when a scenario first asks for them."""
+    """A primary, a standby and a stock server, started when a scenario first asks for them.
 
-    def __init__(self, bindir, folder):
-        self.bindir, self.folder = bindir, folder
+    managed: without the library, with managed/pinpoint.sql.
+    """
+
+    def __init__(self, bindir, folder, managed=False):
+        self.bindir, self.folder, self.managed = bindir, folder, managed
         self.servers, self.poolers, self.proxies = {}, [], []
 
     def primary(self):
         if "primary" not in self.servers:
-            self.servers["primary"] = Server(self.bindir, self.folder, "primary").init("wal_level = replica").start()
-            self.servers["primary"].sql("CREATE EXTENSION pg_pinpoint")
+            primary = Server(self.bindir, self.folder, "primary", pinpoint=not self.managed).init("wal_level = replica")
+            self.servers["primary"] = primary.start()
+            self.install(primary)
         return self.servers["primary"]
+
+    def install(self, server, dbname="postgres"):
+        """Make the schema pinpoint in a database, unless it is there."""
+        if not self.managed:
+            server.sql("CREATE EXTENSION IF NOT EXISTS pg_pinpoint", dbname=dbname)
+        elif not server.sql("SELECT FROM pg_namespace WHERE nspname = 'pinpoint'", dbname=dbname):
+            server.execute_file(MANAGED, dbname)
 
     def standby(self):
         """A new standby of the primary."""
         primary = self.primary()
-        standby = Server(self.bindir, self.folder, f"standby{len(self.servers)}").copy_of(primary)
+        standby = Server(self.bindir, self.folder, f"standby{len(self.servers)}", primary.pinpoint).copy_of(primary)
         self.servers[standby.data] = standby
         return standby.start()
 
@@ -775,8 +788,8 @@ def encodings(setting, clients):
                 *(f"CREATE DATABASE {name} ENCODING '{name}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
                   for name in databases))
     for dbname, user in *((name, "postgres") for name in databases), ("postgres", "western"):
-        primary.sql("CREATE EXTENSION IF NOT EXISTS pg_pinpoint",
-                    "DROP TABLE IF EXISTS städer", "CREATE TABLE städer (namn text)",
+        setting.install(primary, dbname)
+        primary.sql("DROP TABLE IF EXISTS städer", "CREATE TABLE städer (namn text)",
                     "INSERT INTO städer VALUES ('Malmö')", "GRANT SELECT ON städer TO public",
                     "SELECT pinpoint.watch('städer')", dbname=dbname)
         address = dsn(primary, user=user, dbname=dbname)
@@ -1195,3 +1208,12 @@ ALL = [server_restart, session_killed, changes_during_reconnects, connection_ref
        channels_change_while_waiting, closed_during_reconnect, client_closed, tls, live_query, live_query_outage,
        slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_queries_closed,
        live_query_through_pooler, live_query_on_stock]
+
+# Those that apply without the library: no heartbeats, no LISTEN on standbys, and no views of sessions. NOTIFY is not
+# counted, so its channels always change when a client asks.
+WITHOUT_LIBRARY = [
+    server_restart, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change,
+    cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, settings_of_roles, failover,
+    session_pooling, transaction_pooling, many_channels, slow_consumer, added_under_load, strange_names, encodings,
+    closed_during_reconnect, client_closed, tls, live_query, live_query_outage, slow_live_query, live_query_silent,
+    live_queries_closed, live_query_through_pooler]

@@ -109,7 +109,15 @@ class Server:
         return psycopg.connect(host="127.0.0.1", port=self.port, user="postgres", dbname=dbname, autocommit=True,
                                connect_timeout=DEADLINE, client_encoding="UTF8")
 
+    def execute_file(self, path, dbname):
+        copy = shutil.copy(path, self.folder)
+        os.chmod(copy, 0o644)
+        self.run("psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", str(self.port),
+                 "-U", "postgres", "-f", copy, dbname)
+
     def set_heartbeat_interval(self, seconds):
+        if not self.pinpoint:
+            return
         interval = str(int(seconds * 1000))
         self.sql(f"ALTER SYSTEM SET pinpoint.heartbeat_interval = {interval}", "SELECT pg_reload_conf()")
         wait_until(lambda: self.sql("SELECT setting FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'")

@@ -42,8 +42,8 @@ read -ra PARTS < <(sed -n 's/^PARTS = //p' "$ROOT/Makefile")
 
 # What script/test can do, in this order, and what it does by itself. See there.
 # shellcheck disable=SC2034 # for the scripts
-ALL_STAGES=(shell models fmt clippy build regress isolation quick-tap tap managed sanitizers quick-cargo cargo
-	torture upstream examples clients page ha neighbours package containers)
+ALL_STAGES=(shell models fmt clippy build regress isolation quick-tap tap sanitizers quick-cargo cargo
+	torture upstream examples clients managed page ha neighbours package containers)
 # shellcheck disable=SC2034 # for the scripts
 QUICK_STAGES=(shell fmt build regress isolation quick-tap quick-cargo)
 

@@ -148,6 +148,28 @@ $asks->value('SELECT pinpoint.position()');
 $listener->take_notifications;
 both('parent', 'the child', 'INSERT INTO child2 VALUES (2)');
 
+# A table and a partition of it with the same channel, in both orders.
+foreach my $order ([ 'same', 'same1' ], [ 'same1', 'same' ])
+{
+	run_all($writer, 'CREATE TABLE same (id int) PARTITION BY LIST (id)', 'CREATE TABLE same1 PARTITION OF same FOR VALUES IN (1)',
+		'CREATE TABLE same2 PARTITION OF same FOR VALUES IN (2)', map { "SELECT pinpoint.watch('$_', 't')" } @$order);
+	$asks->value("SELECT changed FROM pinpoint.changed_since(NULL, 't')");
+	is($writer->value('SELECT bool_and(armed) FROM pinpoint.tree'), 't', "two tables with one channel: @$order");
+	$listener->take_notifications;
+	both('t', "$_ with the channel of another table", "INSERT INTO $_ VALUES (1)") foreach qw(same same1);
+	both('t', 'another partition', 'INSERT INTO same2 VALUES (2)');
+	run_all($writer, "SELECT pinpoint.unwatch('same')");
+	$asks->value("SELECT changed FROM pinpoint.changed_since(NULL, 't')");
+	$listener->take_notifications;
+	both('t', "$_ is still watched", "INSERT INTO $_ VALUES (1)") foreach qw(same same1);
+	both('', 'another partition is not', 'INSERT INTO same2 VALUES (2)');
+	run_all($writer, "SELECT pinpoint.unwatch('same1')", "SELECT pinpoint.unwatch('same')");
+	is($writer->value("SELECT count(*) FROM pg_trigger WHERE tgrelid IN ('same'::regclass, 'same1'::regclass, 'same2'::regclass)"), 0, 'no trigger remains');
+	run_all($writer, 'DROP TABLE same');
+	$asks->value('SELECT pinpoint.position()');
+	$listener->take_notifications;
+}
+
 # ---- Definitions: positions tell them, listeners are not told
 
 sub tells

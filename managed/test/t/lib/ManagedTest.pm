@@ -45,10 +45,10 @@ my %faults = (
 	# A row is removed by a transaction that did not change its channel.
 	others_row => [ 'w.channel = ch AND w.source = src AND' => 'w.source = src AND' ],
 	# The trigger for rows of a partition does not fire, and that is not noticed.
-	leaf => [ "ENABLE ALWAYS TRIGGER %I', t.relid::regclass, 'pinpoint_rows_'" => "ENABLE REPLICA TRIGGER %I', t.relid::regclass, 'pinpoint_rows_'",
-		"'ALWAYS' ELSE 'REPLICA' END, t.rows_name" => "'REPLICA' ELSE 'REPLICA' END, t.rows_name",
-		"CASE WHEN c.relkind = 'p' OR t.inherited THEN 'A' ELSE 'R' END" => "'R'", 'g.rows = m.mode, false) AS' => 'g.rows = m.mode, true) AS' ],
-	# A transaction sees its own position as its end.
+	leaf => [ "ENABLE ALWAYS TRIGGER %I', t.relid::regclass, row_name" => "ENABLE REPLICA TRIGGER %I', t.relid::regclass, row_name",
+		"WHEN 'A' THEN 'ALWAYS'" => "WHEN 'A' THEN 'REPLICA'", "THEN 'A' ELSE 'R' END AS mode" => "THEN 'R' ELSE 'R' END AS mode",
+		'g.rows = m.mode, false) AS covered' => 'g.rows = m.mode, true) AS covered' ],
+	# A transaction takes a position, changes a table, and commits.
 	own => [ 'w.xid::text = own OR ' => '' ],
 	# The definitions are not part of a position.
 	definition => [ "string_agg(t.version, ';'" => "string_agg('', ';'" ]);
