@@ -2,13 +2,12 @@
 # The stage "clients" of script/test. It builds the packages of clients/ as their registries want
 # them, installs each into an empty project, and runs the scenarios of clients/conformance.
 
-# The packages that were built, as options of clients/conformance/run. Another stage may have built them.
+# The packages that were built, as options of clients/conformance/run.
 CLIENTS_BUILT=()
 
 build_clients() {
 	local language tool
 
-	[ -z "${PINPOINT_BUILD-}" ] || return 0
 	export PINPOINT_BUILD=$WORK/clients
 	mkdir "$PINPOINT_BUILD"
 	for language in python:python3 node:npm go:go java:mvn rust:cargo; do
@@ -25,7 +24,7 @@ build_clients() {
 run_conformance() {
 	local python=$PINPOINT_BUILD/python/venv/bin/python
 	[ -x "$python" ] && have_tools clients/conformance pgbouncer openssl || return 0
-	count_last_line "clients/conformance/run $*" "$python" "$ROOT/clients/conformance/run" --bindir "$BINDIR" "$@" "${CLIENTS_BUILT[@]}"
+	count_last_line "clients/conformance/run${*:+ $*}" "$python" "$ROOT/clients/conformance/run" --bindir "$BINDIR" "$@" "${CLIENTS_BUILT[@]}"
 }
 
 stage_clients() {

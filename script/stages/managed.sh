@@ -8,6 +8,9 @@ stage_managed() {
 	else
 		not_run managed "there is no PostgreSQL::Test: the server was built without --enable-tap-tests"
 	fi
-	build_clients
-	run_conformance --managed
+	if [ -n "${PINPOINT_BUILD-}" ]; then
+		run_conformance --managed
+	else
+		not_run "clients/conformance/run --managed" "the packages were not built: select the stage clients, too"
+	fi
 }
