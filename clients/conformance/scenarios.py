@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -44,6 +45,22 @@ class Setting:
             server.sql("CREATE EXTENSION IF NOT EXISTS pg_pinpoint", dbname=dbname)
         elif not server.sql("SELECT FROM pg_namespace WHERE nspname = 'pinpoint'", dbname=dbname):
             server.execute_file(MANAGED, dbname)
+
+    def uninstall(self, server):
+        server.sql("SELECT pinpoint.uninstall()" if self.managed else "DROP EXTENSION pg_pinpoint")
+
+    def waiting(self, server):
+        """The process IDs of the sessions in pinpoint.wait()."""
+        query = "SELECT pid FROM pinpoint.waiting"
+        if self.managed:
+            query = "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'CALL pinpoint.wait(%'"
+        return {pid for pid, in server.sql(query)}
+
+    def wait_unlistened(self, server, pattern):
+        """Wait until nobody listens on such channels. Only the library shows that."""
+        if not self.managed:
+            listened = f"SELECT 1 FROM pinpoint.stat_channels WHERE channel LIKE '{pattern}'"
+            wait_until(lambda: not server.sql(listened), "nobody listens any more")
 
     def standby(self):
         """A new standby of the primary."""
@@ -111,6 +128,13 @@ def create_watched(server, table):
     """A table with the row 0, which is watched."""
     server.sql(f"DROP TABLE IF EXISTS {table}", f"CREATE TABLE {table} (n int)", f"INSERT INTO {table} VALUES (0)",
                f"SELECT pinpoint.watch('{table}')")
+
+
+def change(server, table):
+    """Change a watched table. Returns the moment before."""
+    now = time.monotonic()
+    server.sql(f"UPDATE {table} SET n = n + 1")
+    return now
 
 
 def check_alive(server, clients, *channels):
@@ -191,6 +215,28 @@ def session_killed(setting, clients):
         if any("b" in event["channels"] for event in client.find("changed", since)):
             raise Failed(f"b was not notified: {client.find('changed', since)}")
     clients.each(only_a)
+    clients.close()
+
+
+@heartbeats_every(2)
+def session_killed_of_watched(setting, clients):
+    """The session is terminated; of two watched tables, only the one that has changed is named."""
+    primary = setting.primary()
+    for table in "changing", "kept":
+        create_watched(primary, table)
+    connected(setting, clients, primary, "changing", "kept")
+    for _ in range(3):
+        since = time.monotonic()
+        primary.sql(KILL)
+        change(primary, "changing")
+        clients.wait_told("changing", since)
+        clients.wait_for("connected", since)
+
+        def not_kept(client):
+            if any("kept" in event["channels"] for event in client.find("changed", since)):
+                raise Failed(f"the table kept has not changed: {client.find('changed', since)}")
+        clients.each(not_kept)
+        clients.wait_told("changing", change(primary, "changing"))
     clients.close()
 
 
@@ -414,8 +460,8 @@ def extension_dropped(setting, clients):
     """The extension is dropped and created while the client runs."""
     primary = setting.primary()
     connected(setting, clients, primary, "a")
-    for statement in "DROP EXTENSION pg_pinpoint", "CREATE EXTENSION pg_pinpoint":
-        primary.sql(statement)
+    for step in setting.uninstall, setting.install:
+        step(primary)
         check_alive(primary, clients, "a")
         since = time.monotonic()
         primary.sql(KILL, "NOTIFY a")
@@ -819,8 +865,7 @@ def added_and_removed(setting, clients):
     clients.wait_told("b", 0)
     check_alive(primary, clients, "a", "b")
     clients.command("-a")
-    wait_until(lambda: not any("a" in row[0] for row in primary.sql(
-        "SELECT channel FROM pinpoint.stat_channels WHERE channel = 'a'")), "UNLISTEN")
+    setting.wait_unlistened(primary, "a")
     since = cut_off(proxy, clients)
     clients.command("+c")
     clients.command("-b")
@@ -843,22 +888,22 @@ def added_and_removed(setting, clients):
 def channels_change_while_waiting(setting, clients):
     """Channels come and go while the client waits: the others are heard; those of the call need no new connection."""
     primary = setting.primary()
-    clients.start(dsn(primary), "subscribe", "a", "b", options={"mode": "wait", "check_interval": 60})
-    clients.wait_told("b", 0)
-
-    def sessions():
-        return {pid for pid, in primary.sql("SELECT pid FROM pinpoint.waiting")}
+    for table in "waited", "removed":
+        create_watched(primary, table)
+    clients.start(dsn(primary), "subscribe", "waited", "removed", options={"mode": "wait", "check_interval": 60})
+    clients.wait_told("removed", 0)
+    sessions = functools.partial(setting.waiting, primary)
     before = wait_until(lambda: len(sessions()) == len(clients.clients) and sessions(), "all clients wait")
     since = time.monotonic()
-    clients.command("-b")
-    clients.command("+b")
-    clients.wait_told("b", since)
+    clients.command("-removed")
+    clients.command("+removed")
+    clients.wait_told("removed", since)
     wait_until(lambda: len(sessions()) == len(clients.clients), "all clients wait again")
     if sessions() != before:
         raise Failed(f"{len(sessions() - before)} clients have made a new connection")
     with changing_channels(clients, 0.005, lambda number: [f"-n{number - 1}", f"+n{number}"]):
         for _ in range(10):
-            check_alive(primary, clients, "a")
+            clients.wait_told("waited", change(primary, "waited"))
     clients.close()
 
 
@@ -1123,8 +1168,7 @@ def shared_live_queries(setting, clients):
         clients.wait_rows([[n]])
     clients.close()
     if not any(clients.results.values()):
-        listened = "SELECT 1 FROM pinpoint.stat_channels WHERE channel LIKE '%shared%'"
-        wait_until(lambda: not primary.sql(listened), "nobody listens any more")
+        setting.wait_unlistened(primary, "%shared%")
 
 
 @heartbeats_every(2)
@@ -1147,14 +1191,20 @@ def live_queries_closed(setting, clients):
     primary.sql(KILL)  # a server does not notice that a client is gone while it sleeps
 
 
-def live_query_not_executed(setting, clients):
-    """A live query that takes too long, and one whose connections lead to another server: an error."""
-    primary, standby = setting.primary(), setting.standby()
+def live_query_too_long(setting, clients):
+    """A live query that takes too long: an error."""
+    primary = setting.primary()
     create_watched(primary, "other")
     clients.start(dsn(primary), "live", "SELECT n FROM other, pg_sleep(10)", options={"query_timeout": 0.5})
     clients.wait_for("error")
     clients.close()
 
+
+def live_query_elsewhere(setting, clients):
+    """A live query whose connections lead to another server: an error."""
+    primary = setting.primary()
+    create_watched(primary, "other")
+    standby = setting.standby()
     # The first host of the list is another server, which is there again.
     first = setting.proxy(None)
     clients.start(dsn(first, standby), "live", "SELECT n FROM other")
@@ -1194,26 +1244,78 @@ def live_query_through_pooler(setting, clients):
     clients.close()
 
 
+@contextlib.contextmanager
+def counting(server, table):
+    """A session counts in the table. It connects again when its connection is lost."""
+    ended = threading.Event()
+
+    def count():
+        while not ended.is_set():
+            with contextlib.suppress(psycopg.OperationalError), server.connect() as connection:
+                while not ended.wait(0.003):
+                    connection.execute(f"UPDATE {table} SET n = n + 1")
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def live_query_disturbed(setting, clients):
+    """A live query during random disturbances. Whenever the writer rests, the rows are those of the table."""
+    primary = setting.primary()
+    seed = int(os.environ.get("PINPOINT_TEST_SEED", random.randrange(1_000_000)))
+    chance = random.Random(seed)
+    print(f"live_query_disturbed: seed {seed}", flush=True)
+    create_watched(primary, "disturbed")
+    proxy = setting.proxy(primary)
+    clients.start(dsn(proxy), "live", "SELECT n FROM disturbed")
+    clients.wait_rows([[0]])
+
+    def restart():
+        primary.stop("immediate")
+        primary.start()
+
+    def refuse():
+        proxy.target = None
+        proxy.cut()
+        time.sleep(chance.uniform(0, 0.5))
+        proxy.target = primary.port
+    disturbances = [lambda: primary.sql(KILL), restart, proxy.cut, proxy.cut_in_message, refuse,
+                    lambda: proxy.fall_silent("up", "down")]
+    for disturb in chance.sample(disturbances * 4, 4 * len(disturbances)):
+        with counting(primary, "disturbed"):
+            time.sleep(chance.uniform(0, 0.3))
+            disturb()
+            time.sleep(chance.choice([0, chance.uniform(0, 0.3)]))
+        clients.wait_rows([list(row) for row in primary.sql("SELECT n FROM disturbed")])
+    clients.close()
+
+
 def live_query_on_stock(setting, clients):
     """A live query on a server without pg_pinpoint: an error."""
     clients.start(dsn(setting.stock()), "live", "SELECT 1")
     clients.wait_for("error", sqlstate="0A000")
 
 
-ALL = [server_restart, session_killed, changes_during_reconnects, connection_refused, proxy_falls_silent,
-       silent_while_channels_change, proxy_silent_on_stock, cut_in_message, cut_before_commit, silent_at_start,
-       wrong_password, missing_database, extension_dropped, false_heartbeat, settings_of_roles, promotion, failover,
-       stock_server, session_pooling, silent_in_session_pool, transaction_pooling, transaction_pooling_on_stock,
-       many_channels, slow_consumer, added_under_load, large_payload, strange_names, encodings, added_and_removed,
-       channels_change_while_waiting, closed_during_reconnect, client_closed, tls, live_query, live_query_outage,
-       slow_live_query, live_query_not_executed, live_query_silent, shared_live_queries, live_queries_closed,
-       live_query_through_pooler, live_query_on_stock]
+ALL = [server_restart, session_killed, session_killed_of_watched, changes_during_reconnects, connection_refused,
+       proxy_falls_silent, silent_while_channels_change, proxy_silent_on_stock, cut_in_message, cut_before_commit,
+       silent_at_start, wrong_password, missing_database, extension_dropped, false_heartbeat, settings_of_roles,
+       promotion, failover, stock_server, session_pooling, silent_in_session_pool, transaction_pooling,
+       transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload, strange_names,
+       encodings, added_and_removed, channels_change_while_waiting, closed_during_reconnect, client_closed, tls,
+       live_query, live_query_outage, slow_live_query, live_query_too_long, live_query_elsewhere, live_query_silent,
+       shared_live_queries, live_queries_closed, live_query_through_pooler, live_query_disturbed, live_query_on_stock]
 
-# Those that apply without the library: no heartbeats, no LISTEN on standbys, and no views of sessions. NOTIFY is not
-# counted, so its channels always change when a client asks.
-WITHOUT_LIBRARY = [
-    server_restart, changes_during_reconnects, connection_refused, proxy_falls_silent, silent_while_channels_change,
-    cut_in_message, cut_before_commit, silent_at_start, wrong_password, missing_database, settings_of_roles, failover,
-    session_pooling, transaction_pooling, many_channels, slow_consumer, added_under_load, strange_names, encodings,
-    closed_during_reconnect, client_closed, tls, live_query, live_query_outage, slow_live_query, live_query_silent,
-    live_queries_closed, live_query_through_pooler]
+# Those that cannot apply without the library, and why.
+HEARTBEATS = "it needs heartbeats"
+STOCK = "its server has no schema pinpoint"
+STANDBY = "LISTEN does not work on a standby"
+NOT_MANAGED = {
+    session_killed: "NOTIFY is not counted, so each channel has changed",
+    proxy_silent_on_stock: STOCK, stock_server: STOCK, transaction_pooling_on_stock: STOCK, live_query_on_stock: STOCK,
+    false_heartbeat: HEARTBEATS, silent_in_session_pool: HEARTBEATS,
+    promotion: STANDBY, live_query_elsewhere: STANDBY,
+    large_payload: "the limit of payloads is that of PostgreSQL"}
