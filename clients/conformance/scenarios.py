@@ -1246,33 +1246,37 @@ def live_query_through_pooler(setting, clients):
 
 @contextlib.contextmanager
 def counting(server, table):
-    """A session counts in the table. It connects again when its connection is lost."""
-    ended = threading.Event()
+    """A session counts in the table, and connects again when its connection is lost. Gives a list with the moment
+    before its last change."""
+    ended, last = threading.Event(), [time.monotonic()]
 
     def count():
         while not ended.is_set():
             with contextlib.suppress(psycopg.OperationalError), server.connect() as connection:
                 while not ended.wait(0.003):
+                    before = time.monotonic()
                     connection.execute(f"UPDATE {table} SET n = n + 1")
+                    last[0] = before
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        yield
+        yield last
     finally:
         ended.set()
         thread.join()
 
 
-def live_query_disturbed(setting, clients):
-    """A live query during random disturbances. Whenever the writer rests, the rows are those of the table."""
+def disturb(setting, clients, table, check, *arguments):
+    """Run clients, and disturb them at random moments. Whenever the writer rests, check(moment before its last change)
+    must not fail."""
     primary = setting.primary()
     seed = int(os.environ.get("PINPOINT_TEST_SEED", random.randrange(1_000_000)))
     chance = random.Random(seed)
-    print(f"live_query_disturbed: seed {seed}", flush=True)
-    create_watched(primary, "disturbed")
+    print(f"disturbances: seed {seed}", flush=True)
+    create_watched(primary, table)
     proxy = setting.proxy(primary)
-    clients.start(dsn(proxy), "live", "SELECT n FROM disturbed")
-    clients.wait_rows([[0]])
+    clients.start(dsn(proxy), *arguments)
+    check(0)
 
     def restart():
         primary.stop("immediate")
@@ -1281,17 +1285,33 @@ def live_query_disturbed(setting, clients):
     def refuse():
         proxy.target = None
         proxy.cut()
-        time.sleep(chance.uniform(0, 0.5))
-        proxy.target = primary.port
-    disturbances = [lambda: primary.sql(KILL), restart, proxy.cut, proxy.cut_in_message, refuse,
+    disturbances = [lambda: primary.sql(KILL), restart, refuse, proxy.cut, proxy.cut_in_message,
                     lambda: proxy.fall_silent("up", "down")]
-    for disturb in chance.sample(disturbances * 4, 4 * len(disturbances)):
-        with counting(primary, "disturbed"):
+    for _ in range(20):
+        # What the clients have missed because of the first one must survive the second one.
+        first, second = chance.choices(disturbances, k=2)
+        with counting(primary, table) as last:
             time.sleep(chance.uniform(0, 0.3))
-            disturb()
-            time.sleep(chance.choice([0, chance.uniform(0, 0.3)]))
-        clients.wait_rows([list(row) for row in primary.sql("SELECT n FROM disturbed")])
+            first()
+            time.sleep(chance.uniform(0, 0.1))
+        second()
+        proxy.target = primary.port
+        check(last[0])
     clients.close()
+
+
+def live_query_disturbed(setting, clients):
+    """A live query during random disturbances: whenever the writer rests, the rows are those of the table."""
+    def check(_):
+        clients.wait_rows([list(row) for row in setting.primary().sql("SELECT n FROM disturbed")])
+    disturb(setting, clients, "disturbed", check, "live", "SELECT n FROM disturbed")
+
+
+def subscription_disturbed(setting, clients):
+    """A subscription during random disturbances: whenever the writer rests, its last change has been told."""
+    def check(moment):
+        clients.wait_told("disturbed", moment)
+    disturb(setting, clients, "disturbed", check, "subscribe", "disturbed")
 
 
 def live_query_on_stock(setting, clients):
@@ -1307,7 +1327,8 @@ ALL = [server_restart, session_killed, session_killed_of_watched, changes_during
        transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload, strange_names,
        encodings, added_and_removed, channels_change_while_waiting, closed_during_reconnect, client_closed, tls,
        live_query, live_query_outage, slow_live_query, live_query_too_long, live_query_elsewhere, live_query_silent,
-       shared_live_queries, live_queries_closed, live_query_through_pooler, live_query_disturbed, live_query_on_stock]
+       shared_live_queries, live_queries_closed, live_query_through_pooler, live_query_disturbed,
+       subscription_disturbed, live_query_on_stock]
 
 # Those that cannot apply without the library, and why.
 HEARTBEATS = "it needs heartbeats"
