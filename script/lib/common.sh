@@ -353,6 +353,7 @@ on_signal() {
 on_exit() {
 	local rc=$?
 	trap '' INT TERM HUP PIPE
+	trap - ERR
 	set +e
 	clean_up
 	undo
