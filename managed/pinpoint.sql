@@ -9,8 +9,9 @@
 
 -- What the library, or an older version of this file, watches here: it is replaced, and the end of this file watches it again.
 DO $$
-DECLARE kept text[] := '{}';
+DECLARE kept text[] := '{}'; path text := pg_catalog.current_setting('search_path');
 BEGIN
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false), pg_catalog.set_config('pinpoint_sql.path', path, false);
   IF pg_catalog.to_regclass('pinpoint.watched') IS NOT NULL THEN
     EXECUTE $q$ SELECT ARRAY(SELECT format('SELECT pinpoint.watch(%L, %L)', relation, channel) FROM pinpoint.watched UNION ALL
       SELECT format('%s; ALTER TABLE %s %s TRIGGER %I', pg_get_triggerdef(oid), tgrelid::regclass, CASE tgenabled WHEN 'A' THEN 'ENABLE ALWAYS'
@@ -19,7 +20,6 @@ BEGIN
   END IF;
   PERFORM pg_catalog.set_config('pinpoint_sql.kept', pg_catalog.to_json(kept)::text, false);
 END $$;
-
 CREATE SCHEMA pinpoint;
 CREATE TYPE pinpoint.changes AS (changed text[], "position" text);
 -- source: 't' the transaction xid has changed the channel by a trigger, 'n' by pinpoint.notify(); 'i' id is an identity, written by xid;
@@ -74,14 +74,15 @@ BEGIN PERFORM pinpoint.add_notification(channel, false), pg_catalog.pg_notify(ch
 -- notification: then PREPARE TRANSACTION works, and commits do not wait for each other.
 CREATE FUNCTION pinpoint.changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF TG_LEVEL = 'ROW' AND EXISTS (SELECT FROM pinpoint.written w WHERE w.channel = TG_ARGV[0] AND w.xid = pg_current_xact_id() AND w.source = 't')
-    THEN RETURN NULL; END IF;
+  IF TG_LEVEL = 'ROW' AND current_setting('transaction_isolation') <> 'serializable' AND EXISTS (SELECT FROM pinpoint.written w
+     WHERE w.channel = TG_ARGV[0] AND w.xid = pg_current_xact_id() AND w.source = 't') THEN RETURN NULL; END IF;
   IF pinpoint.add_change(TG_ARGV[0], 't') AND current_setting('pinpoint.notify', true) IS DISTINCT FROM 'off' THEN PERFORM pg_notify(TG_ARGV[0], ''); END IF;
   RETURN NULL;
 END $$;
 
 -- The SQL expression of a template of notify_row(): NULL if a column is NULL, unless null_is_empty.
-CREATE FUNCTION pinpoint.expression(template text, relation regclass, null_is_empty boolean) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION pinpoint.expression(template text, relation regclass, null_is_empty boolean) RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE part text; parts text := ''''''; nulls text := 'false'; a record;
 BEGIN
   FOR part IN SELECT m[1] FROM regexp_matches(template, '(\{\{|\}\}|\{\}|\{[^{}][^}]*\}|[^{}]+|.)', 'g') m LOOP
@@ -243,7 +244,7 @@ RETURN EXISTS (SELECT FROM pinpoint.written w WHERE w.channel = ch AND w.xid >= 
                   AND (w.xid::text = own OR NOT pg_visible_in_snapshot(w.xid, old)));
 -- The position now, and which channels have changed since a known one. One statement reads all, with one snapshot.
 CREATE FUNCTION pinpoint.look(known text, channels text[], OUT changed text[], OUT "position" text, OUT valid boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = 0 SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = 0 SET jit = off SET standard_conforming_strings = on AS $$
 DECLARE
   server text := (SELECT concat_ws('-', to_hex((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint), to_hex(d.oid::bigint),
                                    to_hex('pinpoint.written'::regclass::oid::bigint)) FROM pg_database d WHERE d.datname = current_database());
@@ -263,11 +264,12 @@ BEGIN
     -- valid: the identity is still there, and no row that the position needs was removed. A crash loses the rows of a transaction that
     -- was prepared before: it is older than the identity, and ends after the position.
     WITH t AS MATERIALIZED (SELECT * FROM pinpoint.tree),
-    patterns AS MATERIALIZED (SELECT regexp_replace(regexp_replace(regexp_replace(g.argument, '([\\%_])', '\\\1', 'g'), '\{\{|\}\}', '_', 'g'),
+    patterns AS MATERIALIZED (SELECT concat_ws(':', g.oid, g.version) AS version, regexp_replace(regexp_replace(regexp_replace(g.argument, '([\\%_])', '\\\1', 'g'), '\{\{|\}\}', '_', 'g'),
                                                     '\{[^}]*\}', '%', 'g') AS pattern FROM pinpoint.triggers g WHERE g.function = 'notify_row')
     SELECT pg_current_snapshot(),
            (SELECT min(w.id) FROM pinpoint.written w WHERE w.channel = '' AND w.source = 'i' AND w.id LIKE server || '-%'),
-           (SELECT to_hex(hashtextextended(coalesce(string_agg(t.version, ';' ORDER BY t.relid, t.channel), '') COLLATE "C", 0)) FROM t),
+           to_hex(hashtextextended(concat((SELECT string_agg(t.version, ';' ORDER BY t.relid, t.channel) FROM t),
+                                          (SELECT string_agg(p.version, ',' ORDER BY p.version) FROM patterns p)) COLLATE "C", 0)),
            ARRAY(SELECT DISTINCT t.channel FROM t WHERE NOT t.armed AND t.mine AND NOT t.spoiled AND t.channel = ANY (channels)),
            ARRAY(SELECT u.c FROM unnest(channels) WITH ORDINALITY u (c, n)
                   WHERE EXISTS (SELECT FROM t WHERE t.channel = u.c AND NOT t.covered) OR pinpoint.written_since(u.c, old, parts[3])
@@ -389,12 +391,10 @@ BEGIN DROP SCHEMA pinpoint CASCADE; RETURN QUERY SELECT unnest(kept); END $$;
 
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA pinpoint TO PUBLIC;
 REVOKE ALL ON FUNCTION pinpoint.clean(text, "char"), pinpoint.add_change(text, "char") FROM PUBLIC;
-GRANT USAGE ON SCHEMA pinpoint TO PUBLIC;
-GRANT SELECT ON pinpoint.triggers, pinpoint.tree, pinpoint.watched TO PUBLIC;
+GRANT USAGE ON SCHEMA pinpoint TO PUBLIC; GRANT SELECT ON pinpoint.triggers, pinpoint.tree, pinpoint.watched TO PUBLIC;
 
-DO $$
-DECLARE s text; BEGIN
+DO $$ DECLARE s text; BEGIN
   FOR s IN SELECT * FROM pg_catalog.json_array_elements_text(pg_catalog.current_setting('pinpoint_sql.kept')::json) LOOP
     BEGIN EXECUTE s; EXCEPTION WHEN wrong_object_type THEN RAISE WARNING '%: %', SQLERRM, s; END;         -- a materialized view
-  END LOOP;
+  END LOOP; PERFORM pg_catalog.set_config('search_path', pg_catalog.current_setting('pinpoint_sql.path'), false);
 END $$;

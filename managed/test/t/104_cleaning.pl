@@ -67,7 +67,21 @@ is((changed($asks, $position, 'a'))[0], 'a', 'a transaction with an old snapshot
 run_all($other, 'BEGIN ISOLATION LEVEL SERIALIZABLE', 'INSERT INTO a VALUES (6)');
 run_all($writer, 'BEGIN ISOLATION LEVEL SERIALIZABLE', 'INSERT INTO a VALUES (7)', 'COMMIT');
 run_all($other, 'COMMIT');
-pass('serializable transactions do not fail because of each other');
+
+# Likewise where triggers for rows fire: new partitions of two tables.
+foreach my $table (qw(p q))
+{
+	run_all($writer, "CREATE TABLE $table (id int) PARTITION BY LIST (id)", "SELECT pinpoint.watch('$table')",
+		map { "CREATE TABLE $table$_ PARTITION OF $table FOR VALUES IN ($_)" } 1, 2);
+}
+run_all($_, 'BEGIN ISOLATION LEVEL SERIALIZABLE') for $other, $writer;
+foreach my $table (qw(p q))
+{
+	run_all($other,  "INSERT INTO ${table}1 VALUES (1)");
+	run_all($writer, "INSERT INTO ${table}2 VALUES (2)");
+}
+is(join(' ', map { my $error = $_->query('COMMIT')->error; $error ? $error->{C} : 'none' } $other, $writer), 'none none',
+	'serializable transactions do not fail because of each other');
 
 # ---- Channels that pinpoint.notify() feeds
 
@@ -76,6 +90,14 @@ is((changed($asks, $position, 'jobs'))[0], 'jobs', 'nothing counts the notificat
 run_all($writer, q{SELECT pinpoint.notify('jobs', 'x')});
 $position = $asks->value('SELECT pinpoint.position()');
 is((changed($asks, $position, 'jobs'))[0], '', 'until pinpoint.notify() does');
+
+# Nothing counted a notification, and then a trigger appears that would have.
+$position = $asks->value('SELECT pinpoint.position()');
+run_all($writer, 'CREATE TABLE late (id int)', 'NOTIFY late', "CREATE TRIGGER late AFTER INSERT ON late FOR EACH ROW EXECUTE FUNCTION pinpoint.notify_row('late')");
+is((changed($asks, $position, 'late'))[0], 'late', 'a trigger does not count what was notified before it');
+$position = $asks->value('SELECT pinpoint.position()');
+is((changed($asks, $position, 'late'))[0], '', 'but then it does');
+run_all($writer, 'DROP TABLE late');
 is(changes($asks, $writer, [ 'jobs', 'a' ], q{SELECT pinpoint.notify('jobs', 'x')}), 'jobs', 'a notification');
 run_all($writer, q{SELECT pinpoint.watch('a', 'jobs')}, 'INSERT INTO a VALUES (8)', q{SELECT pinpoint.unwatch('a')});
 $position = $asks->value('SELECT pinpoint.position()');

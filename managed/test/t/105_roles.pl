@@ -133,6 +133,40 @@ is($owner->value("SELECT array_to_string(changed, ' ') FROM pinpoint.changed_sin
 is($owner->value('SELECT pinpoint.unwatch(' . literal($table) . ')'), 't', 'unwatch');
 is($owner->value(q{SELECT count(*) FROM pinpoint.triggers WHERE function = 'changed' AND argument LIKE 'chan%'}), 0, 'drops all its triggers');
 
+# A database in which all roles may create functions that fit better than those of PostgreSQL. The file is executed there, twice.
+$node->safe_psql('postgres', 'CREATE DATABASE shared OWNER app');
+$node->safe_psql('shared', 'GRANT CREATE ON SCHEMA public TO PUBLIC');
+my $attacker = app($node, dbname => 'shared', user => 'other');
+run_all($attacker, split /\n/, <<'EOS');
+CREATE TABLE caught (who name)
+GRANT INSERT ON caught TO PUBLIC
+CREATE FUNCTION catch(text) RETURNS text LANGUAGE sql AS 'INSERT INTO public.caught VALUES (current_user); SELECT $1'
+CREATE FUNCTION format(text, regclass, name) RETURNS text LANGUAGE sql AS $$ SELECT public.catch('SELECT 1') $$
+CREATE FUNCTION concat_ws(text, oid, xid) RETURNS text LANGUAGE sql AS $$ SELECT public.catch('x') $$
+EOS
+install($node, dbname => 'shared');
+my $shared = app($node, dbname => 'shared');
+run_all($shared, 'CREATE TABLE t (id int)', "SELECT pinpoint.watch('t')", 'SELECT pinpoint.position()');
+install($node, dbname => 'shared');
+is($node->safe_psql('shared', "SELECT count(*) FROM caught WHERE who <> 'other'"), 0, 'the file does not find the functions of others');
+is($shared->value('SELECT string_agg(relation::text, chr(32)) FROM pinpoint.watched'), 't', 'and keeps the watched table');
+is($node->safe_psql('shared', q{SET search_path = public, "$user"; \i } . managed_file() . "\nSHOW search_path"), 'public, "$user"',
+	'the search_path remains what it was');
+
+# Strings with backslashes.
+my $old_strings = app($node);
+SKIP:
+{
+	skip 'standard_conforming_strings is always on', 2 if $old_strings->query('SET standard_conforming_strings = off')->error;
+	run_all($owner, 'CREATE TABLE strings (id int)', 'CREATE TRIGGER r AFTER INSERT ON strings FOR EACH ROW EXECUTE FUNCTION'
+		. q{ pinpoint.notify_row('s_{id}{{}}\%')});
+	$position = $old_strings->value('SELECT pinpoint.position()');
+	run_all($old_strings, 'INSERT INTO strings VALUES (1)');
+	is((changed($old_strings, $position, 't'))[0], '', 'standard_conforming_strings = off');
+	is($owner->value("SELECT array_to_string(changed, ' ') FROM pinpoint.changed_since('$position', 't', 's_1{}\\%', 's_2{}\\%')"), 's_1{}\\%',
+		'changes no channel');
+}
+
 # A superuser with session_replication_role = replica, as an apply worker.
 $position = $owner->value('SELECT pinpoint.position()');
 $node->safe_psql('managed', 'SET session_replication_role = replica; INSERT INTO t VALUES (9); INSERT INTO child VALUES (9)');
