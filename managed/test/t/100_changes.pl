@@ -50,8 +50,6 @@ EOS
 my @all = qw(t refers parts parent below part1);
 run_all($listener, 'SELECT pinpoint.listen(' . join(', ', map { "'$_'" } @all) . ')');
 
-my $fences = 0;
-
 # Which channels positions name, and which ones listeners receive.
 sub both
 {
@@ -59,11 +57,8 @@ sub both
 	my $told = changes($asks, $writer, \@all, @statements);
 	# It changes the definition of the table for PostgreSQL.
 	$told = $expected if $told eq "@all" && grep { /^TRUNCATE/ } @statements;
-	my $fence = 'fence ' . ++$fences;
-	run_all($writer, "SELECT pg_notify('t', '$fence')");
-	my %heard = map { $_->{channel} => 1 } grep { $_->{payload} eq '' } $listener->notifications_until('t', $fence);
 	is($told, $expected, $name);
-	is(join(' ', grep { $heard{$_} } @all), $expected, "$name: listeners");
+	is(heard($listener, $writer, @all), $expected, "$name: listeners");
 	return;
 }
 

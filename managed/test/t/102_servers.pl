@@ -15,16 +15,16 @@ use Test::More;
 
 my $node = managed_node('main', init => { allows_streaming => 'logical' }, conf => 'max_prepared_transactions = 5');
 my $session = app($node);
-run_all($session, split /\n/, <<'EOS');
+my @tables = split /\n/, <<'EOS';
 CREATE TABLE t (id int PRIMARY KEY, v int)
 CREATE TABLE parts (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)
 CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (100)
 CREATE TABLE parent (id int PRIMARY KEY)
 CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)
-CREATE TABLE rows_of (id int)
-CREATE TRIGGER r AFTER INSERT OR UPDATE OR DELETE ON rows_of FOR EACH ROW EXECUTE FUNCTION pinpoint.notify_row('row:{id}')
 SELECT pinpoint.watch('t'), pinpoint.watch('parts', 'p'), pinpoint.watch('parent')
 EOS
+run_all($session, @tables, 'CREATE TABLE rows_of (id int)', 'CREATE TRIGGER r AFTER INSERT OR UPDATE OR DELETE ON rows_of'
+	. q{ FOR EACH ROW EXECUTE FUNCTION pinpoint.notify_row('row:{id}')});
 my @all = qw(t p parent);
 
 # ---- Dump and restore
@@ -98,14 +98,7 @@ is(changes($reader, $reader, \@all, 'INSERT INTO parent VALUES (8)'), 'parent', 
 
 my $subscriber = managed_node('subscriber');
 my $sub = app($subscriber);
-run_all($sub, split /\n/, <<'EOS');
-CREATE TABLE t (id int PRIMARY KEY, v int)
-CREATE TABLE parts (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)
-CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (100)
-CREATE TABLE parent (id int PRIMARY KEY)
-CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)
-SELECT pinpoint.watch('t'), pinpoint.watch('parts', 'p'), pinpoint.watch('parent')
-EOS
+run_all($sub, @tables);
 $standby->safe_psql('managed', 'CREATE PUBLICATION pub FOR TABLE t, parts, low, parent, child');
 $position = $sub->value('SELECT pinpoint.position()');
 $subscriber->safe_psql('managed', "CREATE SUBSCRIPTION sub CONNECTION '" . $standby->connstr . " dbname=managed' PUBLICATION pub");
@@ -125,9 +118,7 @@ sub applied
 	my ($changed) = changed($sub, $before, @all);
 	$changed = $expected if $changed eq "@all" && grep { /^TRUNCATE/ } @statements;
 	is($changed, $expected, "applied: $name");
-	run_all($sub, "SELECT pg_notify('t', 'fence $name')");
-	my %heard = map { $_->{channel} => 1 } grep { $_->{payload} eq '' } $listener->notifications_until('t', "fence $name");
-	is(join(' ', grep { $heard{$_} } @all), $expected, "applied: $name: listeners");
+	is(heard($listener, $sub, @all), $expected, "applied: $name: listeners");
 	return;
 }
 applied('t', 'INSERT', 'INSERT INTO t VALUES (20, 20)');

@@ -31,6 +31,7 @@ our @EXPORT = qw(
   run_all
   changed
   changes
+  heard
 );
 
 # Faults that the tests must find, as replacements: with the name of one in PINPOINT_TEST_FAULT, a test fails.
@@ -126,6 +127,18 @@ sub changes
 	run_all($executes, @statements);
 	my ($changed) = changed($asks, $position, @$channels);
 	return $changed;
+}
+
+my $fences = 0;
+
+# Which of these channels a listener has received, without payloads. It listens on "t", on which the other session notifies last.
+sub heard
+{
+	my ($listener, $notifies, @channels) = @_;
+	my $fence = 'fence ' . ++$fences;
+	run_all($notifies, "SELECT pg_notify('t', '$fence')");
+	my %heard = map { $_->{channel} => 1 } grep { $_->{payload} eq '' } $listener->notifications_until('t', $fence);
+	return join ' ', grep { $heard{$_} } @channels;
 }
 
 1;
