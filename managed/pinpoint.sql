@@ -5,21 +5,21 @@
 -- * The rows are in an UNLOGGED table, with an identity. A crash and a promotion remove both. A position contains the start of the server,
 --   the database, the table and the identity, and is unknown if these are others.
 -- * A position contains a fingerprint of the watched tables, of what is below them, and of their triggers and policies: the transactions
---   that wrote their rows in the catalogs. So ALTER TABLE counts, and a trigger that was disabled meanwhile.
+--   that wrote their rows in the catalogs, and where. So ALTER TABLE counts, and a trigger that was disabled meanwhile.
 
 -- What the library, or an older version of this file, watches here: it is replaced, and the end of this file watches it again.
 DO $$
 DECLARE kept text[] := '{}'; path text := pg_catalog.current_setting('search_path');
 BEGIN
   PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false), pg_catalog.set_config('pinpoint_sql.path', path, false);
-  IF pg_catalog.to_regclass('pinpoint.watched') IS NOT NULL THEN
+  IF EXISTS (SELECT FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass('pinpoint.watched')        -- not of somebody else
+       AND (r.rolsuper OR r.rolname = current_user OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database()))) THEN
     EXECUTE $q$ SELECT ARRAY(SELECT format('SELECT pinpoint.watch(%L, %L)', relation, channel) FROM pinpoint.watched UNION ALL
       SELECT format('%s; ALTER TABLE %s %s TRIGGER %I', pg_get_triggerdef(oid), tgrelid::regclass, CASE tgenabled WHEN 'A' THEN 'ENABLE ALWAYS'
         WHEN 'R' THEN 'ENABLE REPLICA' WHEN 'D' THEN 'DISABLE' ELSE 'ENABLE' END, tgname) FROM pg_trigger WHERE tgfoid = 'pinpoint.notify_row()'::regprocedure AND tgparentid = 0) $q$ INTO kept;
     DROP EXTENSION IF EXISTS pg_pinpoint CASCADE; DROP SCHEMA IF EXISTS pinpoint CASCADE;
   END IF;
-  PERFORM pg_catalog.set_config('pinpoint_sql.kept', pg_catalog.to_json(kept)::text, false);
-END $$;
+  PERFORM pg_catalog.set_config('pinpoint_sql.kept', pg_catalog.to_json(kept)::text, false); END $$;
 CREATE SCHEMA pinpoint;
 CREATE TYPE pinpoint.changes AS (changed text[], "position" text);
 -- source: 't' the transaction xid has changed the channel by a trigger, 'n' by pinpoint.notify(); 'i' id is an identity, written by xid;
@@ -37,11 +37,11 @@ END $$;
 -- Remove rows in passing. Other rows of the channel are not needed if this transaction commits: a position that does not see the
 -- transaction of one of them was taken before that transaction ended, and so before this one ends, whose row it does not see either.
 -- Channels without a change for 10,000,000 transactions are removed: positions from before are unknown. Locks are never waited for. A
--- serializable transaction would read what others write.
+-- serializable transaction reads what others write, so only one in 1024 does it.
 CREATE FUNCTION pinpoint.clean(ch text, src "char") RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE floor xid8 := greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 10000000, 0)::text::xid8; old tid[];
 BEGIN
-  IF current_setting('transaction_isolation') = 'serializable' THEN RETURN; END IF;
+  IF current_setting('transaction_isolation') = 'serializable' AND hashint8(pg_current_xact_id()::text::bigint) & 960 <> 0 THEN RETURN; END IF;
   DELETE FROM pinpoint.written d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM pinpoint.written w
    WHERE w.channel = ch AND w.source = src AND w.xid <> pg_current_xact_id() ORDER BY w.xid LIMIT 2000 FOR UPDATE SKIP LOCKED));
   old := ARRAY(SELECT n.ctid FROM (SELECT w.ctid, w.xid FROM pinpoint.written w WHERE w.channel > ch ORDER BY w.channel, w.xid LIMIT 100) n WHERE n.xid < floor);
@@ -68,8 +68,7 @@ BEGIN
   IF ch = 'pinpoint_heartbeat' THEN RAISE 'channel name "%" is reserved', ch USING ERRCODE = '42939', DETAIL = 'The server notifies on it.'; END IF;
   PERFORM pinpoint.add_change(ch, CASE WHEN by_trigger THEN 't' ELSE 'n' END::"char");
 END $$;
-CREATE FUNCTION pinpoint.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN PERFORM pinpoint.add_notification(channel, false), pg_catalog.pg_notify(channel, payload); END $$;
+CREATE FUNCTION pinpoint.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM pinpoint.add_notification(channel, false), pg_catalog.pg_notify(channel, payload); END $$;
 -- The trigger of a watched table, and of what is below it. The first argument is the channel. With SET pinpoint.notify = off there is no
 -- notification: then PREPARE TRANSACTION works, and commits do not wait for each other.
 CREATE FUNCTION pinpoint.changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -119,7 +118,7 @@ END $$;
 -- The triggers that call a function here, with their first argument. They are all that watch() stores: so pg_dump keeps them, DROP TABLE
 -- removes them, and PostgreSQL checks the privileges. complete: after all changes, without a condition.
 CREATE VIEW pinpoint.triggers AS
-SELECT f.name AS function, t.tgrelid AS relid, t.oid, t.xmin AS version, t.tgname, t.tgenabled, t.tgparentid <> 0 AS cloned,
+SELECT f.name AS function, t.tgrelid AS relid, t.oid, concat_ws(':', t.xmin, t.ctid) AS version, t.tgname, t.tgenabled, t.tgparentid <> 0 AS cloned,
        CASE WHEN t.tgtype & 1 = 1 THEN 'rows' WHEN t.tgnargs = 1 THEN 'table' ELSE 'child' END AS kind,
        t.tgtype & 30 = 28 AND t.tgqual IS NULL AND t.tgattr::text = '' AS complete,
        pg_catalog.convert_from(pg_catalog.substr(t.tgargs, 1, greatest(pg_catalog.position(t.tgargs, '\x00'::bytea) - 1, 0)),
@@ -130,8 +129,8 @@ SELECT f.name AS function, t.tgrelid AS relid, t.oid, t.xmin AS version, t.tgnam
 -- The watched tables (own) and all partitions and children below them, by channel. A statement trigger fires for the table that the
 -- statement names, so each table of a tree has one, which always fires. Two cases need a trigger for rows:
 -- * Apply workers of logical replication fire nothing else. In other sessions it does not fire (mode R: ENABLE REPLICA).
--- * A statement can name a table that has none: one above a watched table that is itself a partition or child (inherited), or a new
---   partition. There it always fires (A). A new partition gets a copy of that of its parent, for which it never fires itself, so that is A.
+-- * A statement can name a table that has none: another one above (inherited: the watched table is a partition or child, or one below has two
+--   parents), or a new partition. There it always fires (A). A new partition gets a copy of that of its parent, so that is A.
 -- path: the table and all above it have the statement trigger. covered: no change of rows is missed. armed: nothing is to be done.
 CREATE VIEW pinpoint.tree AS
 WITH RECURSIVE g AS MATERIALIZED (
@@ -141,17 +140,17 @@ WITH RECURSIVE g AS MATERIALIZED (
          string_agg(concat_ws(':', oid, version), ',' ORDER BY oid) AS version
     FROM pinpoint.triggers WHERE function = 'changed' GROUP BY relid, argument),
 t AS (
-  SELECT relid, channel, 0 AS level, statements AS path, '' AS link,
-         EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = relid) AS inherited FROM g WHERE own
-  UNION ALL
-  SELECT i.inhrelid, t.channel, t.level + 1, t.path AND coalesce(g.statements, false), concat_ws(':', i.inhparent, i.xmin), t.inherited
+  SELECT relid, channel, 0 AS level, statements AS path, '' AS link, EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = relid) AS inherited FROM g WHERE own
+  UNION         -- not ALL: there can be very many ways from one table down to another
+  SELECT i.inhrelid, t.channel, t.level + 1, t.path AND coalesce(g.statements, false), concat_ws(':', i.inhparent, i.xmin, i.ctid),
+         t.inherited OR (SELECT count(*) > 1 FROM pg_catalog.pg_inherits o WHERE o.inhrelid = i.inhrelid)
     FROM t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid LEFT JOIN g ON g.relid = i.inhrelid AND g.channel = t.channel)
 SELECT t.*, g.own, g.name, g.rows_name, g.rows, c.relkind, c.relispartition, m.mode, pg_catalog.pg_has_role(c.relowner, 'USAGE') AS mine,
        coalesce(g.spoiled, false) AS spoiled, c.relpersistence = 't' OR coalesce(t.path AND g.rows = m.mode, false) AS armed,
        c.relpersistence = 't' OR c.relkind = 'p' OR coalesce(g.rows = 'A' OR t.path AND g.rows = m.mode, false) AS covered,
-       concat_ws(' ', t.relid, t.channel, t.links, c.xmin, g.version,
-         (SELECT sum(a.xmin::text::bigint) FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.relid),
-         (SELECT string_agg(concat_ws(':', p.oid, p.xmin), ',' ORDER BY p.oid) FROM pg_catalog.pg_policy p WHERE p.polrelid = t.relid)) AS version
+       concat_ws(' ', t.relid, t.channel, t.links, c.xmin, c.ctid, g.version,
+         (SELECT sum(a.xmin::text::bigint + pg_catalog.hashtid(a.ctid)) FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.relid),
+         (SELECT string_agg(concat_ws(':', p.oid, p.xmin, p.ctid), ',' ORDER BY p.oid) FROM pg_catalog.pg_policy p WHERE p.polrelid = t.relid)) AS version
   FROM (SELECT relid, channel, max(level) AS level, bool_and(path) AS path, bool_or(inherited) AS inherited,
                string_agg(DISTINCT link, ',' ORDER BY link) AS links FROM t GROUP BY relid, channel) t
   JOIN pg_catalog.pg_class c ON c.oid = t.relid LEFT JOIN g ON g.relid = t.relid AND g.channel = t.channel,
@@ -294,10 +293,11 @@ BEGIN
      OR NOT pg_try_advisory_xact_lock('pinpoint.written'::regclass::oid::bigint) THEN RETURN; END IF;
   PERFORM set_config('lock_timeout', '100ms', true);
   FOREACH c IN ARRAY to_arm LOOP
-    -- Until it works, the row triggers fire, or the channel counts as changed.
-    BEGIN PERFORM pinpoint.arm(c, false), pinpoint.add_notification(c, true), pg_notify(c, ''); EXCEPTION WHEN OTHERS THEN NULL; END;
-  END LOOP;
-END $$;
+    -- Until it works, the row triggers fire, or the channel counts as changed. Then it has changed, once.
+    BEGIN PERFORM pinpoint.arm(c, false);
+      PERFORM pinpoint.add_notification(c, true), pg_notify(c, '') WHERE NOT EXISTS (SELECT FROM pinpoint.tree t WHERE t.channel = c AND NOT t.armed AND t.mine AND NOT t.spoiled);
+    EXCEPTION WHEN OTHERS THEN NULL; END;
+  END LOOP; END $$;
 CREATE FUNCTION pinpoint.changed_since("position" text, VARIADIC channels text[]) RETURNS pinpoint.changes LANGUAGE sql AS $$ SELECT l.changed, l.position FROM pinpoint.look($1, $2) l $$;
 CREATE FUNCTION pinpoint.position() RETURNS text LANGUAGE sql AS $$ SELECT l.position FROM pinpoint.look(NULL, '{}') l $$;
 -- One step of wait(), which holds a snapshot for 100 ms at most. It looks if a transaction has ended and there is a row, or once a second.
@@ -355,7 +355,7 @@ BEGIN
     'This transaction has used table %s before.', used), HINT = 'Call the function in a transaction of its own.'; END IF;
   RETURN QUERY WITH RECURSIVE up AS (
     SELECT c.oid AS leaf, c.oid, c.relispartition, 0 AS level FROM pg_class c WHERE c.oid = ANY (after) AND c.oid <> ALL (before) AND c.relkind NOT IN ('v', 'i', 'I')
-    UNION ALL SELECT up.leaf, i.inhparent, up.relispartition, up.level + 1 FROM up JOIN pg_inherits i ON i.inhrelid = up.oid)
+    UNION SELECT up.leaf, i.inhparent, up.relispartition, up.level + 1 FROM up JOIN pg_inherits i ON i.inhrelid = up.oid)
   SELECT DISTINCT n.oid::regclass, n.argument::name FROM (SELECT DISTINCT ON (up.leaf) up.oid, w.argument
     FROM up LEFT JOIN pinpoint.triggers w ON w.relid = up.oid AND w.function = 'changed' AND w.kind = 'table'
    ORDER BY up.leaf, w.argument IS NULL, CASE WHEN w.argument IS NULL AND up.relispartition THEN -up.level ELSE up.level END) n;

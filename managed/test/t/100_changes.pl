@@ -35,6 +35,14 @@ CREATE TABLE above (id int)
 
 CREATE TABLE below () INHERITS (above)
 
+CREATE TABLE left_parent (id int)
+
+CREATE TABLE right_parent (id int)
+
+CREATE TABLE of_both () INHERITS (left_parent, right_parent)
+
+CREATE TABLE below_both () INHERITS (of_both)
+
 CREATE TABLE whole (id int) PARTITION BY LIST (id)
 
 CREATE TABLE part1 PARTITION OF whole FOR VALUES IN (1)
@@ -45,9 +53,9 @@ CREATE VIEW v AS SELECT * FROM t
 
 SELECT pinpoint.watch('t'), pinpoint.watch('refers'), pinpoint.watch('parts'), pinpoint.watch('parent')
 
-SELECT pinpoint.watch('below'), pinpoint.watch('part1')
+SELECT pinpoint.watch('below'), pinpoint.watch('part1'), pinpoint.watch('left_parent')
 EOS
-my @all = qw(t refers parts parent below part1);
+my @all = qw(t refers parts parent below part1 left_parent);
 run_all($listener, 'SELECT pinpoint.listen(' . join(', ', map { "'$_'" } @all) . ')');
 
 # Which channels positions name, and which ones listeners receive.
@@ -96,6 +104,13 @@ both('parent', 'a child through its parent', 'UPDATE parent SET id = 3');
 both('below', 'only the child is watched, and is changed through its parent', 'INSERT INTO below VALUES (1)', 'UPDATE above SET id = 2');
 both('', 'the parent only', 'INSERT INTO above VALUES (1)');
 both('below', 'DELETE through the parent', 'DELETE FROM above');
+foreach my $table (qw(of_both below_both))
+{
+	both('left_parent', "a table with two parents: $table", "INSERT INTO $table VALUES (1)");
+	both('left_parent', "$table is changed through the parent that is not watched", 'UPDATE right_parent SET id = id + 1');
+	both('left_parent', "$table: DELETE through that parent", 'DELETE FROM right_parent');
+}
+both('', 'the parent that is not watched', 'INSERT INTO right_parent VALUES (1)');
 both('part1', 'only a partition is watched, and is changed through its table', 'INSERT INTO whole VALUES (1)');
 both('', 'another partition', 'INSERT INTO whole VALUES (2)');
 both('part1', 'a row moves away from it', 'UPDATE whole SET id = 2 WHERE id = 1', 'INSERT INTO whole VALUES (2)');
@@ -115,6 +130,23 @@ both('parts', 'then it is as the others', 'INSERT INTO later VALUES (202, 1)');
 both('parts', 'and TRUNCATE', 'TRUNCATE later');
 is($writer->value("SELECT rows FROM pinpoint.tree WHERE relid = 'later'::regclass"), 'R', 'without a trigger for each row');
 
+# A writer prevents the triggers of another one: that is no change.
+my $holder = app($node);
+run_all($writer, 'CREATE TABLE held PARTITION OF parts FOR VALUES FROM (400) TO (500)');
+run_all($holder, 'BEGIN', 'INSERT INTO held VALUES (401, 1)');
+$position = $asks->value('SELECT pinpoint.position()');
+foreach (1 .. 3)
+{
+	(my $told, $position) = changed($asks, $position, @all);
+	is($told, '', 'a new partition on which a writer prevents the triggers');
+}
+is(heard($listener, $writer, @all), '', 'nobody is told');
+run_all($holder, 'COMMIT');
+(undef, $position) = changed($asks, $position, @all);
+changed($asks, $position, @all);
+is($asks->value("SELECT bool_and(armed) FROM pinpoint.tree"), 't', 'then it gets them');
+$listener->take_notifications;
+
 # A subtree that is attached.
 run_all($writer, 'CREATE TABLE sub (id int, v int) PARTITION BY RANGE (id)',
 	'CREATE TABLE sub1 PARTITION OF sub FOR VALUES FROM (300) TO (310)',
@@ -133,7 +165,6 @@ both('parts', 'the table that was attached', 'INSERT INTO sub VALUES (302, 1)');
 run_all($writer, 'CREATE TABLE child2 () INHERITS (parent)');
 $position = $asks->value('SELECT pinpoint.position()');
 is($writer->value("SELECT source FROM pinpoint.watched WHERE channel = 'parent'"), 'incomplete', 'a child without triggers is shown');
-my $holder = app($node);
 run_all($holder, 'BEGIN', 'INSERT INTO child2 VALUES (1)');
 is((changed($asks, $position, 'parent', 't'))[0], 'parent', 'a writer prevents the triggers: its channel counts as changed');
 run_all($holder, 'COMMIT');
@@ -142,6 +173,15 @@ is($writer->value("SELECT source FROM pinpoint.watched WHERE channel = 'parent'"
 $asks->value('SELECT pinpoint.position()');
 $listener->take_notifications;
 both('parent', 'the child', 'INSERT INTO child2 VALUES (2)');
+
+# Tables that are below each other in very many ways.
+run_all($writer, 'CREATE TABLE grid0a (id int)', 'CREATE TABLE grid0b (id int)', "SELECT pinpoint.watch('grid0a', 't')",
+	map { my ($to, $from) = ($_, $_ - 1); map { "CREATE TABLE grid$to$_ () INHERITS (grid${from}a, grid${from}b)" } qw(a b) } 1 .. 40);
+run_all($asks, "SET statement_timeout = '1 min'");
+my $grid = $asks->query("SELECT count(*) FROM pinpoint.tree WHERE relid::regclass::text LIKE 'grid%'");
+is($grid->error ? $grid->error->{M} : $grid->rows->[0][0], 81, 'each of these tables is read once');
+run_all($asks, 'RESET statement_timeout');
+run_all($writer, 'DROP TABLE grid0a, grid0b CASCADE');
 
 # A table and a partition of it with the same channel, in both orders.
 foreach my $order ([ 'same', 'same1' ], [ 'same1', 'same' ])
@@ -228,6 +268,19 @@ my $second = $writer->value('SELECT pinpoint.position()');
 run_all($writer, 'INSERT INTO part1 VALUES (1)', 'COMMIT');
 like((changed($asks, $position, @all))[0], qr/\bpart1\b/, 'a change of the transaction after its position');
 like((changed($asks, $second, @all))[0], qr/\bpart1\b/, 'also if another one has ended meanwhile');
+
+# And definitions.
+run_all($writer, 'CREATE POLICY p ON t USING (true)', 'ALTER TABLE t ADD w int');
+foreach my $twice ([ 'ALTER POLICY p ON t USING (id > 0)', 'ALTER POLICY p ON t USING (id > 1)' ],
+	[ 'ALTER TABLE t RENAME w TO x', 'ALTER TABLE t RENAME x TO w' ], [ ('TRUNCATE t') x 2 ],
+	[ 'ALTER TABLE t FORCE ROW LEVEL SECURITY', 'ALTER TABLE t NO FORCE ROW LEVEL SECURITY' ],
+	[ ('ALTER TABLE t DISABLE TRIGGER USER; ALTER TABLE t ENABLE TRIGGER USER') x 2 ])
+{
+	$position = run_all($writer, 'BEGIN', $twice->[0], 'SELECT pinpoint.position()')->rows->[0][0];
+	run_all($writer, $twice->[1], 'COMMIT');
+	like((changed($asks, $position, @all))[0], qr/\bt\b/, "$twice->[1], in the transaction of the position");
+	run_all($writer, "SELECT pinpoint.watch('t')");
+}
 
 # An old transaction ends late.
 my $old = app($node);

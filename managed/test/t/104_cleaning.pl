@@ -12,8 +12,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Each change removes rows, and channels without a change for 10 transactions.
-my $node = managed_node('main', file => managed_file('& 63 = 0' => '& 0 = 0', '- 10000000' => '- 10'));
+# Each change removes rows, and channels without a change for 10 transactions. A serializable transaction does not.
+my $node = managed_node('main', file => managed_file('& 63 = 0' => '& 0 = 0', '- 10000000' => '- 10', '& 960 <> 0' => '& 0 = 0'));
 my ($asks, $writer, $other) = map { app($node) } 1 .. 3;
 run_all($writer, 'CREATE TABLE a (id int)', 'CREATE TABLE z (id int)', "SELECT pinpoint.watch('a'), pinpoint.watch('z')");
 my $rows = q{SELECT count(*) FROM pinpoint.written WHERE channel = '%s' AND source IN ('t', 'n')};
@@ -81,7 +81,16 @@ foreach my $table (qw(p q))
 	run_all($writer, "INSERT INTO ${table}2 VALUES (2)");
 }
 is(join(' ', map { my $error = $_->query('COMMIT')->error; $error ? $error->{C} : 'none' } $other, $writer), 'none none',
-	'serializable transactions do not fail because of each other');
+	'serializable transactions that remove no rows do not fail because of each other');
+
+# Where all writers are serializable, some of them remove rows.
+$node->safe_psql('postgres', 'CREATE DATABASE serializable OWNER app');
+install($node, dbname => 'serializable', file => managed_file('& 63 = 0' => '& 0 = 0', '& 960 <> 0' => '& 0 <> 0'));
+my $serializable = app($node, dbname => 'serializable');
+run_all($serializable, 'CREATE TABLE t (id int)', "SELECT pinpoint.watch('t')", 'SET default_transaction_isolation = serializable');
+run_all($serializable, "INSERT INTO t VALUES ($_)") foreach 1 .. 20;
+is($node->safe_psql('serializable', "SELECT count(*) FROM pinpoint.written WHERE source = 't'"), 1, 'a serializable transaction removes rows');
+$serializable->close;
 
 # ---- Channels that pinpoint.notify() feeds
 

@@ -153,6 +153,19 @@ is($shared->value('SELECT string_agg(relation::text, chr(32)) FROM pinpoint.watc
 is($node->safe_psql('shared', q{SET search_path = public, "$user"; \i } . managed_file() . "\nSHOW search_path"), 'public, "$user"',
 	'the search_path remains what it was');
 
+# A schema of another role with the name of this one.
+$node->safe_psql('postgres', 'CREATE DATABASE taken OWNER app; GRANT CREATE ON DATABASE taken TO other');
+run_all(app($node, dbname => 'taken', user => 'other'), split /\n/, <<'EOS');
+CREATE SCHEMA pinpoint
+GRANT USAGE ON SCHEMA pinpoint TO PUBLIC
+CREATE FUNCTION pinpoint.catch() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'executed by %', current_user; END $$
+CREATE FUNCTION pinpoint.notify_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'
+CREATE VIEW pinpoint.watched AS SELECT pinpoint.catch() AS relation, 'x' AS channel
+GRANT SELECT ON pinpoint.watched TO PUBLIC
+EOS
+(undef, my $refused) = run_command([ 'psql', '-X', '-q', '-1', '-v', 'ON_ERROR_STOP=1', '-U', 'app', '-f', managed_file(), '-d', $node->connstr('taken') ]);
+like($refused, qr/schema "pinpoint" already exists/, 'the file does not replace the schema of another role');
+
 # Strings with backslashes.
 my $old_strings = app($node);
 SKIP:

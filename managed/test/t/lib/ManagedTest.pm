@@ -49,6 +49,8 @@ my %faults = (
 	leaf => [ "ENABLE ALWAYS TRIGGER %I', t.relid::regclass, row_name" => "ENABLE REPLICA TRIGGER %I', t.relid::regclass, row_name",
 		"WHEN 'A' THEN 'ALWAYS'" => "WHEN 'A' THEN 'REPLICA'", "THEN 'A' ELSE 'R' END AS mode" => "THEN 'R' ELSE 'R' END AS mode",
 		'g.rows = m.mode, false) AS covered' => 'g.rows = m.mode, true) AS covered' ],
+	# A statement names another parent of a table, which is not watched.
+	parents => [ 'SELECT count(*) > 1 FROM' => 'SELECT count(*) < 0 FROM' ],
 	# A transaction takes a position, changes a table, and commits.
 	own => [ 'w.xid::text = own OR ' => '' ],
 	# The definitions are not part of a position.
