@@ -46,6 +46,7 @@
 #include "postgres.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>

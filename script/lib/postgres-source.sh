@@ -45,21 +45,26 @@ source_apt() {
 # Set PG_CONFIG to a server of the same major version that is built from PostgreSQL's source, without
 # the patches of the distribution. It is kept in the cache, for this release of the package and this
 # way to build it. The argument is its kind: with "assertions"; or for "sanitizers", with assertions
-# and separate_chunks. The caller has sourced servers.sh. Fails if there is no source.
+# and separate_chunks; or with assertions and the C library "musl". The caller has sourced servers.sh.
+# Fails if there is no source.
 use_built_server() {
 	local name release folder way
 
 	name=postgresql-$(major_version "$PG_CONFIG")
 	release=$(dpkg-query -W -f '${source:Version}' "$name") || return
 	folder=$CACHE/$name-$1/$release
-	way=$(declare -f build_server build_indent separate_chunks)
+	way=$(declare -f build_server build_indent separate_chunks install_musl)
+	if [ "$1" = musl ]; then
+		install_musl || return
+		way+=$(cat "$ROOT"/script/lib/{musl-cc,dl_find_object.c})
+	fi
 	if [ "$(cat "$folder/way" 2>/dev/null)" != "$way" ]; then
 		heading "build $name $release with $1"
 		get_postgres_source apt --skip-patches || return
 		cd "$WORK/source" || return
 		[ "$1" != sanitizers ] || separate_chunks
 		as_root install -d -o "$(id -u)" "$CACHE/ccache"
-		run_quietly "$WORK/$1.log" build_server "$folder" "$WORK/installed" || {
+		run_quietly "$WORK/$1.log" build_server "$1" "$folder" "$WORK/installed" || {
 			tail -n 40 "$WORK/$1.log"
 			die "$name does not compile with $1"
 		}
@@ -74,16 +79,34 @@ use_built_server() {
 	PG_CONFIG=$folder/bin/pg_config
 }
 
-# Build the source in the current folder. Arguments: the folder that the server will have, and
+# Build the source in the current folder. Arguments: the kind, the folder that the server will have, and
 # another one, below which it is installed.
 build_server() {
-	local make=(make -s CC="ccache cc" "DESTDIR=$2")
+	local cc=cc options=(--with-openssl --with-lz4 --with-zstd) make
+	# These libraries are there for glibc only.
+	[ "$1" != musl ] || cc=$CACHE/musl/bin/musl-cc options=("CC=$CACHE/musl/bin/musl-cc" --without-zlib)
+	make=(make -s "CC=ccache $cc" "DESTDIR=$3")
 	export CCACHE_DIR=$CACHE/ccache
-	./configure "--prefix=$1" --enable-cassert --enable-tap-tests --without-icu --without-readline \
-		--with-openssl --with-lz4 --with-zstd CFLAGS=-O1 &&
+	./configure "--prefix=$2" --enable-cassert --enable-tap-tests --without-icu --without-readline \
+		"${options[@]}" CFLAGS=-O1 &&
 		# These two targets depend on each other in an incomplete way.
 		"${make[@]}" "-j$(nproc)" world-bin && "${make[@]}" install-world-bin &&
-		build_indent "$2$1/lib/pgxs" "${make[@]}"
+		build_indent "$3$2/lib/pgxs" "${make[@]}"
+}
+
+# Install script/lib/musl-cc into the cache, where the server's makefiles name it, with the kernel's headers,
+# which musl does not have: the machine's are beside those of glibc.
+install_musl() {
+	local folder=$CACHE/musl name
+	as_root mkdir -p "$folder/kernel" "$folder/lib" "$folder/bin" || return
+	for name in linux asm-generic; do
+		as_root ln -sfn "/usr/include/$name" "$folder/kernel/$name"
+	done
+	as_root ln -sfn "/usr/include/$(gcc -dumpmachine)/asm" "$folder/kernel/asm"
+	musl-gcc -O2 -Wall -Werror -fPIC -c -o "$WORK/dl_find_object.o" "$ROOT/script/lib/dl_find_object.c" &&
+		rm -f "$WORK/libdl_find_object.a" && ar rcs "$WORK/libdl_find_object.a" "$WORK/dl_find_object.o" &&
+		as_root install -m 644 "$WORK/libdl_find_object.a" "$folder/lib" &&
+		as_root install "$ROOT/script/lib/musl-cc" "$folder/bin"
 }
 
 # PostgreSQL 16 and later have the program that pgindent needs. pgindent and its list of types are

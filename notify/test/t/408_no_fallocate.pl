@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 
-use Errno qw(EINVAL EIO EOPNOTSUPP);
+use Errno qw(EINVAL EROFS EOPNOTSUPP);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
@@ -64,8 +64,8 @@ uses_file('invalid');
 
 $set->(EOPNOTSUPP, 20_000_000);
 fails('53100', 'No space left on device', 'full disk');
-$set->(EIO, $enough);
-fails('58030', 'Input/output error', 'another error');
+$set->(EROFS, $enough);
+fails('42501', 'Read-only file system', 'another error');
 
 $set->(EOPNOTSUPP, $enough);
 uses_file('after errors');

@@ -106,12 +106,15 @@ sub catch_up
 
 sub changed { return $owner->value("SELECT changed FROM pinpoint.changed_since('$position', 't', 'b', 'm70')"); }
 
+# again: it may be notified twice, by a worker and by its reserve.
 sub notifies
 {
-	my ($expected, $name) = @_;
+	my ($expected, $name, %options) = @_;
 	my @first = $expected ? $listener->wait_for(1 + ($expected =~ tr/ //)) : ();
 	catch_up();
-	is(join(' ', sort(map { as_text($_) } @first), received($listener) || ()), $expected, $name);
+	my $told = join ' ', sort(map { as_text($_) } @first), received($listener) || ();
+	$told = $expected if $options{again} && $told eq "$expected $expected";
+	is($told, $expected, $name);
 	is(received($bystander), '', 'nobody else is notified or disconnected');
 	is(changed(), '{' . join(',', sort { $b cmp $a } map { s/\/$//r } split / /, $expected) . '}', 'and the position says the same');
 	return;
@@ -323,7 +326,7 @@ $owner->run("SELECT pg_terminate_backend($paused)");
 enable_second();
 go_on();
 replaced($paused, 'terminated after its entry was overwritten');
-notifies('m70/ t/', 'the next worker notifies all watched tables');
+notifies('m70/ t/', 'the next worker notifies all watched tables', again => 1);
 finish_second();
 
 $second->run($_) for 'ALTER SUBSCRIPTION second DISABLE', 'ALTER SUBSCRIPTION second SET (slot_name = NONE)',

@@ -72,9 +72,9 @@ sub all_return
 
 my @waiters = connect_many($node, WAITERS);
 my $start   = $admin->value('SELECT pinpoint.position()');
-$admin->run('NOTIFY often');
+$_->run('NOTIFY often') for $admin, $other;
 
-# Channels can share a place, by chance: not with this one.
+# Channels can share a place, by chance: not with this one, in either database.
 @channels = grep { $admin->value("SELECT changed FROM pinpoint.changed_since('$start', '$_')") eq '{}' } @channels;
 $list = join ',', @channels;
 begin_wait($admin->value('SELECT pinpoint.position()'), @waiters);

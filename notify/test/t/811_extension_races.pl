@@ -88,7 +88,8 @@ $changer->run($_) for 'BEGIN', $label_a, q{PREPARE TRANSACTION 'p'};
 waits_for($admin, 0, 'it waits for a prepared transaction', $create);
 $changer->run(q{COMMIT PREPARED 'p'});
 is_done($admin, 'that is committed');
-is(notified(), 'a', 'and notifies the channel');
+# The session of COMMIT PREPARED notifies it, too, if it finds the extension after the locks are gone.
+like(notified(), qr/^a( a)?$/, 'and notifies the channel');
 
 # CREATE EXTENSION waits for a writer, and then locks t, which is the second table in the
 # catalog.
