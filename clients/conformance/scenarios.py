@@ -13,6 +13,7 @@ import time
 
 import psycopg
 
+from fake_server import FakeServer
 from servers import DEADLINE, HEARTBEAT, SERVER_USER, Failed, PgBouncer, Proxy, Server, wait_until
 
 MANAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../managed/pinpoint.sql")
@@ -401,6 +402,87 @@ def silent_at_start(setting, clients):
     clients.wait_for("connected", since)
     check_alive(primary, clients, "a")
     clients.close()
+
+
+# ---- Odd answers ----------------------------------------------------------------------
+
+
+def oddly_answered(setting, clients, script, attempts):
+    """The server gives odd answers, to the first connection and to a later one, and is then the real one again.
+
+    The client makes so many attempts meanwhile. Only if the driver cannot do the authentication that is asked for,
+    there may be a final error instead, and only before the client was connected.
+    """
+    primary = setting.primary()
+    for first in True, False:
+        fake = FakeServer(script)
+        proxy = setting.proxy(fake if first else primary)
+        try:
+            clients.start(dsn(proxy, sslmode="disable"), "subscribe", "a", options={"max_backoff": 0.1})
+            if not first:
+                clients.wait_for("connected")
+            since = time.monotonic()
+            proxy.target = fake.port
+            proxy.cut()
+
+            def told(client):
+                if client.wait(
+                        lambda: client.find("error", since) or len(client.find("disconnected", since)) >= attempts,
+                        lambda: "odd answers are not told", DEADLINE) is True:
+                    return
+                if not first or script != "authentication_methods":
+                    raise Failed(f"a final error: {client.find('error', since)}")
+            clients.each(told)
+            clients.each(reasons_given)
+            since = notify(primary, "a")  # otherwise a client that was connected before has missed nothing
+            proxy.target = primary.port
+            proxy.cut()
+
+            def goes_on(client):
+                if not client.find("error"):
+                    client.wait_for("connected", since)
+                    client.wait_told("a", since)
+                    client.close()
+                else:
+                    client.process.wait(DEADLINE)
+            clients.each(goes_on)
+        finally:
+            fake.close()
+
+
+def reasons_given(client):
+    if any(not event["reason"].strip() for event in client.find("disconnected")):
+        raise Failed("a disconnected without a reason")
+
+
+def errors_without_codes(setting, clients):
+    """The server gives errors without a code, as proxies do."""
+    oddly_answered(setting, clients, "no_code", 3)
+
+
+def short_codes(setting, clients):
+    """The server gives errors with codes that are too short."""
+    oddly_answered(setting, clients, "short_code", 5)
+
+
+def message_cut_anywhere(setting, clients):
+    """The connection ends after any byte of the answers."""
+    oddly_answered(setting, clients, "cut", 60)
+
+
+def unknown_messages(setting, clients):
+    """The server sends messages that the client does not know."""
+    oddly_answered(setting, clients, "unknown_messages", 4)
+
+
+def authentication_methods(setting, clients):
+    """The server asks for authentication that the client cannot do."""
+    oddly_answered(setting, clients, "authentication_methods", 5)
+
+
+def slow_server(setting, clients):
+    """The server sends one byte after the other, and takes longer than the client waits."""
+    oddly_answered(setting, clients, "slow", 2)
 
 
 # ---- Errors of the server ------------------------------------------------------------
@@ -1130,14 +1212,20 @@ def slow_live_query(setting, clients):
     clients.close()
 
 
+def live_through_proxy(setting, clients, table, **options):
+    """A live query of a new table, through a proxy. Returns the server and the proxy."""
+    primary = setting.primary()
+    create_watched(primary, table)
+    proxy = setting.proxy(primary)
+    clients.start(dsn(proxy), "live", f"SELECT n FROM {table}", options=options)
+    clients.wait_rows([[0]])
+    return primary, proxy
+
+
 @heartbeats_every(2)
 def live_query_silent(setting, clients):
     """The connections for live queries fall silent, and the one that listens does not."""
-    primary = setting.primary()
-    create_watched(primary, "quiet")
-    proxy = setting.proxy(primary)
-    clients.start(dsn(proxy), "live", "SELECT n FROM quiet", options={"timeout": 1, "query_timeout": 9})
-    clients.wait_rows([[0]])
+    primary, proxy = live_through_proxy(setting, clients, "quiet", timeout=1, query_timeout=9)
     since = time.monotonic()
     ports = primary.sql("SELECT client_port FROM pg_stat_activity WHERE query LIKE '%FROM quiet'")
     proxy.fall_silent("up", "down", ports={port for port, in ports})
@@ -1148,6 +1236,82 @@ def live_query_silent(setting, clients):
         if client.find("disconnected", since):
             raise Failed("the client has lost the connection that listens")
     clients.each(still_connected)
+    clients.close()
+
+
+def live_query_executed_once(setting, clients):
+    """The first rows, those after a change, and those after a reconnection need one execution each."""
+    primary, proxy = live_through_proxy(setting, clients, "counted")
+    time.sleep(0.3)  # several times min_interval, after which another execution would follow
+    change(primary, "counted")
+    clients.wait_rows([[1]])
+    time.sleep(0.3)
+    cut_off(proxy, clients)
+    change(primary, "counted")
+    proxy.target = primary.port
+    clients.wait_rows([[2]])
+    time.sleep(0.3)
+
+    def executed_once(client):
+        if [event["rows"] for event in client.find("rows")] != [[[0]], [[1]], [[2]]]:
+            raise Failed("the query was executed more often")
+    clients.each(executed_once)
+    clients.close()
+
+
+def live_query_session_ended(setting, clients):
+    """The idle connection of a live query ends, at once or when it is used: without an error, there is a new one."""
+    primary, proxy = live_through_proxy(setting, clients, "ended")
+    idle = "FROM pg_stat_activity WHERE query LIKE '%FROM ended' AND pid <> pg_backend_pid()"
+    names = primary.sql(f"SELECT DISTINCT application_name {idle}")
+    if names != [("pg-pinpoint",)]:
+        raise Failed(f"the sessions of the client have the names {names}")
+    primary.sql(f"SELECT pg_terminate_backend(pid) {idle}")
+    wait_until(lambda: primary.sql(f"SELECT count(*) {idle}")[0][0] == 0, "the sessions have ended")
+    change(primary, "ended")
+    clients.wait_rows([[1]])
+    proxy.cut_in_message({port for port, in primary.sql(f"SELECT client_port {idle}")})
+    change(primary, "ended")
+    clients.wait_rows([[2]])
+
+    def no_error(client):
+        if [event["event"] for _, event in list(client.events)] != ["rows", "rows", "rows"]:
+            raise Failed(f"not only rows: {list(client.events)}")
+    clients.each(no_error)
+    clients.close()
+
+
+def live_query_altered(setting, clients):
+    """A watched table is altered, while the connection is busy. If no notification tells it, the client has to ask."""
+    primary = setting.primary()
+    create_watched(primary, "altered")
+    create_watched(primary, "busy")
+    clients.start(dsn(primary), "live", "SELECT n FROM altered")
+    clients.wait_rows([[0]])
+    clients.command(">SELECT n FROM busy")
+    with counting(primary, "busy"):
+        primary.sql("ALTER TABLE altered ALTER n TYPE int USING 1")
+        clients.wait_rows([[1]])
+    clients.close()
+
+
+def subscription_altered(setting, clients):
+    """The same for a subscription, which is not told of a channel that is only notified."""
+    primary = setting.primary()
+    create_watched(primary, "altered")
+    create_watched(primary, "busy")
+    clients.start(dsn(primary), "subscribe", "altered", "busy", "notified")
+    for channel in ("altered", "busy", "notified"):
+        clients.wait_told(channel, 0)
+    with counting(primary, "busy"):
+        since = time.monotonic()
+        primary.sql("ALTER TABLE altered ALTER n TYPE int USING 1")
+        clients.wait_told("altered", since)
+
+    def not_told(client):
+        if any("notified" in event["channels"] for event in client.find("changed", since)):
+            raise Failed("a channel that was not notified has changed")
+    clients.each(not_told)
     clients.close()
 
 
@@ -1188,7 +1352,7 @@ def live_queries_closed(setting, clients):
     clients.command("<")
     clients.wait_rows([[1]])
     clients.close()
-    primary.sql(KILL)  # a server does not notice that a client is gone while it sleeps
+    wait_until(lambda: primary.sql(running)[0][0] == 0, "the server no longer executes what nobody waits for")
 
 
 def live_query_too_long(setting, clients):
@@ -1247,8 +1411,8 @@ def live_query_through_pooler(setting, clients):
 @contextlib.contextmanager
 def counting(server, table):
     """A session counts in the table, and connects again when its connection is lost. Gives a list with the moment
-    before its last change."""
-    ended, last = threading.Event(), [time.monotonic()]
+    before its last change: 0 if there was none yet."""
+    ended, last = threading.Event(), [0.0]
 
     def count():
         while not ended.is_set():
@@ -1275,7 +1439,8 @@ def disturb(setting, clients, table, check, *arguments):
     print(f"disturbances: seed {seed}", flush=True)
     create_watched(primary, table)
     proxy = setting.proxy(primary)
-    clients.start(dsn(proxy), *arguments)
+    # A connection can fall silent in the middle of a message: the driver for Java then waits for so long.
+    clients.start(dsn(proxy), *arguments, options={"query_timeout": 10})
     check(0)
 
     def restart():
@@ -1287,7 +1452,7 @@ def disturb(setting, clients, table, check, *arguments):
         proxy.cut()
     disturbances = [lambda: primary.sql(KILL), restart, refuse, proxy.cut, proxy.cut_in_message,
                     lambda: proxy.fall_silent("up", "down")]
-    for _ in range(20):
+    for _ in range(12):
         # What the clients have missed because of the first one must survive the second one.
         first, second = chance.choices(disturbances, k=2)
         with counting(primary, table) as last:
@@ -1322,13 +1487,15 @@ def live_query_on_stock(setting, clients):
 
 ALL = [server_restart, session_killed, session_killed_of_watched, changes_during_reconnects, connection_refused,
        proxy_falls_silent, silent_while_channels_change, proxy_silent_on_stock, cut_in_message, cut_before_commit,
-       silent_at_start, wrong_password, missing_database, extension_dropped, false_heartbeat, settings_of_roles,
-       promotion, failover, stock_server, session_pooling, silent_in_session_pool, transaction_pooling,
-       transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load, large_payload, strange_names,
-       encodings, added_and_removed, channels_change_while_waiting, closed_during_reconnect, client_closed, tls,
-       live_query, live_query_outage, slow_live_query, live_query_too_long, live_query_elsewhere, live_query_silent,
-       shared_live_queries, live_queries_closed, live_query_through_pooler, live_query_disturbed,
-       subscription_disturbed, live_query_on_stock]
+       silent_at_start, errors_without_codes, short_codes, message_cut_anywhere, unknown_messages,
+       authentication_methods, slow_server, wrong_password, missing_database, extension_dropped, false_heartbeat,
+       settings_of_roles, promotion, failover, stock_server, session_pooling, silent_in_session_pool,
+       transaction_pooling, transaction_pooling_on_stock, many_channels, slow_consumer, added_under_load,
+       large_payload, strange_names, encodings, added_and_removed, channels_change_while_waiting,
+       closed_during_reconnect, client_closed, tls, live_query, live_query_outage, slow_live_query,
+       live_query_too_long, live_query_elsewhere, live_query_silent, live_query_executed_once,
+       live_query_session_ended, live_query_altered, subscription_altered, shared_live_queries, live_queries_closed,
+       live_query_through_pooler, live_query_disturbed, subscription_disturbed, live_query_on_stock]
 
 # Those that cannot apply without the library, and why.
 HEARTBEATS = "it needs heartbeats"

@@ -169,21 +169,21 @@ class Proxy:
         for pair in pairs:
             pair.close()
 
+    def existing(self, ports):
+        """The connections that exist now. ports: only those that come from these ports, as the server sees them."""
+        with self.lock:
+            return [pair for pair in self.pairs
+                    if ports is None or pair.server.fileno() != -1 and pair.server.getsockname()[1] in ports]
+
     def fall_silent(self, *directions, ports=None):
-        """Forward nothing any more for the connections that exist now: "up" (to the server), "down".
+        """Forward nothing any more for existing connections: "up" (to the server), "down"."""
+        for pair in self.existing(ports):
+            pair.silent.update(directions)
 
-        ports: only for those that come from these ports, as the server sees them.
-        """
-        with self.lock:
-            for pair in self.pairs:
-                if ports is None or pair.server.fileno() != -1 and pair.server.getsockname()[1] in ports:
-                    pair.silent.update(directions)
-
-    def cut_in_message(self):
-        """End each connection that exists now in the middle of its next message to the client."""
-        with self.lock:
-            for pair in self.pairs:
-                pair.cut_next = True
+    def cut_in_message(self, ports=None):
+        """End each existing connection in the middle of its next message to the client."""
+        for pair in self.existing(ports):
+            pair.cut_next = True
 
 
 class Pair:

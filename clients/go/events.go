@@ -2,6 +2,8 @@
 // queries. See README.md.
 package pinpoint
 
+import "time"
+
 // Event is Connected, Changed, Notification or Disconnected.
 type Event interface{ event() }
 
@@ -9,7 +11,7 @@ type Event interface{ event() }
 type Connected struct {
 	ServerVersion int // for instance 150018
 	Standby       bool
-	Mode          Mode
+	Mode          Mode // Push or Wait
 }
 
 // Changed names channels that may have been notified while the client did not listen: read your tables.
@@ -25,13 +27,14 @@ type Notification struct {
 }
 
 // Disconnected tells that the connection was lost, or could not be made. The next attempt is
-// after RetryIn seconds. A live query gives it as the error of a Result.
+// after RetryIn. A live query gives it as the error of a Result; it wraps the reason.
 type Disconnected struct {
-	Reason  string
-	RetryIn float64
+	Reason  error
+	RetryIn time.Duration
 }
 
-func (d Disconnected) Error() string { return d.Reason }
+func (d Disconnected) Error() string { return d.Reason.Error() }
+func (d Disconnected) Unwrap() error { return d.Reason }
 
 func (Connected) event()    {}
 func (Changed) event()      {}
@@ -41,18 +44,17 @@ func (Disconnected) event() {}
 // Result is the result of a live query. Each row has its values in the order of Columns. If Err is
 // not nil, there are no rows, and the query is executed again: Err is Disconnected, or an error of
 // the query or of its connection, which is told once. A pgconn.PgError in it has the SQLSTATE: that of
-// the server; 55000 if a table is not watched, 0A000 without pg_pinpoint 1.1.
+// the server; 55000 if a table is not watched, 0A000 without pg_pinpoint 1.1, 42501 without its schema.
 type Result struct {
 	Columns []string
 	Rows    [][]any
 	Err     error
 }
 
-// Mode is how a client receives notifications.
-type Mode string
-
-const (
-	Auto Mode = "auto" // find out
-	Push Mode = "push" // LISTEN
-	Wait Mode = "wait" // pinpoint.wait()
-)
+// Stats are the counters of a client since New.
+type Stats struct {
+	Events     uint64        // events and results that were given to consumers
+	Dropped    uint64        // events that did not fit into the buffer of a consumer
+	Reconnects uint64        // connections after the first one
+	Quiet      time.Duration // since the last sign of life of the server, or since New
+}

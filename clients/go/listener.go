@@ -2,14 +2,11 @@ package pinpoint
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
-	"math"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,174 +15,141 @@ import (
 
 const heartbeat = "pinpoint_heartbeat"
 
-// to_regproc returns NULL on a server without pg_pinpoint.
-const inquiry = `
-	SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(),
-	       to_regproc('pinpoint.changed_since') IS NOT NULL,
-	       to_regproc('pinpoint.wait') IS NOT NULL,
-	       coalesce((SELECT setting::int FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'), 0),
-	       (SELECT coalesce(min(setting::int), 0) FROM pg_settings
-	         WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')`
-
 const (
-	hasPinpoint  = `SELECT to_regproc('pinpoint.changed_since') IS NOT NULL`
-	getPosition  = `SELECT pinpoint.position()`
-	changedSince = `SELECT changed::text[], position FROM pinpoint.changed_since($1, VARIADIC $2::text[])`
-	callWait     = `CALL pinpoint.wait($1::text[], $2::text, $3::text::interval)`
+	changedSince = `SELECT changed::text[], position FROM pinpoint.changed_since(nullif($1, ''), VARIADIC $2::text[])`
+	// Of those of the channels that watched tables have.
+	tablesChanged = `SELECT changed::text[], position FROM pinpoint.changed_since(nullif($1, ''),
+		VARIADIC ARRAY(SELECT channel::text FROM pinpoint.watched WHERE channel = ANY ($2::text[])))`
+	callWait = `CALL pinpoint.wait($1::text[], nullif($2, ''), $3::interval)`
 )
 
-// ErrNoListen is the error on a server without pg_pinpoint behind a pooler in transaction mode.
-var ErrNoListen = errors.New("LISTEN does not work through this connection, because a pooler gives each transaction" +
-	" another session; connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1 or later in this database")
-
-var errNoWait = errors.New("waiting needs the extension pg_pinpoint 1.1 or later in this database")
-
-// server is what a client knows of the server of a connection.
-type server struct {
-	version   int
-	standby   bool
-	pid       uint32
-	pinpoint  bool
-	hasWait   bool
-	interval  time.Duration // of heartbeats
-	timeLimit time.Duration // of a statement or a transaction; 0 if there is none
-}
-
-// subscriber is a subscription or a live query.
-type subscriber interface {
-	get() *interest
-	put(Event)
-	putChanged(channels []string)
-	end(error)
-}
-
 // listener keeps one connection that receives the notifications of a client. The mutex of the client
-// protects subscribers, connected and position.
+// protects all but the last fields, which only run and what it calls use.
 type listener struct {
-	client        *Client
-	subscribers   map[subscriber]bool
-	connected     *Connected
-	position      string        // "" is unknown
-	changes       chan struct{} // the channels of the subscribers have changed
-	waits         bool
-	everConnected bool
-	listened      map[string]bool
-}
+	client *Client
+	index
+	start     sync.Once
+	connected *session // nil: not connected
+	server    server   // of the connection
+	position  string   // "" is unknown
+	failure   error    // why there is no connection, if an attempt has failed or it was lost
+	retryAt   time.Time
 
-func newListener(client *Client) *listener {
-	return &listener{client: client, subscribers: map[subscriber]bool{},
-		changes: make(chan struct{}, 1), waits: client.options.Mode == Wait}
+	waits        bool
+	heard        time.Time // the last message of the connection
+	anyHeartbeat bool      // of the connection
 }
 
 func (l *listener) run() {
-	defer l.client.running.Done()
-	options := l.client.options
+	client, options := l.client, &l.client.options
 	failures := 0
-	for l.client.context.Err() == nil {
-		err := l.session(l.client.context)
-		if err == nil || l.client.context.Err() != nil {
+	defer l.lose(nil)
+	for client.context.Err() == nil {
+		err := l.connect(client.context)
+		if err == nil || client.context.Err() != nil {
 			continue // with other channels
 		}
+		if l.lose(err) >= options.maxBackoff {
+			failures = 0
+		}
 		failures++
-		l.client.mu.Lock()
-		if l.connected != nil {
-			failures = 1
-		}
-		l.connected = nil
-		var pgError *pgconn.PgError
-		if errors.As(err, &pgError) && pgError.Code == "22P02" {
-			l.position = "" // of a false heartbeat, or unknown to an older version: ask without
-		}
-		l.client.mu.Unlock()
-		l.client.dropQueryConnections()
-		if !l.everConnected && isPermanent(err) || failures > options.MaxAttempts {
-			l.client.fail(err)
+		first := client.counters.connections.Load() == 0
+		if first && isPermanent(err) || options.maxAttempts != Unlimited && failures > options.maxAttempts {
+			client.end(err)
 			return
 		}
-		delay := math.Min(options.MaxBackoff.Seconds(), options.MinBackoff.Seconds()*math.Pow(2, float64(min(failures-1, 30))))
-		delay *= 0.5 + mathrand.Float64()/2
-		l.client.mu.Lock()
-		l.tellAll(Disconnected{err.Error(), delay})
-		l.client.mu.Unlock()
-		sleep(l.client.context, time.Duration(delay*float64(time.Second)))
+		delay := backoff(options.minBackoff, options.maxBackoff, failures, rand.Float64)
+		options.logger.Warn("pinpoint: not connected", "error", err, "retry_in", delay)
+		client.locked(func() {
+			l.failure, l.retryAt = err, time.Now().Add(delay)
+			l.tellAll(l.current())
+		})
+		sleep(client.context, delay)
 	}
 }
 
-// session connects, and receives until the connection is lost. It returns nil if a new connection is
+// current returns what a new consumer is told: Connected, Disconnected, or nil while the first attempt goes on. It is called
+// with the mutex held.
+func (l *listener) current() Event {
+	switch {
+	case l.connected != nil:
+		return l.connected.Connected
+	case l.failure != nil:
+		return Disconnected{l.failure, max(0, time.Until(l.retryAt))}
+	}
+	return nil
+}
+
+// lose forgets the connection. It returns how long it has worked.
+func (l *listener) lose(err error) (worked time.Duration) {
+	l.client.locked(func() {
+		if l.connected != nil {
+			worked = time.Since(l.connected.since)
+			l.connected.close()
+			l.connected = nil
+		}
+		if sqlState(err) == "22P02" {
+			l.position = "" // of a false heartbeat, or unknown to an older version: ask without
+		}
+	})
+	return worked
+}
+
+// connect connects, and receives until the connection is lost. It returns nil if a new connection is
 // needed for other channels.
-func (l *listener) session(ctx context.Context) error {
-	conn, err := l.client.connect(ctx)
+func (l *listener) connect(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, l.client.config)
 	if err != nil {
 		return err
 	}
 	defer closeNow(conn)
-	l.listened = map[string]bool{}
-	var s server
-	if err := l.fetch(ctx, conn, inquiry, nil, &s.version, &s.standby, &s.pid, &s.pinpoint, &s.hasWait, &s.interval, &s.timeLimit); err != nil {
+	defer l.client.locked(l.restart)
+	s, err := l.client.inquire(ctx, conn)
+	if err != nil {
 		return err
 	}
-	s.interval *= time.Millisecond
-	s.timeLimit *= time.Millisecond
-	pooled := s.pid != conn.PgConn().PID()
-	// The client is still connected if only the channels are others.
-	waits := l.waits || l.connected != nil && l.connected.Mode == Wait
-	if pooled && !waits && l.client.options.Mode == Auto {
-		heard, err := l.hearsThroughPooler(ctx, conn, s)
-		if err != nil {
-			return err
-		}
-		waits = !heard
+	l.client.locked(func() { l.server = s })
+	waits, err := l.hasToWait(ctx, conn)
+	if err != nil {
+		return err
 	}
-	if waits && !s.hasWait {
-		return errNoWait
-	}
-	if !s.pinpoint {
-		l.setPosition("")
-	}
-	connected := Connected{s.version, s.standby, Push}
 	if waits {
-		connected.Mode = Wait
-		return l.wait(ctx, conn, connected, s)
+		return l.wait(ctx, conn)
 	}
-	return l.listen(ctx, conn, connected, s, pooled)
+	return l.listen(ctx, conn)
 }
 
-// fetch executes a query at READ COMMITTED, which the functions need, and scans its row.
-func (l *listener) fetch(ctx context.Context, conn *pgx.Conn, query string, arguments []any, targets ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, l.client.options.Timeout)
-	defer cancel()
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, query, arguments...).Scan(targets...)
-	})
-}
-
-func (l *listener) exec(ctx context.Context, conn *pgx.Conn, statement string, arguments ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, l.client.options.Timeout)
-	defer cancel()
-	_, err := conn.Exec(ctx, statement, arguments...)
-	return err
-}
-
-// hearsThroughPooler finds out whether a notification arrives while no transaction is running.
-func (l *listener) hearsThroughPooler(ctx context.Context, conn *pgx.Conn, s server) (bool, error) {
-	if s.standby {
-		return !s.hasWait, nil // a standby cannot notify
+// hasToWait tells whether to use pinpoint.wait() instead of LISTEN.
+func (l *listener) hasToWait(ctx context.Context, conn *pgx.Conn) (waits bool, err error) {
+	// The client is still connected if only the channels are others.
+	waits = l.waits || l.connected != nil && l.connected.Mode == Wait
+	if l.server.pooled && !waits && l.client.options.mode == Auto {
+		waits, err = l.poolsTransactions(ctx, conn)
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:])
-	channel := "pinpoint_probe_" + hex.EncodeToString(random[:])
-	if err := l.exec(ctx, conn, "LISTEN "+channel); err != nil {
+	if err == nil && waits && !l.server.current {
+		err = ErrNoWait
+	}
+	return waits, err
+}
+
+// poolsTransactions finds out whether no notification arrives while no transaction is running.
+func (l *listener) poolsTransactions(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	if l.server.standby {
+		return l.server.current, nil // a standby cannot notify
+	}
+	channel := fmt.Sprintf("pinpoint_probe_%x", rand.Uint64())
+	if err := l.client.exec(ctx, conn, "LISTEN "+channel); err != nil {
 		return false, err
 	}
-	other, err := l.client.connect(ctx)
+	other, err := pgx.ConnectConfig(ctx, l.client.config)
 	if err != nil {
 		return false, err
 	}
 	defer closeNow(other)
-	if err := l.exec(ctx, other, "SELECT pg_notify($1, '')", channel); err != nil {
+	if err := l.client.exec(ctx, other, "SELECT pg_notify($1, '')", channel); err != nil {
 		return false, err
 	}
-	probe, cancel := context.WithTimeout(ctx, l.client.options.ProbeTimeout)
+	probe, cancel := context.WithTimeout(ctx, l.client.options.probeTimeout)
 	defer cancel()
 	// Through a pooler, there may be notifications that another client of its listens for.
 	notification, notHeard := conn.WaitForNotification(probe)
@@ -195,49 +159,16 @@ func (l *listener) hearsThroughPooler(ctx context.Context, conn *pgx.Conn, s ser
 	if notHeard != nil && probe.Err() == nil {
 		return false, notHeard
 	}
-	if err := l.exec(ctx, conn, "UNLISTEN "+channel); err != nil {
+	if err := l.client.exec(ctx, conn, "UNLISTEN "+channel); err != nil {
 		return false, err
 	}
-	if notHeard != nil && !s.hasWait {
+	if notHeard != nil && !l.server.current {
 		return false, ErrNoListen
 	}
-	return notHeard == nil, nil
+	return notHeard != nil, nil
 }
 
 // ---- Channels -----------------------------------------------------------------
-
-func (l *listener) wanted() map[string]bool {
-	l.client.mu.Lock()
-	defer l.client.mu.Unlock()
-	select {
-	case <-l.changes:
-	default:
-	}
-	wanted := map[string]bool{}
-	for s := range l.subscribers {
-		maps.Copy(wanted, s.get().channels)
-	}
-	return wanted
-}
-
-// tellChanged tells subscriptions of changed channels, and of all whose notifications they receive from now on.
-func (l *listener) tellChanged(heard, changed map[string]bool) {
-	l.client.mu.Lock()
-	defer l.client.mu.Unlock()
-	for s := range l.subscribers {
-		interest := s.get()
-		var channels []string
-		for channel := range interest.channels {
-			if heard[channel] && (changed[channel] || !interest.heard[channel]) {
-				channels = append(channels, channel)
-				interest.heard[channel] = true
-			}
-		}
-		if len(channels) > 0 {
-			s.putChanged(channels)
-		}
-	}
-}
 
 // tellAll is called with the mutex held.
 func (l *listener) tellAll(event Event) {
@@ -246,239 +177,195 @@ func (l *listener) tellAll(event Event) {
 	}
 }
 
-func (l *listener) begin(connected Connected) {
-	l.everConnected = true
-	l.client.mu.Lock()
-	defer l.client.mu.Unlock()
-	l.connected = &connected
-	l.tellAll(connected) // those that come later are told by Subscribe
+// begin is called with the mutex not held when the connection works. Subscribers are told of both at once, so that a live
+// query is executed once.
+func (l *listener) begin(mode Mode, changed []string) {
+	connected := Connected{l.server.version, l.server.standby, mode}
+	l.client.counters.connections.Add(1)
+	l.client.options.logger.Info("pinpoint: connected", "mode", mode, "standby", connected.Standby,
+		"server_version", connected.ServerVersion)
+	l.heard, l.anyHeartbeat = time.Now(), false
+	l.client.locked(func() {
+		l.connected, l.failure = newSession(l.client, connected), nil
+		l.tellAll(connected) // those that come later are told by Subscribe
+		l.tell(changed)
+	})
 }
 
 func (l *listener) setPosition(position string) {
-	l.client.mu.Lock()
-	defer l.client.mu.Unlock()
-	l.position = position
-}
-
-// covers tells whether a call that waits for these channels has all wanted ones. Then it continues,
-// and subscribers are told.
-func (l *listener) covers(asked map[string]bool) bool {
-	for channel := range l.wanted() {
-		if !asked[channel] {
-			return false
-		}
-	}
-	l.tellChanged(asked, nil)
-	return true
-}
-
-// untilChanges makes a context that ends, too, when the channels of the subscriptions change, unless
-// goesOn returns true then.
-func (l *listener) untilChanges(parent context.Context, timeout time.Duration, goesOn func() bool) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(parent, timeout)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-l.changes:
-				if goesOn == nil || !goesOn() {
-					wake(l.changes)
-					cancel()
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ctx, func() {
-		cancel()
-		<-ended // it would take the next change
-	}
+	l.client.locked(func() { l.position = position })
 }
 
 // ---- LISTEN ---------------------------------------------------------------------
 
-func (l *listener) listen(ctx context.Context, conn *pgx.Conn, connected Connected, s server, pooled bool) error {
-	heartbeats := s.pinpoint && s.interval > 0
-	if heartbeats {
-		if err := l.exec(ctx, conn, "LISTEN "+heartbeat); err != nil {
+func (l *listener) listen(ctx context.Context, conn *pgx.Conn) error {
+	quiet := l.client.options.checkInterval
+	if l.server.heartbeats() {
+		quiet = 3 * l.server.interval
+		if err := l.client.exec(ctx, conn, "LISTEN "+heartbeat); err != nil {
 			return err
 		}
 	}
-	// Of the connection, also if the channels change.
-	heard, anyHeartbeat := time.Now(), false
+	const grace = 100 * time.Millisecond // to read what has arrived while a statement took long
+	betweenQuestions := 6 * l.client.options.checkInterval
+	asked, askAt := "", time.Now().Add(betweenQuestions) // the position of the last question, and the time of the next one
 	for first := true; ; first = false {
-		wanted := l.wanted()
-		if err := l.listenTo(ctx, conn, wanted, s.hasWait); err != nil {
+		var fresh, gone []string
+		l.client.locked(func() { fresh, gone = l.take() })
+		err := l.listenTo(ctx, conn, fresh, gone)
+		changed := fresh // without positions; later, they are told of these in any case
+		if err == nil && first && l.server.pinpoint {
+			err = l.client.fetch(ctx, conn, changedSince, []any{l.position, fresh}, &changed, &asked)
+		}
+		if err != nil {
 			return err
 		}
-		changed := map[string]bool{}
 		if first {
-			changed = wanted
-			if s.pinpoint {
-				var names []string
-				var position string
-				if err := l.fetch(ctx, conn, changedSince, []any{null(l.position), keys(wanted)}, &names, &position); err != nil {
-					return err
-				}
-				changed = set(names)
-				l.setPosition(position)
+			l.setPosition(asked)
+			l.begin(Push, changed)
+		} else {
+			l.client.locked(func() { l.tell(changed) })
+		}
+		if time.Until(askAt) <= 0 {
+			if asked, err = l.ask(ctx, conn, asked); err != nil {
+				return err
 			}
-			l.begin(connected)
+			askAt = time.Now().Add(betweenQuestions)
 		}
-		l.tellChanged(wanted, changed)
-		if err := l.read(ctx, conn, s, heartbeats, pooled, &heard, &anyHeartbeat); err != nil {
+		if err := l.read(ctx, conn, min(time.Until(askAt), max(grace, quiet-time.Since(l.heard)))); err != nil {
 			return err
+		}
+		if time.Since(l.heard) >= quiet+grace {
+			if err := l.checkSilent(ctx, conn, quiet); err != nil {
+				return err
+			}
+			l.heard = time.Now()
 		}
 	}
 }
 
-// listenTo makes the connection listen to these channels.
-func (l *listener) listenTo(ctx context.Context, conn *pgx.Conn, wanted map[string]bool, hasListen bool) error {
-	var fresh, gone, statements []string
-	for channel := range wanted {
-		if !l.listened[channel] {
-			fresh = append(fresh, channel)
-			statements = append(statements, "LISTEN "+pgx.Identifier{channel}.Sanitize())
-		}
+// listenTo makes the connection listen to these channels, too, and to others no longer.
+func (l *listener) listenTo(ctx context.Context, conn *pgx.Conn, fresh, gone []string) error {
+	var statements []string
+	for _, channel := range fresh {
+		statements = append(statements, "LISTEN "+pgx.Identifier{channel}.Sanitize())
 	}
-	for channel := range l.listened {
-		if !wanted[channel] {
-			gone = append(gone, channel)
-			statements = append(statements, "UNLISTEN "+pgx.Identifier{channel}.Sanitize())
-		}
+	for _, channel := range gone {
+		statements = append(statements, "UNLISTEN "+pgx.Identifier{channel}.Sanitize())
 	}
-	l.listened = wanted
-	if !hasListen {
-		ctx, cancel := context.WithTimeout(ctx, l.client.options.Timeout)
-		defer cancel()
-		return conn.PgConn().Exec(ctx, strings.Join(statements, ";")).Close()
+	if len(statements) == 0 {
+		return nil
 	}
-	if len(fresh) > 0 {
-		if err := l.exec(ctx, conn, "SELECT pinpoint.listen(VARIADIC $1::text[])", fresh); err != nil {
-			return err
-		}
-	}
-	if len(gone) > 0 {
-		return l.exec(ctx, conn, "SELECT pinpoint.unlisten(VARIADIC $1::text[])", gone)
-	}
-	return nil
+	return l.client.exec(ctx, conn, strings.Join(statements, ";"))
 }
 
-// read reads notifications until the channels change, or the connection is lost. heard is the time of
-// the last one.
-func (l *listener) read(parent context.Context, conn *pgx.Conn, s server, heartbeats, pooled bool, heard *time.Time, anyHeartbeat *bool) error {
-	const grace = 100 * time.Millisecond // to read what has arrived
-	quiet := l.client.options.CheckInterval
-	if heartbeats {
-		quiet = 3 * s.interval
+// ask tells subscribers which watched tables have changed since a position. It returns the next position. Without heartbeats,
+// there are changes that do not notify: for instance ALTER TABLE. Subscribers are not told of other channels, as a channel
+// that is only notified may count as changed each time.
+func (l *listener) ask(ctx context.Context, conn *pgx.Conn, position string) (string, error) {
+	if l.server.heartbeats() || !l.server.current {
+		return position, nil
 	}
-	ctx, cancel := l.untilChanges(parent, max(grace, quiet-time.Since(*heard)), nil)
-	defer func() { cancel() }()
+	var channels, changed []string
+	l.client.locked(func() { channels = keys(l.channels) })
+	err := l.client.fetch(ctx, conn, tablesChanged, []any{position, channels}, &changed, &position)
+	l.client.locked(func() { l.tell(changed) })
+	return position, err
+}
+
+// read reads notifications until the time is over, the channels change, or the connection is lost.
+func (l *listener) read(parent context.Context, conn *pgx.Conn, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(parent, timeout)
+	defer cancel()
+	l.client.locked(func() {
+		l.interrupt = cancel
+		l.changed() // meanwhile
+	})
 	for {
 		notification, err := conn.WaitForNotification(ctx)
 		switch {
 		case err == nil:
-			*heard = time.Now()
-			if notification.Channel == heartbeat {
-				*anyHeartbeat = true
-				l.setPosition(strings.SplitN(notification.Payload, " ", 2)[0])
-				break
-			}
-			l.tell(Notification{notification.Channel, notification.Payload, notification.PID})
-		case parent.Err() != nil:
+			l.receive(notification)
+		case ctx.Err() != nil && !conn.IsClosed():
 			return parent.Err()
-		case errors.Is(ctx.Err(), context.Canceled) && time.Since(*heard) < quiet+grace:
-			return nil // other channels
-		case ctx.Err() == nil:
-			return err
-		case time.Since(*heard) < quiet:
-			// Something was heard meanwhile.
-			cancel()
-			ctx, cancel = l.untilChanges(parent, quiet-time.Since(*heard), nil)
-		case heartbeats:
-			if pooled && s.hasWait && !*anyHeartbeat && l.client.options.Mode == Auto {
-				var pinpoint bool
-				if err := l.fetch(parent, conn, hasPinpoint, nil, &pinpoint); err != nil {
-					return err // it is the connection
-				}
-				l.waits = true
-			}
-			return fmt.Errorf("no heartbeat for %v", quiet)
 		default:
-			var pinpoint bool
-			if err := l.fetch(parent, conn, hasPinpoint, nil, &pinpoint); err != nil {
-				return err
-			}
-			if pinpoint != s.pinpoint {
-				return errors.New("the extension pg_pinpoint was created or dropped")
-			}
-			*heard = time.Now()
-			cancel()
-			ctx, cancel = l.untilChanges(parent, quiet, nil)
+			return err
 		}
 	}
 }
 
-func (l *listener) tell(notification Notification) {
-	l.client.mu.Lock()
-	defer l.client.mu.Unlock()
-	for s := range l.subscribers {
-		if s.get().heard[notification.Channel] {
-			s.put(notification)
-		}
+// receive gives a notification to its subscribers.
+func (l *listener) receive(notification *pgconn.Notification) {
+	l.heard = time.Now()
+	l.client.counters.heard()
+	if notification.Channel == heartbeat {
+		l.anyHeartbeat = true
+		position, _, _ := strings.Cut(notification.Payload, " ")
+		l.setPosition(position)
+		return
 	}
+	l.client.locked(func() { l.give(Notification{notification.Channel, notification.Payload, notification.PID}) })
+	if consumers := l.client.counters.dropping.Swap(0); consumers > 0 {
+		l.client.options.logger.Warn("pinpoint: events are dropped, because consumers are slow",
+			"channel", notification.Channel, "consumers", consumers)
+	}
+}
+
+// checkSilent tells why a connection without a message for so long is lost, if it is.
+func (l *listener) checkSilent(ctx context.Context, conn *pgx.Conn, quiet time.Duration) error {
+	s := l.server
+	if s.heartbeats() && !(s.pooled && s.current && !l.anyHeartbeat && l.client.options.mode == Auto) {
+		return fmt.Errorf("no heartbeat for %v", quiet)
+	}
+	now, err := l.client.inquire(ctx, conn)
+	switch {
+	case err != nil:
+		return err // it is the connection
+	case s.heartbeats():
+		l.waits = true
+		return fmt.Errorf("no heartbeat for %v", quiet)
+	case now.pinpoint != s.pinpoint:
+		return errors.New("the extension pg_pinpoint was created or dropped")
+	}
+	return nil
 }
 
 // ---- pinpoint.wait() ----------------------------------------------------------------
 
-func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected, s server) error {
-	timeout := l.client.options.CheckInterval
-	if s.timeLimit > 0 {
-		timeout = min(timeout, s.timeLimit/2)
+func (l *listener) wait(ctx context.Context, conn *pgx.Conn) error {
+	timeout := l.client.options.checkInterval
+	if l.server.timeLimit > 0 {
+		timeout = min(timeout, l.server.timeLimit/2)
 	}
-	for first := true; ; {
-		wanted := l.wanted()
-		if l.connected != nil {
-			l.tellChanged(wanted, nil)
-		}
-		// The first call shows whether it works. It ends at once, so each connection brings an answer,
-		// however often the channels change.
-		longest, goesOn := time.Duration(0), func() bool { return true }
-		if !first {
-			longest, goesOn = timeout, func() bool { return l.covers(wanted) }
-		}
-		channels := keys(wanted)
-		if len(channels) == 0 {
-			channels = []string{heartbeat}
-		}
+	// The first call shows whether it works. It ends at once, and is not canceled, so each connection brings an answer,
+	// however often the channels change.
+	for first, longest := true, time.Duration(0); ; {
+		call, cancel := context.WithTimeout(ctx, timeout+l.client.options.timeout)
 		var changed []string
 		var position string
-		call, cancel := l.untilChanges(ctx, timeout+l.client.options.Timeout, goesOn)
-		err := conn.QueryRow(call, callWait, channels, null(l.position), fmt.Sprintf("%f s", longest.Seconds())).Scan(&changed, &position)
+		err := conn.QueryRow(call, callWait, l.takeAll(first, cancel), l.position, longest).Scan(&changed, &position)
+		forgetNotifications(conn)
 		canceled := errors.Is(call.Err(), context.Canceled)
 		cancel()
-		forgetNotifications(conn)
-		var pgError *pgconn.PgError
 		switch {
 		case err == nil && first && l.connected != nil && serverOf(position) != serverOf(l.position):
 			// This is a connection for other channels: the live queries have theirs.
-			return errors.New("the connection leads to another server")
+			return errOtherServer
 		case err == nil:
-			first = false
+			first, longest = false, timeout
+			l.client.counters.heard()
 			l.setPosition(position)
 			if l.connected == nil {
-				l.begin(connected)
+				l.begin(Wait, changed)
+			} else {
+				l.client.locked(func() { l.tell(changed) })
 			}
-			l.tellChanged(wanted, set(changed))
 			if len(changed) > 0 {
-				sleep(ctx, l.client.options.MinInterval)
+				sleep(ctx, l.client.options.minInterval)
 			}
 		case canceled && ctx.Err() == nil:
 			return nil // pgx closes a connection whose query is canceled: wait for the other channels on a new one
-		case errors.As(err, &pgError) && pgError.Code == "57014":
+		case sqlState(err) == "57014":
 			// a timeout that the server has
 		default:
 			return err
@@ -486,13 +373,26 @@ func (l *listener) wait(ctx context.Context, conn *pgx.Conn, connected Connected
 	}
 }
 
-// forgetNotifications forgets those that other clients of a pooler listen for, which pgx collects.
-func forgetNotifications(conn *pgx.Conn) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	for err := error(nil); err == nil; {
-		_, err = conn.WaitForNotification(ctx) // only what is there
-	}
+// takeAll returns the channels of a call, which goes on when they change, unless there are others. Subscribers are told
+// of those of the call.
+func (l *listener) takeAll(first bool, cancel context.CancelFunc) (channels []string) {
+	l.client.locked(func() {
+		l.take()
+		if channels = keys(l.channels); len(channels) == 0 {
+			channels = []string{heartbeat} // a call needs one
+		}
+		l.interrupt = func() {
+			switch {
+			case first:
+			case len(l.fresh) > 0:
+				cancel()
+			default:
+				l.tell(nil)
+			}
+		}
+		l.interrupt()
+	})
+	return channels
 }
 
 func sleep(ctx context.Context, duration time.Duration) {
@@ -500,34 +400,4 @@ func sleep(ctx context.Context, duration time.Duration) {
 	case <-time.After(duration):
 	case <-ctx.Done():
 	}
-}
-
-func null(text string) any {
-	if text == "" {
-		return nil
-	}
-	return text
-}
-
-func set(list []string) map[string]bool {
-	set := map[string]bool{}
-	for _, key := range list {
-		set[key] = true
-	}
-	return set
-}
-
-// isPermanent tells errors that another attempt does not mend: authorization, no such database, no
-// such feature.
-func isPermanent(err error) bool {
-	var attempts interface{ Unwrap() []error }
-	if errors.As(err, &attempts) { // with several addresses, the last one counts
-		all := attempts.Unwrap()
-		err = all[len(all)-1]
-	}
-	var pgError *pgconn.PgError
-	if errors.As(err, &pgError) {
-		return strings.Contains(" 28 3D 42 0A ", " "+pgError.Code[:2]+" ")
-	}
-	return errors.Is(err, ErrNoListen) || errors.Is(err, errNoWait) || strings.Contains(err.Error(), "x509")
 }

@@ -7,15 +7,18 @@ import (
 	"sync"
 )
 
-// ErrClosed is the error of a subscription, live query or client that was closed.
-var ErrClosed = errors.New("closed")
-
 // consumer is what waits for events or results.
 type consumer[T any] struct {
 	mu    sync.Mutex       // protects the fields below, and what take reads
 	take  func() (T, bool) // the next item, if there is one
 	err   error            // the end, after the items
 	ready chan struct{}
+
+	client *Client
+}
+
+func (c *consumer[T]) start(take func() (T, bool), client *Client) {
+	c.take, c.client, c.ready = take, client, make(chan struct{}, 1)
 }
 
 func (c *consumer[T]) end(err error) {
@@ -27,7 +30,7 @@ func (c *consumer[T]) end(err error) {
 	wake(c.ready)
 }
 
-// Next waits for the next item. The error is that of ctx, ErrClosed, or why the subscription or live
+// Next waits for the next item. The error is that of ctx, ErrClosed, or the final error: why the subscription or live
 // query cannot go on.
 func (c *consumer[T]) Next(ctx context.Context) (T, error) {
 	for {
@@ -39,6 +42,7 @@ func (c *consumer[T]) Next(ctx context.Context) (T, error) {
 			wake(c.ready) // there may be more, for another goroutine that waits
 		}
 		if ok {
+			c.client.counters.events.Add(1)
 			return item, nil
 		}
 		if err != nil {
@@ -52,12 +56,12 @@ func (c *consumer[T]) Next(ctx context.Context) (T, error) {
 	}
 }
 
-// All iterates over the items, until an error.
+// All iterates over the items until Close, or until an error, which it gives: that of ctx, or the final error.
 func (c *consumer[T]) All(ctx context.Context) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for {
 			item, err := c.Next(ctx)
-			if !yield(item, err) || err != nil {
+			if errors.Is(err, ErrClosed) || !yield(item, err) || err != nil {
 				return
 			}
 		}
@@ -66,18 +70,13 @@ func (c *consumer[T]) All(ctx context.Context) iter.Seq2[T, error] {
 
 const overhead = 200 // bytes that an event takes without its texts, about
 
-// eventQueue is the bounded queue of one consumer. A notification that does not fit becomes a
-// Changed.
+// eventQueue is the queue of one consumer, bounded by the option buffer. A notification that does not fit becomes a Changed.
 type eventQueue struct {
 	consumer[Event]
-	limit   int // bytes
-	size    int
+	size    int // bytes
 	events  []Event
+	drops   bool            // since the consumer has last taken one
 	changed map[string]bool // of the Changed that is in the queue; its place is a nil in events
-}
-
-func (q *eventQueue) init(limit int) {
-	q.limit, q.changed, q.ready, q.take = limit, map[string]bool{}, make(chan struct{}, 1), q.takeEvent
 }
 
 func sizeOf(event Event) int {
@@ -90,30 +89,35 @@ func sizeOf(event Event) int {
 func (q *eventQueue) put(event Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if size := sizeOf(event); q.size+size <= q.limit {
+	defer wake(q.ready)
+	if changed, ok := event.(Changed); ok {
+		q.addChanged(changed.Channels...)
+		return
+	}
+	if size := sizeOf(event); q.size+size <= q.client.options.buffer {
 		q.size += size
 		q.events = append(q.events, event)
-		wake(q.ready)
-	} else if n, ok := event.(Notification); ok {
+		return
+	}
+	if n, ok := event.(Notification); ok {
 		q.addChanged(n.Channel)
+	}
+	q.client.counters.dropped.Add(1)
+	if !q.drops {
+		q.drops = true
+		q.client.counters.dropping.Add(1)
 	}
 }
 
-// putChanged adds channels to the Changed that is in the queue, or to a new one.
-func (q *eventQueue) putChanged(channels []string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.addChanged(channels...)
-}
-
+// addChanged adds channels to the Changed that is in the queue, or to a new one.
 func (q *eventQueue) addChanged(channels ...string) {
-	if len(q.changed) == 0 {
+	if q.changed == nil {
+		q.changed = map[string]bool{}
 		q.events = append(q.events, nil)
 	}
 	for _, channel := range channels {
 		q.changed[channel] = true
 	}
-	wake(q.ready)
 }
 
 func (q *eventQueue) takeEvent() (Event, bool) {
@@ -121,14 +125,15 @@ func (q *eventQueue) takeEvent() (Event, bool) {
 		return nil, false
 	}
 	event := q.events[0]
+	q.drops = false
 	q.events[0], q.events = nil, q.events[1:]
 	if event != nil {
 		q.size -= sizeOf(event)
 		return event, true
 	}
-	changed := keys(q.changed)
-	q.changed = map[string]bool{}
-	return Changed{changed}, true
+	changed := Changed{keys(q.changed)}
+	q.changed = nil
+	return changed, true
 }
 
 // wake sets a signal, a channel with one place.

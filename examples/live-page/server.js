@@ -17,7 +17,7 @@ const client = new Client(process.env.DATABASE_URL)
 
 async function sendEvents(request, response) {
   // All pages share one execution of the query.
-  const results = client.live(QUERY)
+  const results = client.live(QUERY, [], { rowMode: 'array' })
   const send = (event, data) => response.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`)
   const timer = setInterval(() => response.writableNeedDrain || send('alive', true), SIGN_OF_LIFE)
   let goOn = () => {}

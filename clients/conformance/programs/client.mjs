@@ -5,13 +5,20 @@ import { Client } from 'pg-pinpoint'
 
 const snake = (name) => name.replace(/[A-Z]/g, (letter) => '_' + letter.toLowerCase())
 const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase())
+const TIME = /_(interval|backoff|timeout)$|^timeout$/
 const options = Object.fromEntries(
-  Object.entries(JSON.parse(process.env.PINPOINT_OPTIONS ?? '{}')).map(([name, value]) => [camel(name), value])
+  Object.entries(JSON.parse(process.env.PINPOINT_OPTIONS ?? '{}')).map(([name, value]) =>
+    TIME.test(name) ? [`${camel(name)}Ms`, value * 1000] : [camel(name), value]
+  )
 )
 
 /** Wait until what is written has been read: a slow reader makes a slow consumer. */
 function show(event) {
-  const fields = Object.fromEntries(Object.entries(event).map(([name, value]) => [name === 'code' ? 'sqlstate' : snake(name), value]))
+  const fields = Object.fromEntries(Object.entries(event).map(([name, value]) => [snake(name), value]))
+  delete fields.cause
+  if (event.code !== undefined) fields.sqlstate = event.code
+  if (event.retryInMs !== undefined) fields.retry_in = event.retryInMs / 1000
+  if (event.columns) fields.rows = event.rows.map((row) => event.columns.map((name) => row[name]))
   return new Promise((resolve) => process.stdout.write(JSON.stringify(fields) + '\n', resolve))
 }
 
@@ -43,7 +50,7 @@ async function comeAndGo(client, query) {
   await Promise.all(Array.from({ length: 200 }, (_, number) => one(number, number % 3 === 0)))
   await one(0, true)
   await show({ event: 'came_and_went' })
-  const lives = ['1', '2'].map((value) => client.live('SELECT $1::text', [new Hidden(value)]))
+  const lives = ['1', '2'].map((value) => client.live('SELECT $1::text', [new Hidden(value)], { rowMode: 'array' }))
   await show({ event: 'parameters', rows: await Promise.all(lives.map(rowsOf)) })
 }
 

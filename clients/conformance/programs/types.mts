@@ -1,9 +1,10 @@
 // The types of the Node package, as an application in TypeScript sees them.
 
-import { Client, PinpointError, type Event } from 'pg-pinpoint'
+import { Client, PinpointError, type Event, type Subscription } from 'pg-pinpoint'
 
-const client = new Client({ host: 'localhost' }, { mode: 'push', maxAttempts: 3 })
-const subscription = client.subscribe('a', 'b')
+const client = new Client({ host: 'localhost' }, { mode: 'push', maxAttempts: 3, minBackoffMs: 200, logger: console })
+const { signal } = new AbortController()
+const subscription: Subscription = client.subscribe('a', 'b', { signal })
 subscription.add('c')
 
 function text(event: Event): string {
@@ -15,7 +16,7 @@ function text(event: Event): string {
     case 'connected':
       return event.mode
     case 'disconnected':
-      return `${event.reason} ${event.retryIn.toFixed(1)}`
+      return `${event.reason} ${event.retryInMs.toFixed()}`
   }
 }
 
@@ -25,10 +26,15 @@ export async function main(): Promise<void> {
   } catch (error) {
     if (error instanceof PinpointError) console.log(error.code ?? error.message)
   }
-  for await (const event of client.live<[number, string]>('SELECT id, name FROM t WHERE id = $1', [1])) {
-    if (event.event === 'rows') console.log(event.rows[0]?.[1].length, event.columns)
-    else if (event.event === 'disconnected') console.log(event.reason, event.retryIn.toFixed(1))
+  await client.subscribe('c').next({ signal: AbortSignal.timeout(1000) })
+  for await (const event of client.live<[number, string]>('SELECT id, name FROM t', [], { rowMode: 'array', signal }))
+    if (event.event === 'rows') console.log(event.rows[0]?.[1].length)
+  for await (const event of client.live('SELECT 1 AS n')) if (event.event === 'rows') console.log(event.rows[0]?.n)
+  for await (const event of client.live<{ id: number; name: string }>('SELECT id, name FROM t WHERE id = $1', [1])) {
+    if (event.event === 'rows') console.log(event.rows[0]?.name.length, event.columns)
+    else if (event.event === 'disconnected') console.log(event.reason, event.retryInMs.toFixed())
     else console.log(event.message, event.code)
   }
+  console.log(client.stats().sinceSignOfLifeMs?.toFixed())
   await client.close()
 }

@@ -1,168 +1,98 @@
 /** The client: subscriptions and live queries over few connections. index.d.ts describes the API. */
 
-import utils from 'pg/lib/utils.js'
-import { connect, destroy, hosts } from './connection.js'
-import { HEARTBEAT, Listener, PinpointError } from './listener.js'
-import { Live, LiveQuery } from './live.js'
-import { EventQueue } from './queue.js'
+import { checkChannels } from './channels.js'
+import { Condition } from './condition.js'
+import { Connections } from './connection.js'
+import { PinpointError } from './errors.js'
+import { Listener } from './listener.js'
+import { Live, LiveQuery } from './live_query.js'
+import { checkConsumerOptions, checkOptions } from './options.js'
+import { copyOf, keyOf } from './parameters.js'
+import { Subscription } from './subscription.js'
 
 export { PinpointError }
 
-const DEFAULTS = {
-  mode: 'auto',
-  minInterval: 0.05,
-  buffer: 64 * 1024 * 1024,
-  minBackoff: 0.1,
-  maxBackoff: 15,
-  maxAttempts: Infinity,
-  timeout: 10,
-  queryTimeout: 60,
-  checkInterval: 10,
-  probeTimeout: 3,
-  queryConnections: 2
-}
-
 export class Client {
-  closed = false
   listener = null
-  idle = [] // connections for live queries
-  generation = 0 // of these connections
-  #configs
-  #open = new Set() // all connections
+  counts = { eventsGiven: 0, eventsDropped: 0, reconnects: 0 }
+  #error = null // the final one
+  #ended = new Condition()
   #live = new Map()
-  #error = null
-  #sleepers = new Set()
-  #slots
-  #slotQueue = []
 
   constructor(config = {}, options = {}) {
-    this.#configs = hosts(typeof config === 'string' ? { connectionString: config } : config)
-    const unknown = Object.keys(options).filter((name) => !(name in DEFAULTS))
-    if (unknown.length) throw new TypeError(`there is no option "${unknown[0]}"`)
-    this.options = { ...DEFAULTS, ...options }
-    if (!['auto', 'push', 'wait'].includes(this.options.mode))
-      throw new TypeError(`mode is "${this.options.mode}", but has to be "auto", "push" or "wait"`)
-    this.#slots = this.options.queryConnections
+    this.options = checkOptions(options)
+    this.connections = new Connections(config, this.options)
   }
 
   subscribe(...channels) {
-    if (this.#error) throw this.#error
+    const last = channels.at(-1)
+    const options = typeof last === 'object' && last && !Array.isArray(last) ? channels.pop() : {}
+    checkConsumerOptions(options, ['signal'])
     checkChannels(channels)
-    this.listener ??= new Listener(this)
-    return new Subscription(this.listener, channels)
+    this.#listen()
+    return new Subscription(this, channels, options.signal)
   }
 
-  live(text, values = []) {
-    if (this.#error) throw this.#error
-    this.listener ??= new Listener(this)
-    // As they are sent: different values can have equal JSON.
-    values = values.map(utils.prepareValue).map((value) => (Buffer.isBuffer(value) ? Buffer.from(value) : value))
-    const key = JSON.stringify([text, values])
-    if (!this.#live.has(key)) this.#live.set(key, new LiveQuery(this, text, values, () => this.#live.delete(key)))
-    return new Live(this.#live.get(key))
+  live(text, values = [], options = {}) {
+    if (typeof text !== 'string') throw new TypeError('the query has to be a string')
+    if (!Array.isArray(values)) throw new TypeError('the values of a live query have to be an array')
+    checkConsumerOptions(options, ['rowMode', 'signal'])
+    this.#listen()
+    const query = { text, values: values.map(copyOf), rowMode: options.rowMode }
+    const key = keyOf(query)
+    if (!this.#live.has(key)) this.#live.set(key, new LiveQuery(this, query, () => this.#live.delete(key)))
+    return new Live(this, this.#live.get(key), options.signal)
+  }
+
+  stats() {
+    const heardAt = this.listener?.heardAt ?? null
+    return { ...this.counts, sinceSignOfLifeMs: heardAt && performance.now() - heardAt }
   }
 
   async close() {
-    this.closed = true
-    this.fail(new PinpointError('the client is closed'))
-    for (const wake of this.#sleepers) wake()
-    this.dropQueryConnections()
+    this.#end(new PinpointError('the client is closed', 'ERR_CLIENT_CLOSED'))
     await this.listener?.done
+  }
+
+  [Symbol.asyncDispose]() {
+    return this.close()
+  }
+
+  #listen() {
+    if (this.#error) throw this.#error
+    this.listener ??= new Listener(this)
+  }
+
+  /** End all consumers with an error, and all connections. */
+  #end(error) {
+    this.#error ??= error
+    for (const subscriber of this.listener?.channels.subscribers ?? []) subscriber.end(this.#error)
+    this.#ended.set()
+    this.connections.drop()
   }
 
   // ---- For the other modules --------------------------------------------------
 
-  async connect() {
-    let error
-    for (const config of this.#configs) {
-      if (this.closed) throw this.#error
-      try {
-        return await connect(config, this.options.timeout, this.#open)
-      } catch (reason) {
-        error = reason
-      }
-    }
-    throw error
+  get closed() {
+    return this.#error !== null
   }
 
-  /** Sleep for some seconds, or until the client is closed. */
-  async sleep(seconds) {
-    if (this.closed || seconds <= 0) return
-    let wake
-    await new Promise((resolve) => {
-      const timer = setTimeout(() => wake(), seconds * 1000)
-      wake = () => {
-        clearTimeout(timer)
-        this.#sleepers.delete(wake)
-        resolve()
-      }
-      this.#sleepers.add(wake)
-    })
-  }
-
-  /** Wait for one of the connections for live queries. Returns a function that gives it back. */
-  async querySlot() {
-    if (this.#slots === 0) await new Promise((resolve) => this.#slotQueue.push(resolve))
-    else this.#slots--
-    return () => {
-      if (this.#slotQueue.length) this.#slotQueue.shift()()
-      else this.#slots++
-    }
-  }
-
-  /** End all consumers with an error. */
+  /** A final error has happened. */
   fail(error) {
-    this.#error ??= error
-    for (const subscriber of this.listener?.subscribers ?? []) subscriber.end(error)
+    if (!this.closed) this.log('error', `the client ends: ${error.message}`)
+    this.#end(error)
   }
 
-  /** Close the connections of live queries, because the client may now listen on another server. */
-  dropQueryConnections() {
-    this.generation++
-    for (const connection of this.#open) destroy(connection)
-    this.idle = []
-  }
-}
-
-export class Subscription extends EventQueue {
-  channels = new Set()
-  heard = new Set() // of which the consumer has been told
-  #listener
-
-  constructor(listener, channels) {
-    super(listener.client.options.buffer)
-    this.#listener = listener
-    listener.subscribers.add(this)
-    if (listener.connected) this.put(listener.connected)
-    this.add(...channels)
+  /** Sleep for some milliseconds, or until the client is closed. */
+  async sleep(ms) {
+    if (ms > 0) await this.#ended.wait(ms)
   }
 
-  add(...channels) {
-    checkChannels(channels)
-    for (const channel of channels) this.channels.add(channel)
-    this.#listener.changes.set()
-  }
-
-  remove(...channels) {
-    for (const channel of channels) {
-      this.channels.delete(channel)
-      this.heard.delete(channel)
+  log(level, text) {
+    try {
+      this.options.logger?.[level](`pg-pinpoint: ${text}`)
+    } catch {
+      // What cannot be logged is no reason to stop.
     }
-    this.#listener.changes.set()
-  }
-
-  close() {
-    this.#listener.subscribers.delete(this)
-    this.#listener.changes.set()
-    this.end()
-  }
-}
-
-function checkChannels(channels) {
-  for (const channel of channels) {
-    if (channel === '') throw new RangeError('the name of a channel cannot be empty')
-    if (Buffer.byteLength(channel) > 63) throw new RangeError(`the name of a channel can have 63 bytes: "${channel}" is longer`)
-    if (channel.includes('\0')) throw new RangeError('the name of a channel cannot contain the character NUL')
-    if (channel === HEARTBEAT) throw new RangeError(`the channel "${HEARTBEAT}" is for the client itself`)
   }
 }

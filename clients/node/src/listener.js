@@ -2,321 +2,291 @@
 
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
-import { ConnectionLost, destroy, fetch, limited } from './connection.js'
+import { backoff } from './backoff.js'
+import { Channels, HEARTBEAT } from './channels.js'
+import { Condition } from './condition.js'
+import { destroy, fetch, OWN_SESSION, limited } from './connection.js'
+import { ConnectionLost, describe, isPermanent, ofLoop, PinpointError } from './errors.js'
 
-export const HEARTBEAT = 'pinpoint_heartbeat'
-
-// to_regproc returns NULL on a server without pg_pinpoint.
+// A schema that the role may not use is as one that is not there: to_regproc would fail. With pinpoint.sql there are no
+// heartbeats, even if the server has the library for another database.
+const HAS = (name) => `EXISTS (SELECT FROM pg_proc JOIN pg_namespace ON pronamespace = pg_namespace.oid
+                 WHERE nspname = 'pinpoint' AND proname = '${name}' AND has_schema_privilege(pg_namespace.oid, 'USAGE'))`
 const INQUIRY = `
   SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(),
-         to_regproc('pinpoint.changed_since') IS NOT NULL,
-         to_regproc('pinpoint.wait') IS NOT NULL,
-         coalesce((SELECT setting::float8 / 1000 FROM pg_settings
-                    WHERE name = 'pinpoint.heartbeat_interval'), 0),
-         (SELECT coalesce(min(setting::float8), 0) / 1000 FROM pg_settings
-          WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')`
-const HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL"
+         ${HAS('changed_since')}, ${HAS('wait')},
+         coalesce((SELECT setting::float8 FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'
+                    AND EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_pinpoint')), 0),
+         (SELECT coalesce(min(setting::float8), 0) FROM pg_settings
+          WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0'),
+         (SELECT format('GRANT USAGE ON SCHEMA pinpoint TO %I', current_user) FROM pg_namespace
+           WHERE nspname = 'pinpoint' AND NOT has_schema_privilege(oid, 'USAGE')),
+         ${OWN_SESSION}`
+const HAS_PINPOINT = `SELECT ${HAS('changed_since')}`
 const CHANGED_SINCE = 'SELECT changed::text[], position FROM pinpoint.changed_since($1, VARIADIC $2::text[])'
+// Of those of the channels that watched tables have.
+const TABLES_CHANGED = `SELECT changed::text[], position FROM pinpoint.changed_since($1,
+  VARIADIC ARRAY(SELECT channel::text FROM pinpoint.watched WHERE channel = ANY ($2::text[])))`
+const LISTEN = 'SELECT pinpoint.listen(VARIADIC $1::text[]), pinpoint.unlisten(VARIADIC $2::text[])'
 const WAIT = 'CALL pinpoint.wait($1::text[], $2::text, $3::interval)'
 
 const NO_LISTEN =
   'LISTEN does not work through this connection, because a pooler gives each transaction another session.' +
-  ' Connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1 or later in this database.'
+  ' Connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1 or later, or its pinpoint.sql, in this database.'
 
-/** A subscription or a live query cannot go on. code: the SQLSTATE, if the server has sent one. */
-export class PinpointError extends Error {
-  constructor(message, code) {
-    super(message)
-    this.name = 'PinpointError'
-    this.code = code
-  }
-}
+const NEEDS = 'needs pg_pinpoint 1.1 or later, or its pinpoint.sql, in this database'
+
+export const OTHER_SERVER = 'the connection leads to another server than the one on which the client listens'
+
+const commands = (name, channels) => [...channels].map((channel) => `${name} ${pg.escapeIdentifier(channel)}`)
 
 /** The part of a position that tells the server. */
 export const serverOf = (position) => position?.split('-').slice(0, 2).join('-')
 
-/** Something that can be waited for. */
-export class Signal {
-  set() {
-    this.isSet = true
-    this.resolve?.()
-  }
-
-  clear() {
-    this.isSet = false
-    this.promise = null
-  }
-
-  wait() {
-    if (this.isSet) return Promise.resolve()
-    this.promise ??= new Promise((resolve) => (this.resolve = resolve))
-    return this.promise
-  }
-}
-
 /** Keeps one connection that receives the notifications of a client. */
 export class Listener {
-  subscribers = new Set() // subscriptions and live queries
-  listened = new Set()
-  position = null
-  connected = null
-  everConnected = false
-  changes = new Signal() // the channels of the subscribers have changed
+  channels = new Channels()
+  position = null // from which the next connection asks what has changed
+  connected = null // the event
+  connectedAt = null
+  failure = null // why there is no connection, if an attempt has failed or it was lost: { reason, cause, retryAt }
+  heardAt = null // the last sign of life
+  refusesLive = null // the error of live queries on this server
 
   constructor(client) {
     this.client = client
     this.waits = client.options.mode === 'wait'
-    this.done = this.run()
+    this.done = this.run().catch((error) => client.fail(ofLoop(error)))
   }
 
   async run() {
-    const { options } = this.client
+    const { client } = this
+    const { options } = client
     let failures = 0
-    while (!this.client.closed) {
-      let error
+    while (!client.closed) {
       try {
-        await this.session()
-        continue // with other channels
-      } catch (reason) {
-        error = reason
+        await this.session() // until it needs a new connection for other channels
+      } catch (error) {
+        if (client.closed) return
+        // Of a false heartbeat, or unknown to an older version: ask without.
+        if (error?.code === '22P02') this.position = null
+        const lasted = this.connected && performance.now() - this.connectedAt >= options.maxBackoffMs
+        failures = lasted ? 1 : failures + 1
+        this.connected = null
+        client.connections.drop()
+        const reason = describe(error)
+        if ((isPermanent(error) && this.connectedAt === null) || failures > options.maxAttempts)
+          return client.fail(new PinpointError(reason, error?.code, { cause: error }))
+        const retryInMs = Math.round(backoff(failures, options))
+        client.log('warn', `disconnected: ${reason}; the next attempt is in ${retryInMs} ms`)
+        this.failure = { reason, cause: error, retryAt: performance.now() + retryInMs }
+        this.channels.tellAll({ event: 'disconnected', reason, retryInMs, cause: error })
+        await client.sleep(retryInMs)
       }
-      if (this.client.closed) return
-      // Of a false heartbeat, or unknown to an older version: ask without.
-      if (error.code === '22P02') this.position = null
-      failures = this.connected ? 1 : failures + 1
-      this.connected = null
-      this.client.dropQueryConnections()
-      const permanent = error instanceof PinpointError || isPermanent(error)
-      if ((permanent && !this.everConnected) || failures > options.maxAttempts) {
-        this.client.fail(new PinpointError(describe(error), error.code))
-        return
-      }
-      let delay = Math.min(options.maxBackoff, options.minBackoff * 2 ** Math.min(failures - 1, 30))
-      delay *= 0.5 + Math.random() / 2
-      this.tellAll({ event: 'disconnected', reason: describe(error), retryIn: delay })
-      await this.client.sleep(delay)
     }
+  }
+
+  /** What a new consumer is told: "connected", "disconnected", or nothing while the first attempt goes on. */
+  current() {
+    if (this.connected) return this.connected
+    if (!this.failure) return undefined
+    const { reason, cause, retryAt } = this.failure
+    return { event: 'disconnected', reason, retryInMs: Math.max(0, Math.round(retryAt - performance.now())), cause }
   }
 
   /** Connect, and receive until the connection is lost. */
   async session() {
-    const { options } = this.client
-    const connection = await this.client.connect()
-    const lost = (error) => {
-      connection.lost ??= error ?? new ConnectionLost('the connection was closed')
-      this.changes.set()
-    }
+    const { mode, timeoutMs } = this.client.options
+    const connection = await this.client.connections.connect()
+    const lost = () => this.channels.changes.set()
     connection.on('error', lost).on('end', lost)
     try {
-      this.listened = new Set()
-      const [version, standby, pid, pinpoint, hasWait, interval, timeLimit] = await fetch(connection, options.timeout, INQUIRY)
+      const inquiry = await fetch(connection, timeoutMs, INQUIRY, [connection.processID])
+      const [serverVersion, standby, pid, pinpoint, hasWait, interval, timeLimit, grant] = inquiry
+      if (hasWait) this.refusesLive = null
+      else if (grant) this.refusesLive = new PinpointError(`a live query needs a privilege: execute ${grant}`, '42501')
+      else this.refusesLive = new PinpointError(`a live query ${NEEDS}`, '0A000')
       const pooled = pid !== connection.processID
       // If only the channels have changed, the client is still connected.
       let waits = this.waits || this.connected?.mode === 'wait'
-      if (pooled && !waits && options.mode === 'auto') waits = !(await this.hearsThroughPooler(connection, standby, hasWait))
-      if (waits && !hasWait) throw new PinpointError('waiting needs the extension pg_pinpoint 1.1 or later in this database')
+      if (pooled && !waits && mode === 'auto') {
+        waits = !(await this.hearsThroughPooler(connection, standby, hasWait))
+        this.client.log('info', `behind a pooler: ${waits ? 'pinpoint.wait()' : 'LISTEN'} is used`)
+      }
+      if (waits && !hasWait) throw new PinpointError(`waiting ${NEEDS}`, '0A000')
       if (!pinpoint) this.position = null
-      const connected = { event: 'connected', serverVersion: version, standby, mode: waits ? 'wait' : 'push' }
-      const heartbeats = pinpoint && interval > 0
+      const connected = { event: 'connected', serverVersion, standby, mode: waits ? 'wait' : 'push' }
+      const server = { pinpoint, hasWait, interval: pinpoint ? interval : 0, isUncertain: pooled && hasWait && mode === 'auto' }
       if (waits) await this.wait(connection, connected, timeLimit)
-      else await this.listen(connection, connected, { pinpoint, hasWait, pooled, interval: heartbeats ? interval : 0 })
+      else await this.listen(connection, connected, server)
     } finally {
-      connection.off('error', lost).off('end', lost)
       destroy(connection)
     }
   }
 
   /** Does a notification arrive while no transaction is running? */
   async hearsThroughPooler(connection, standby, hasWait) {
-    const { timeout, probeTimeout } = this.client.options
+    const { timeoutMs, probeTimeoutMs } = this.client.options
     if (standby) return !hasWait // a standby cannot notify
     const channel = 'pinpoint_probe_' + randomBytes(8).toString('hex')
-    let heard = false
-    const arrives = new Promise((resolve) => {
-      connection.on('notification', (message) => {
-        heard ||= message.channel === channel
-        if (heard) resolve()
-      })
-    })
-    await limited(connection, connection.query(`LISTEN ${channel}`), timeout)
-    const other = await this.client.connect()
+    const heard = new Condition()
+    connection.on('notification', (message) => message.channel === channel && heard.set()).on('end', () => heard.set())
+    await limited(connection, connection.query(`LISTEN ${channel}`), timeoutMs)
+    const other = await this.client.connections.connect()
     try {
-      await limited(other, other.query("SELECT pg_notify($1, '')", [channel]), timeout)
+      await limited(other, other.query("SELECT pg_notify($1, '')", [channel]), timeoutMs)
     } finally {
       destroy(other)
     }
-    await Promise.race([arrives, this.client.sleep(probeTimeout)])
-    connection.removeAllListeners('notification')
-    await limited(connection, connection.query(`UNLISTEN ${channel}`), timeout)
-    if (!heard && !hasWait) throw new PinpointError(NO_LISTEN)
-    return heard
-  }
-
-  // ---- Channels ---------------------------------------------------------------
-
-  wanted() {
-    this.changes.clear()
-    return new Set([...this.subscribers].flatMap((subscriber) => [...subscriber.channels]))
-  }
-
-  /** Does a call that waits for these channels have all wanted ones? Then it continues, and subscribers are told. */
-  covers(asked) {
-    const covers = [...this.wanted()].every((channel) => asked.has(channel))
-    if (covers) this.tellChanged(asked, new Set())
-    return covers
-  }
-
-  /** Tell subscribers of changed channels, and of all whose notifications they receive from now on. */
-  tellChanged(heard, changed) {
-    for (const subscriber of this.subscribers) {
-      const channels = [...subscriber.channels].filter(
-        (channel) => heard.has(channel) && (changed.has(channel) || !subscriber.heard.has(channel))
-      )
-      for (const channel of channels) subscriber.heard.add(channel)
-      if (channels.length > 0) subscriber.putChanged(channels)
-    }
-  }
-
-  tellAll(event) {
-    for (const subscriber of this.subscribers) subscriber.put(event)
+    await heard.wait(probeTimeoutMs)
+    await limited(connection, connection.query(`UNLISTEN ${channel}`), timeoutMs) // fails if the connection has ended
+    if (!heard.isSet && !hasWait) throw new PinpointError(NO_LISTEN, '0A000')
+    return heard.isSet
   }
 
   begin(connected) {
+    if (this.connectedAt !== null) this.client.counts.reconnects++
     this.connected = connected
-    this.everConnected = true
-    this.tellAll(connected)
+    this.failure = null
+    this.connectedAt = this.heardAt = performance.now()
+    this.client.log('info', `connected to PostgreSQL ${connected.serverVersion}, mode ${connected.mode}`)
+    this.channels.tellAll(connected)
   }
 
   // ---- LISTEN -----------------------------------------------------------------
 
+  /** server.interval: milliseconds between heartbeats, 0 without. server.isUncertain: LISTEN may not work, until a heartbeat arrives. */
   async listen(connection, connected, server) {
-    const { options } = this.client
-    const quiet = server.interval ? 3 * server.interval : options.checkInterval
-    let heard = performance.now()
-    let anyHeartbeat = false
-    let early = [] // what arrives before "connected"
-    const dispatch = (event) => {
-      for (const subscriber of this.subscribers) if (subscriber.heard.has(event.channel)) subscriber.put(event)
-    }
-    connection.on('notification', ({ channel, payload, processId }) => {
-      heard = performance.now()
+    const { channels } = this
+    const { timeoutMs } = this.client.options
+    const early = [] // notifications before "connected"
+    connection.on('notification', ({ channel, payload, processId: pid }) => {
+      this.heardAt = performance.now()
       if (channel === HEARTBEAT) {
-        anyHeartbeat = true
-        if (!early) this.position = payload.split(' ')[0]
+        server.isUncertain = false
+        if (this.connected) this.position = payload.split(' ')[0]
         return
       }
-      const event = { event: 'notification', channel, payload, pid: processId }
-      if (early) early.push(event)
-      else dispatch(event)
+      const event = { event: 'notification', channel, payload, pid }
+      try {
+        if (this.connected) channels.dispatch(event)
+        else early.push(event)
+      } catch (error) {
+        this.client.fail(ofLoop(error)) // the driver would take it as an error of the connection
+      }
     })
-    if (server.interval) await limited(connection, connection.query(`LISTEN ${HEARTBEAT}`), options.timeout)
-    for (;;) {
-      const wanted = this.wanted()
-      await this.listenTo(connection, wanted, server.hasWait)
-      let changed = new Set()
-      if (!this.connected) {
-        changed = wanted
-        if (server.pinpoint) {
-          const row = await fetch(connection, options.timeout, CHANGED_SINCE, [this.position, [...wanted]])
-          changed = new Set(row[0])
-          this.position = row[1]
-        }
-        this.begin(connected)
-      }
-      this.tellChanged(wanted, changed)
-      early?.forEach(dispatch)
-      early = null
+    if (server.interval) await limited(connection, connection.query(`LISTEN ${HEARTBEAT}`), timeoutMs)
+    const added = channels.takeAll()
+    await this.listenTo(connection, { added, gone: new Set() }, server.hasWait)
+    let changed = [...added]
+    if (server.pinpoint) [changed, this.position] = await fetch(connection, timeoutMs, CHANGED_SINCE, [this.position, changed])
+    this.begin(connected)
+    channels.tellChanged(changed)
+    for (const event of early) channels.dispatch(event)
+    await this.follow(connection, server)
+  }
 
-      while (connection.lost || !this.changes.isSet) {
-        if (connection.lost) throw connection.lost
-        const rest = heard / 1000 + quiet - performance.now() / 1000
-        if (rest > 0) {
-          this.changes.clear() // its promise would keep what belongs to each race
-          await Promise.race([this.changes.wait(), this.client.sleep(rest)])
-        } else if (server.interval) {
-          // What has arrived while something else ran is read now.
-          await new Promise((resolve) => setImmediate(resolve))
-          if (performance.now() < heard + quiet * 1000) continue
-          if (server.pooled && server.hasWait && !anyHeartbeat && options.mode === 'auto') {
-            await fetch(connection, options.timeout, HAS_PINPOINT) // it is not the connection
-            this.waits ||= !anyHeartbeat
-          }
-          throw new ConnectionLost(`no heartbeat for ${quiet} seconds`)
-        } else {
-          const { rows } = await limited(connection, connection.query({ text: HAS_PINPOINT, rowMode: 'array' }), options.timeout)
-          if (rows[0][0] !== server.pinpoint) throw new ConnectionLost('the extension pg_pinpoint was created or dropped')
-          heard = performance.now()
-        }
-        if (this.client.closed) return
+  /** Listen on more channels, or on fewer, until the connection is lost. */
+  async follow(connection, server) {
+    const { client, channels } = this
+    const { timeoutMs, checkIntervalMs } = client.options
+    let asked = this.position
+    let checkAt = performance.now() + checkIntervalMs
+    const rest = () => (server.interval ? this.heardAt + 3 * server.interval : checkAt) - performance.now()
+    for (let checks = 1; ; ) {
+      const isLate = rest() <= 0
+      if (isLate) await new Promise((resolve) => setImmediate(resolve)) // what has arrived while something else ran is read now
+      else await channels.changes.wait(rest())
+      if (connection.lost) throw connection.lost // also if the client is closed
+      if (channels.changes.isSet) {
+        await this.listenTo(connection, channels.takeChanges(), server.hasWait)
+        channels.tellChanged()
       }
+      if (!isLate || rest() > 0) continue
+      if (server.interval) {
+        if (server.isUncertain) {
+          await fetch(connection, timeoutMs, HAS_PINPOINT) // it is not the connection
+          this.waits = true
+          client.log('info', 'no heartbeat arrives by LISTEN: pinpoint.wait() is used')
+        }
+        throw new ConnectionLost(`no heartbeat for ${(3 * server.interval) / 1000} seconds`)
+      }
+      const [pinpoint] = await fetch(connection, timeoutMs, HAS_PINPOINT)
+      if (pinpoint !== server.pinpoint) throw new ConnectionLost('the extension pg_pinpoint was created or dropped')
+      this.heardAt = performance.now()
+      checkAt = this.heardAt + checkIntervalMs
+      if (server.hasWait && checks++ % 6 === 0) asked = await this.ask(connection, asked)
     }
   }
 
-  /** Make the connection listen to these channels. */
-  async listenTo(connection, wanted, hasListen) {
-    const fresh = [...wanted].filter((channel) => !this.listened.has(channel))
-    const gone = [...this.listened].filter((channel) => !wanted.has(channel))
-    const queries = []
-    if (hasListen) {
-      if (fresh.length) queries.push(['SELECT pinpoint.listen(VARIADIC $1::text[])', [fresh]])
-      if (gone.length) queries.push(['SELECT pinpoint.unlisten(VARIADIC $1::text[])', [gone]])
-    } else {
-      const statements = [
-        ...fresh.map((channel) => `LISTEN ${pg.escapeIdentifier(channel)}`),
-        ...gone.map((channel) => `UNLISTEN ${pg.escapeIdentifier(channel)}`)
-      ]
-      if (statements.length) queries.push([statements.join(';')])
-    }
-    for (const [text, values] of queries) await limited(connection, connection.query(text, values), this.client.options.timeout)
-    this.listened = wanted
+  /**
+   * Tell subscribers which watched tables have changed since a position: some changes do not notify, such as ALTER TABLE. A
+   * channel that is only notified may count as changed each time.
+   */
+  async ask(connection, position) {
+    const values = [position, this.channels.names()]
+    const [changed, next] = await fetch(connection, this.client.options.timeoutMs, TABLES_CHANGED, values)
+    this.channels.tellChanged(changed)
+    return next
+  }
+
+  /** Make the connection listen on more channels, and no longer on those that are gone. */
+  async listenTo(connection, { added, gone }, hasListen) {
+    if (added.size + gone.size === 0) return
+    const query = hasListen
+      ? { text: LISTEN, values: [[...added], [...gone]] }
+      : [...commands('LISTEN', added), ...commands('UNLISTEN', gone)].join(';')
+    await limited(connection, connection.query(query), this.client.options.timeoutMs)
   }
 
   // ---- pinpoint.wait() ----------------------------------------------------------
 
+  /** timeLimit: milliseconds of a statement on the server, 0 without. */
   async wait(connection, connected, timeLimit) {
-    const { options } = this.client
-    const longest = Math.min(options.checkInterval, timeLimit ? timeLimit / 2 : Infinity)
-    for (let first = true; ; ) {
-      const wanted = this.wanted()
-      if (this.connected) this.tellChanged(wanted, new Set())
-      // The first call shows whether it works. It ends at once, so each connection brings an answer,
-      // however often the channels change.
-      const seconds = first ? 0 : longest
-      const values = [wanted.size ? [...wanted] : [HEARTBEAT], this.position, `${seconds} s`]
-      const call = limited(connection, connection.query({ text: WAIT, values }), seconds + options.timeout)
-      call.catch(() => {})
+    const { client, channels } = this
+    const { checkIntervalMs, timeoutMs, minIntervalMs } = client.options
+    const longest = Math.min(checkIntervalMs, timeLimit ? timeLimit / 2 : Infinity)
+    // The first call shows whether it works. It ends at once, so each connection brings an answer, however often the
+    // channels change.
+    let ms = 0
+    for (;;) {
+      if (connection.lost) throw connection.lost // also if the client is closed
+      const wanted = channels.takeAll()
+      if (this.connected) channels.tellChanged()
+      const values = [wanted.size ? [...wanted] : [HEARTBEAT], this.position, `${ms} ms`]
+      const call = limited(connection, connection.query({ text: WAIT, values }), ms + timeoutMs)
       try {
-        let result
-        while (!(result = await Promise.race(first ? [call] : [call, this.changes.wait()]))) {
-          if (connection.lost) throw connection.lost
-          // pg cannot cancel a query: wait for the other channels on a new connection.
-          if (this.client.closed || !this.covers(wanted)) return
-        }
-        if (connection.lost) throw connection.lost
-        const { changed, position } = result.rows[0]
+        // pg cannot cancel a query: wait for the other channels on a new connection.
+        if (ms > 0 && !(await this.endsWith(call, wanted))) return
+        const { changed, position } = (await call).rows[0]
         // A connection for other channels: the live queries have theirs.
-        if (first && this.connected && serverOf(position) !== serverOf(this.position))
-          throw new ConnectionLost('the connection leads to another server')
-        first = false
+        if (ms === 0 && this.connected && serverOf(position) !== serverOf(this.position)) throw new ConnectionLost(OTHER_SERVER)
+        ms = longest
         this.position = position
+        this.heardAt = performance.now()
         if (!this.connected) this.begin(connected)
-        this.tellChanged(wanted, new Set(changed))
-        if (changed.length) await this.client.sleep(options.minInterval)
+        channels.tellChanged(changed)
+        if (changed.length) await client.sleep(minIntervalMs)
       } catch (error) {
         if (error.code !== '57014') throw error // a timeout that the server has
       }
-      if (this.client.closed) return
     }
   }
-}
 
-export function describe(error) {
-  const text = error.message || error.code || String(error)
-  return error.hint ? `${text} (${error.hint})` : text
-}
-
-/** Errors that another attempt does not mend: authorization, no such database, no such feature. */
-function isPermanent(error) {
-  if (/^SASL: .*password/.test(error.message)) return true // there is none
-  return /^(28|3D|42|0A)/.test(error.code ?? '') || /^(ERR_TLS|CERT|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO)/.test(error.code ?? '')
+  /** Wait until a call of pinpoint.wait() ends. False: it has to be given up, because it waits for too few channels. */
+  async endsWith(call, wanted) {
+    const { channels } = this
+    let done = false
+    const end = () => {
+      done = true
+      channels.changes.set()
+    }
+    call.then(end, end)
+    for (;;) {
+      await channels.changes.wait()
+      if (done) return true
+      for (const channel of channels.takeChanges().added) if (!wanted.has(channel)) return false
+      channels.tellChanged()
+    }
+  }
 }

@@ -1,87 +1,51 @@
-/** The events of one consumer, which may be slow. */
+/** A queue of events, of bounded size. A notification that does not fit becomes a "changed". */
+
+import { Events } from './events.js'
 
 const OVERHEAD = 200 // bytes that an event takes without its texts, about
 
 const size = (event) => OVERHEAD + (event.event === 'notification' ? event.channel.length + event.payload.length : 0)
 
-/** An asynchronous iterator over what take() returns, undefined if there is nothing yet. */
-export class Events {
-  #end = null
-  #waiting = []
-
-  wake() {
-    for (const resolve of this.#waiting.splice(0)) resolve()
-  }
-
-  /** After the events that are there: the end, or an error. */
-  end(error) {
-    this.#end ??= { error }
-    this.wake()
-  }
-
-  async next() {
-    for (;;) {
-      const value = this.take()
-      if (value) return { done: false, value }
-      if (this.#end?.error) throw this.#end.error
-      if (this.#end) return { done: true, value: undefined }
-      await new Promise((resolve) => this.#waiting.push(resolve))
-    }
-  }
-
-  async return() {
-    this.close()
-    return { done: true, value: undefined }
-  }
-
-  [Symbol.asyncIterator]() {
-    return this
-  }
-}
-
-/** A queue of bounded size. A notification that does not fit becomes a "changed". */
 export class EventQueue extends Events {
-  #limit
+  // A linked list of { event, next }, as shift() moves all events of a long array. The head is the node before the first event.
+  #head = {}
+  #tail = this.#head
   #size = 0
-  #events = []
-  #first = 0 // index of the first event; the places before it are undefined
   #changed = null // the "changed" that is in the queue: a set of channels
-
-  /** limit: bytes. */
-  constructor(limit) {
-    super()
-    this.#limit = limit
-  }
+  #drops = false
 
   put(event) {
-    if (this.#size + size(event) > this.#limit) {
-      if (event.event === 'notification') this.putChanged([event.channel])
-      return
-    }
+    if (this.#size + size(event) > this.client.options.buffer) return this.#drop(event)
+    this.#drops = false
     this.#size += size(event)
-    this.#events.push(event)
-    this.wake()
+    this.#append(event)
+  }
+
+  #drop(event) {
+    this.client.counts.eventsDropped++
+    if (!this.#drops) this.client.log('warn', 'a consumer is slow: events are dropped')
+    this.#drops = true
+    if (event.event === 'notification') this.putChanged([event.channel])
   }
 
   /** Add channels to the "changed" that is in the queue, or to a new one. */
   putChanged(channels) {
     if (!this.#changed) {
       this.#changed = new Set()
-      this.#events.push({ event: 'changed', channels: this.#changed })
+      this.#append({ event: 'changed', channels: this.#changed })
     }
     for (const channel of channels) this.#changed.add(channel)
-    this.wake()
+  }
+
+  #append(event) {
+    this.#tail = this.#tail.next = { event }
+    this.news.set()
   }
 
   take() {
-    const event = this.#events[this.#first]
-    if (!event) return undefined
-    this.#events[this.#first++] = undefined
-    // shift() would move all events of a long array each time.
-    if (2 * this.#first > this.#events.length) {
-      this.#events.splice(0, this.#first)
-      this.#first = 0
-    }
+    if (!this.#head.next) return undefined
+    this.#head = this.#head.next
+    const { event } = this.#head
     if (event.event === 'changed') {
       this.#changed = null
       return { event: 'changed', channels: [...event.channels] }

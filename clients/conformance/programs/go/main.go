@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,25 +16,36 @@ import (
 )
 
 // options reads PINPOINT_OPTIONS, in which times are in seconds.
-func options() pinpoint.Options {
-	var raw struct {
-		MaxBackoff    float64 `json:"max_backoff"`
-		CheckInterval float64 `json:"check_interval"`
-		ProbeTimeout  float64 `json:"probe_timeout"`
-		Timeout       float64 `json:"timeout"`
-		QueryTimeout  float64 `json:"query_timeout"`
-		Buffer        int     `json:"buffer"`
-		Mode          string  `json:"mode"`
-	}
+func options() (list []pinpoint.Option) {
+	var raw map[string]any
 	if text := os.Getenv("PINPOINT_OPTIONS"); text != "" {
 		if err := json.Unmarshal([]byte(text), &raw); err != nil {
 			fail(err)
 		}
 	}
-	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	return pinpoint.Options{MaxBackoff: seconds(raw.MaxBackoff), CheckInterval: seconds(raw.CheckInterval), Buffer: raw.Buffer,
-		ProbeTimeout: seconds(raw.ProbeTimeout), Timeout: seconds(raw.Timeout),
-		QueryTimeout: seconds(raw.QueryTimeout), Mode: pinpoint.Mode(raw.Mode)}
+	for name, value := range raw {
+		number, _ := value.(float64)
+		duration := time.Duration(number * float64(time.Second))
+		switch name {
+		case "max_backoff":
+			list = append(list, pinpoint.WithBackoff(min(100*time.Millisecond, duration), duration))
+		case "check_interval":
+			list = append(list, pinpoint.WithCheckInterval(duration))
+		case "probe_timeout":
+			list = append(list, pinpoint.WithProbeTimeout(duration))
+		case "timeout":
+			list = append(list, pinpoint.WithTimeout(duration))
+		case "query_timeout":
+			list = append(list, pinpoint.WithQueryTimeout(duration))
+		case "buffer":
+			list = append(list, pinpoint.WithBuffer(int(number)))
+		case "mode":
+			list = append(list, pinpoint.WithMode(pinpoint.Mode(fmt.Sprint(value))))
+		default:
+			fail(fmt.Errorf("there is no option %s", name))
+		}
+	}
+	return list
 }
 
 func show(fields map[string]any) {
@@ -56,22 +66,12 @@ func showError(err error) {
 }
 
 func showDisconnected(event pinpoint.Disconnected) {
-	show(map[string]any{"event": "disconnected", "reason": event.Reason, "retry_in": event.RetryIn})
+	show(map[string]any{"event": "disconnected", "reason": event.Error(), "retry_in": event.RetryIn.Seconds()})
 }
 
 func fail(err error) {
 	showError(err)
 	os.Exit(1)
-}
-
-// closed is set when the client is closed, and not only its subscription.
-var closed atomic.Bool
-
-// end ends the program after the last event.
-func end(err error) {
-	if closed.Load() || !errors.Is(err, pinpoint.ErrClosed) {
-		fail(err)
-	}
 }
 
 // hidden is a parameter that prints as any other.
@@ -133,12 +133,12 @@ func comeAndGo(ctx context.Context, client *pinpoint.Client, query string) {
 }
 
 func main() {
-	client, err := pinpoint.New(os.Getenv("PINPOINT_DSN"), options())
+	ctx := context.Background()
+	client, err := pinpoint.New(ctx, os.Getenv("PINPOINT_DSN"), options()...)
 	if err != nil {
 		fail(err)
 	}
 	defer client.Close()
-	ctx := context.Background()
 	if os.Args[1] == "live" {
 		live, err := client.Live(os.Args[2])
 		if err != nil {
@@ -149,7 +149,6 @@ func main() {
 			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 				switch lines.Text()[0] {
 				case '!':
-					closed.Store(true)
 					client.Close()
 				case '>':
 					other, err := client.Live(lines.Text()[1:])
@@ -171,7 +170,7 @@ func main() {
 			var disconnected pinpoint.Disconnected
 			switch {
 			case err != nil:
-				end(err)
+				fail(err)
 			case errors.As(result.Err, &disconnected):
 				showDisconnected(disconnected)
 			case result.Err != nil:
@@ -190,7 +189,6 @@ func main() {
 	go func() {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 			if channel := lines.Text()[1:]; lines.Text() == "!" {
-				closed.Store(true)
 				client.Close()
 			} else if lines.Text()[0] == '+' {
 				if err := subscription.Add(channel); err != nil {
@@ -204,8 +202,7 @@ func main() {
 	}()
 	for event, err := range subscription.All(ctx) {
 		if err != nil {
-			end(err)
-			break
+			fail(err)
 		}
 		switch event := event.(type) {
 		case pinpoint.Connected:

@@ -1,22 +1,21 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
-import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
-import java.util.Properties;
 import java.util.TreeMap;
 import java.util.function.Consumer;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.pgpinpoint.Client;
+import org.pgpinpoint.ClientBuilder;
 import org.pgpinpoint.Event;
-import org.pgpinpoint.Live;
-import org.pgpinpoint.Options;
+import org.pgpinpoint.LiveQuery;
 import org.pgpinpoint.PinpointException;
 import org.pgpinpoint.Result;
 import org.pgpinpoint.Subscription;
@@ -26,27 +25,22 @@ public final class ConformanceClient {
   private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
 
   public static void main(String[] arguments) {
-    Properties properties = new Properties();
-    properties.put("hostRecheckSeconds", "0"); // otherwise hosts that have failed are left out for longer than a test
-    String url = jdbc(System.getenv("PINPOINT_DSN"), properties);
     boolean failed = false;
-    try (Client client = new Client(url, properties, options())) {
+    try (Client client = client()) {
       String[] names = java.util.Arrays.copyOfRange(arguments, 1, arguments.length);
       if (arguments[0].equals("live")) {
-        Live live = client.live(names[0]);
-        List<Live> opened = new ArrayList<>();
+        LiveQuery live = client.live(names[0]);
+        List<LiveQuery> opened = new ArrayList<>();
         commands(client, line -> {
           if (line.startsWith(">")) {
             opened.add(client.live(line.substring(1)));
           } else if (line.startsWith("<")) {
-            opened.forEach(Live::close);
+            opened.forEach(LiveQuery::close);
           } else {
             comeAndGo(client, names[0]);
           }
         }, live::close);
-        while (live.hasNext()) {
-          show(live.next());
-        }
+        live.forEach(ConformanceClient::show);
       } else {
         Subscription subscription = client.subscribe(names);
         commands(client, line -> {
@@ -56,9 +50,7 @@ public final class ConformanceClient {
             subscription.remove(line.substring(1));
           }
         }, subscription::close);
-        while (subscription.hasNext()) {
-          show(subscription.next());
-        }
+        subscription.forEach(ConformanceClient::show);
       }
     } catch (PinpointException e) {
       print("event", "error", "message", e.getMessage(), "sqlstate", e.sqlState());
@@ -76,23 +68,23 @@ public final class ConformanceClient {
     one(client, query, 0, true);
     print("event", "came_and_went");
     Object[] parameters = {"1"};
-    try (Live first = client.live("SELECT ?::text", parameters)) {
+    try (LiveQuery first = client.live("SELECT ?::text", parameters)) {
       parameters[0] = "2"; // of the first one it is a copy
-      try (Live second = client.live("SELECT ?::text", parameters)) {
+      try (LiveQuery second = client.live("SELECT ?::text", parameters)) {
         print("event", "parameters", "rows", List.of(rows(first), rows(second)));
       }
     }
   }
 
   private static void one(Client client, String query, int number, boolean wait) {
-    try (Live live = client.live(query + " -- " + number % 10)) {
+    try (LiveQuery live = client.live(query + " -- " + number % 10)) {
       if (wait) {
         rows(live);
       }
     }
   }
 
-  private static List<List<Object>> rows(Live live) {
+  private static List<List<Object>> rows(LiveQuery live) {
     while (true) {
       if (live.next() instanceof Result.Rows result) {
         return result.rows();
@@ -108,7 +100,7 @@ public final class ConformanceClient {
     } else if (event instanceof Event.Notification e) {
       print("event", "notification", "channel", e.channel(), "payload", e.payload(), "pid", e.pid());
     } else if (event instanceof Event.Disconnected e) {
-      print("event", "disconnected", "reason", e.reason(), "retry_in", e.retryIn());
+      print("event", "disconnected", "reason", e.reason(), "retry_in", e.retryIn().toNanos() / 1e9);
     }
   }
 
@@ -117,8 +109,8 @@ public final class ConformanceClient {
       print("event", "rows", "rows", r.rows(), "columns", r.columns());
     } else if (result instanceof Result.Failed f) {
       print("event", "error", "message", f.message(), "sqlstate", f.sqlState());
-    } else if (result instanceof Result.Disconnected d) {
-      print("event", "disconnected", "reason", d.reason(), "retry_in", d.retryIn());
+    } else if (result instanceof Event.Disconnected d) {
+      print("event", "disconnected", "reason", d.reason(), "retry_in", d.retryIn().toNanos() / 1e9);
     }
   }
 
@@ -166,30 +158,22 @@ public final class ConformanceClient {
     }
   }
 
-  /** A URI of libpq as one of the driver. */
-  private static String jdbc(String dsn, Properties properties) {
-    Matcher uri = Pattern.compile("postgresql://(?:([^:@]*)(?::([^@]*))?@)?([^/?]*)/([^?]*)(?:\\?(.*))?").matcher(dsn);
-    if (!uri.matches()) {
-      throw new IllegalArgumentException(dsn);
+  private static Client client() {
+    String given = System.getenv().getOrDefault("PINPOINT_OPTIONS", "{}");
+    ClientBuilder builder = Client.builder(System.getenv("PINPOINT_DSN"));
+    builder.property("hostRecheckSeconds", "0"); // otherwise hosts that have failed are left out for longer than a test
+    if (given.contains("\"mode\": \"wait\"")) {
+      builder.mode(Event.Mode.WAIT);
+    } else if (given.contains("\"mode\": \"push\"")) {
+      builder.mode(Event.Mode.PUSH);
     }
-    properties.put("user", uri.group(1));
-    properties.put("password", uri.group(2) == null ? "" : uri.group(2));
-    if (uri.group(5) != null) {
-      for (String parameter : uri.group(5).split("&")) {
-        properties.put(parameter.split("=")[0], URLDecoder.decode(parameter.split("=")[1], StandardCharsets.UTF_8));
-      }
-    }
-    return "jdbc:postgresql://" + uri.group(3) + "/" + uri.group(4);
+    return builder.buffer((long) number(given, "buffer", 64 << 20)).maxBackoff(seconds(given, "max_backoff", 15))
+        .timeout(seconds(given, "timeout", 10)).queryTimeout(seconds(given, "query_timeout", 60))
+        .checkInterval(seconds(given, "check_interval", 10)).probeTimeout(seconds(given, "probe_timeout", 3)).build();
   }
 
-  private static Options options() {
-    String given = System.getenv().getOrDefault("PINPOINT_OPTIONS", "{}");
-    Options d = Options.DEFAULT;
-    return new Options(given.contains("\"mode\": \"wait\"") ? Event.Mode.WAIT : null, d.minInterval(),
-        (long) number(given, "buffer", d.buffer()), d.minBackoff(), number(given, "max_backoff", d.maxBackoff()),
-        d.maxAttempts(), number(given, "timeout", d.timeout()), number(given, "query_timeout", d.queryTimeout()),
-        number(given, "check_interval", d.checkInterval()), number(given, "probe_timeout", d.probeTimeout()),
-        d.queryConnections());
+  private static Duration seconds(String json, String name, double otherwise) {
+    return Duration.ofNanos((long) (number(json, name, otherwise) * 1e9));
   }
 
   private static double number(String json, String name, double otherwise) {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Generic, Literal, TypeVar, Union
 
 Mode = Literal["push", "wait"]
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ class Disconnected:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The result of a live query. Each row is a tuple, with its values in the order of columns."""
+class Rows(Generic[Row]):
+    """The result of a live query. A row is what row_factory makes: by default a tuple in the order of columns."""
 
-    rows: list[tuple[Any, ...]]
+    rows: list[Row]
     columns: tuple[str, ...]
 
 
@@ -63,13 +64,15 @@ class QueryError:
     sqlstate: str | None
 
 
-Event = Notification | Changed | Connected | Disconnected
-LiveEvent = Rows | QueryError | Disconnected
+@dataclass
+class Stats:
+    """What a client has done. last_sign_of_life: seconds since the server was heard; None before."""
+
+    events_given: int = 0
+    events_dropped: int = 0
+    reconnects: int = 0
+    last_sign_of_life: float | None = None
 
 
-class PinpointError(Exception):
-    """The subscription or live query cannot go on. sqlstate: the server's, if it has sent one."""
-
-    def __init__(self, message: str, sqlstate: str | None = None):
-        super().__init__(message)
-        self.sqlstate = sqlstate
+Event = Union[Notification, Changed, Connected, Disconnected]
+LiveEvent = Union[Rows[Row], QueryError, Disconnected]

@@ -3,60 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from typing import AsyncIterator, Generic, Iterable, Self, TypeVar
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
 
-from ._events import Changed, Event, Notification
+from ._events import Changed, Event, LiveEvent, Notification, QueryError, Stats
 
 T = TypeVar("T")
 
 OVERHEAD = 200  # bytes that an event takes without its texts, about
+logger = logging.getLogger("pg_pinpoint")
+logger.addHandler(logging.NullHandler())  # not to the standard error if the application sets nothing
 
 
-class Events(Generic[T]):
-    """An asynchronous iterator over what take() returns, None if there is nothing yet."""
+class Queue(Generic[T]):
+    """What take() returns, None if there is nothing yet; then the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, stats: Stats) -> None:
+        self.stats = stats
         self.error: BaseException | None = None  # the end, after the events
         self.ready = asyncio.Event()
 
     def take(self) -> T | None:
         raise NotImplementedError
 
-    def close(self) -> None:
-        raise NotImplementedError
-
     def end(self, error: BaseException) -> None:
         self.error = self.error or error
         self.ready.set()
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
-
-    async def __anext__(self) -> T:
+    async def get(self) -> T:
+        """The next event. A task that is canceled here has taken none."""
         while (event := self.take()) is None:
             if self.error:
                 raise self.error
             self.ready.clear()
             await self.ready.wait()
+        self.stats.events_given += 1
         return event
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-
-class EventQueue(Events[Event]):
+class EventQueue(Queue[Event]):
     """A queue of bounded size. A notification that does not fit becomes a Changed."""
 
-    def __init__(self, limit: int):
-        super().__init__()
+    def __init__(self, stats: Stats, limit: int):
+        super().__init__(stats)
         self.limit = limit  # bytes
         self.size = 0
         self.events: deque[Event | None] = deque()  # None is the place of the Changed
         self.changed: set[str] = set()
+        self.dropping = False
 
     def put(self, event: Event) -> None:
         size = size_of(event)
@@ -64,7 +60,13 @@ class EventQueue(Events[Event]):
             self.size += size
             self.events.append(event)
             self.ready.set()
-        elif isinstance(event, Notification):
+            self.dropping = False
+            return
+        if not self.dropping:
+            logger.warning("a consumer is too slow: events are dropped")
+        self.dropping = True
+        self.stats.events_dropped += 1
+        if isinstance(event, Notification):
             self.put_changed((event.channel,))
 
     def put_changed(self, channels: Iterable[str]) -> None:
@@ -83,6 +85,26 @@ class EventQueue(Events[Event]):
             return event
         changed, self.changed = self.changed, set()
         return Changed(frozenset(changed))
+
+
+class Newest(Queue[LiveEvent[Any]]):
+    """The newest event of a live query. An error that repeats is told once."""
+
+    def __init__(self, stats: Stats) -> None:
+        super().__init__(stats)
+        self.event: LiveEvent[Any] | None = None
+        self.told: QueryError | None = None  # the last event, if it was an error
+
+    def put(self, event: LiveEvent[Any]) -> None:
+        error = event if isinstance(event, QueryError) else None
+        if error and error == self.told:
+            return
+        self.told, self.event = error, event
+        self.ready.set()
+
+    def take(self) -> LiveEvent[Any] | None:
+        event, self.event = self.event, None
+        return event
 
 
 def size_of(event: Event) -> int:

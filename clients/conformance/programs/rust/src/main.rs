@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pg_pinpoint::{Client, Error, Event, Live, Mode, Options, Parameter, Update};
+use pg_pinpoint::{Client, Error, Event, Live, Mode, Options, Update};
 use postgres_native_tls::MakeTlsConnector;
 use serde_json::{json, Value};
 use tokio_postgres::types::{accepts, to_sql_checked, IsNull, ToSql, Type};
@@ -31,6 +31,9 @@ fn connection(dsn: &str) -> Result<(tokio_postgres::Config, MakeTlsConnector), B
     let mut config: tokio_postgres::Config = base.parse()?;
     for (name, value) in parameters {
         match (name, value) {
+            ("sslmode", "disable") => {
+                config.ssl_mode(tokio_postgres::config::SslMode::Disable);
+            }
             ("sslmode", "verify-full") => {
                 config.ssl_mode(tokio_postgres::config::SslMode::Require);
             }
@@ -43,19 +46,26 @@ fn connection(dsn: &str) -> Result<(tokio_postgres::Config, MakeTlsConnector), B
     Ok((config, MakeTlsConnector::new(tls.build()?)))
 }
 
+type Setter = fn(Options, Duration) -> Options;
+
 fn options() -> Options {
     let given: Value = serde_json::from_str(&std::env::var("PINPOINT_OPTIONS").unwrap_or("{}".to_owned())).unwrap();
-    let defaults = Options::default();
-    let seconds = |name: &str, default| given[name].as_f64().map_or(default, Duration::from_secs_f64);
-    Options {
-        mode: if given["mode"] == "wait" { Mode::Wait } else { Mode::Auto },
-        max_backoff: seconds("max_backoff", defaults.max_backoff),
-        check_interval: seconds("check_interval", defaults.check_interval),
-        probe_timeout: seconds("probe_timeout", defaults.probe_timeout),
-        timeout: seconds("timeout", defaults.timeout),
-        query_timeout: seconds("query_timeout", defaults.query_timeout),
-        buffer: given["buffer"].as_u64().map_or(defaults.buffer, |bytes| bytes as usize),
-        ..defaults
+    let mut options = Options::default().mode(if given["mode"] == "wait" { Mode::Wait } else { Mode::Auto });
+    let setters: [(&str, Setter); 5] = [
+        ("max_backoff", Options::max_backoff),
+        ("check_interval", Options::check_interval),
+        ("probe_timeout", Options::probe_timeout),
+        ("timeout", Options::timeout),
+        ("query_timeout", |options, time| options.query_timeout(Some(time))),
+    ];
+    for (name, set) in setters {
+        if let Some(seconds) = given[name].as_f64() {
+            options = set(options, Duration::from_secs_f64(seconds));
+        }
+    }
+    match given["buffer"].as_u64() {
+        Some(bytes) => options.buffer(bytes as usize),
+        None => options,
     }
 }
 
@@ -96,17 +106,18 @@ async fn subscribe(client: &Client, channels: &[String]) -> Result<(), Arc<Error
     );
     while let Some(event) = subscription.next().await {
         match event {
-            Ok(Event::Connected { server_version, standby, mode }) => {
+            Ok(Event::Connected { server_version, standby, mode, .. }) => {
                 let mode = if mode == Mode::Wait { "wait" } else { "push" };
                 show(
                     &json!({"event": "connected", "mode": mode, "standby": standby, "server_version": server_version}),
                 );
             }
             Ok(Event::Changed(channels)) => show(&json!({"event": "changed", "channels": channels})),
-            Ok(Event::Notification { channel, payload, pid }) => {
+            Ok(Event::Notification { channel, payload, pid, .. }) => {
                 show(&json!({"event": "notification", "channel": channel, "payload": payload, "pid": pid}));
             }
-            Ok(Event::Disconnected { reason, retry_in }) => show_disconnected(&reason, retry_in),
+            Ok(Event::Disconnected { reason, retry_in, .. }) => show_disconnected(&reason, retry_in),
+            Ok(event) => panic!("an unknown event: {event:?}"),
             Err(error) => {
                 assert!(Arc::ptr_eq(&client.subscribe(["a"]).err().unwrap(), &error)); // as later calls
                 show_error(&error);
@@ -138,7 +149,7 @@ impl ToSql for Hidden {
 /// Wait for rows of a live query.
 async fn rows_of(live: &mut Live) -> Arc<Vec<Row>> {
     loop {
-        if let Update::Rows(rows) = live.next().await.unwrap() {
+        if let Update::Rows(rows) = live.next().await.unwrap().unwrap() {
             return rows;
         }
     }
@@ -149,7 +160,7 @@ async fn come_and_go(client: Client, query: String) {
     let one = |number: usize, wait: bool| {
         let (client, query) = (client.clone(), format!("{query} -- {}", number % 10));
         async move {
-            let mut live = client.live(&query, Vec::new()).unwrap();
+            let mut live = client.live(&query, &[]).unwrap();
             if wait {
                 rows_of(&mut live).await;
             }
@@ -161,8 +172,7 @@ async fn come_and_go(client: Client, query: String) {
     }
     one(0, true).await;
     show(&json!({"event": "came_and_went"}));
-    let hidden = |value| -> Vec<Parameter> { vec![(Box::new(Hidden(value)), Type::TEXT)] };
-    let mut lives = ["1", "2"].map(|value| client.live("SELECT $1::text", hidden(value)).unwrap());
+    let mut lives = ["1", "2"].map(|value| client.live("SELECT $1::text", &[(&Hidden(value), Type::TEXT)]).unwrap());
     let mut rows = Vec::new();
     for live in &mut lives {
         rows.push(vec![vec![value(&rows_of(live).await[0], 0)]]);
@@ -171,14 +181,14 @@ async fn come_and_go(client: Client, query: String) {
 }
 
 async fn live(client: &Client, query: &str) -> Result<(), Arc<Error>> {
-    let mut live = client.live(query, Vec::new())?;
+    let mut live = client.live(query, &[])?;
     let (sender, mut end) = tokio::sync::oneshot::channel::<()>();
     let (others, text, runtime) = (client.clone(), query.to_owned(), tokio::runtime::Handle::current());
     let mut opened = Vec::new();
     let command = move |line: &str| match line.split_at(1) {
         (">", query) => {
             let _runtime = runtime.enter();
-            opened.push(others.live(query, Vec::new()).unwrap());
+            opened.push(others.live(query, &[]).unwrap());
         }
         ("<", _) => opened.clear(),
         _ => runtime.block_on(come_and_go(others.clone(), text.clone())),
@@ -186,7 +196,7 @@ async fn live(client: &Client, query: &str) -> Result<(), Arc<Error>> {
     commands(client, command, move || drop(sender));
     loop {
         let update = tokio::select! {
-            update = live.next() => update,
+            update = live.next() => update.expect("the end is an error"),
             _ = &mut end => return Ok(()),
         };
         match update {
@@ -196,9 +206,10 @@ async fn live(client: &Client, query: &str) -> Result<(), Arc<Error>> {
                 show(&json!({"event": "rows", "rows": rows}));
             }
             Ok(Update::Error(error)) => show_error(&error),
-            Ok(Update::Disconnected { reason, retry_in }) => show_disconnected(&reason, retry_in),
+            Ok(Update::Disconnected { reason, retry_in, .. }) => show_disconnected(&reason, retry_in),
+            Ok(update) => panic!("an unknown event: {update:?}"),
             Err(error) => {
-                live.next().await.unwrap_err(); // and does not wait
+                assert!(live.next().await.is_none()); // and does not wait
                 show_error(&error);
                 std::process::exit(1);
             }
@@ -210,7 +221,7 @@ async fn live(client: &Client, query: &str) -> Result<(), Arc<Error>> {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (config, tls) = connection(&std::env::var("PINPOINT_DSN")?)?;
-    let client = Client::new(config, tls, options());
+    let client = Client::new(config, tls, options())?;
     let result = match arguments[0].as_str() {
         "live" => live(&client, &arguments[1]).await,
         _ => subscribe(&client, &arguments[1..]).await,

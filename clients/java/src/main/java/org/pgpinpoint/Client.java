@@ -1,66 +1,57 @@
 package org.pgpinpoint;
 
-import java.sql.Connection;
-import java.sql.DriverManager;
-import java.sql.SQLException;
-import java.util.ArrayDeque;
-import java.util.ArrayList;
-import java.util.Arrays;
+import java.lang.System.Logger.Level;
+import java.util.Collection;
 import java.util.HashMap;
-import java.util.HashSet;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Properties;
+import java.util.Objects;
 import java.util.Set;
-import java.util.concurrent.Semaphore;
-import org.postgresql.Driver;
-import org.postgresql.util.PGobject;
+import java.util.concurrent.TimeUnit;
+import org.pgpinpoint.Events.Subscriber;
 
-/** A client of one database. It connects when the first subscription is made. */
+/**
+ * A client of one database. It connects when the first subscription or live query is made, and lives until close() or
+ * a final error: its threads keep it, but do not keep the program running.
+ */
 public final class Client implements AutoCloseable {
-  final Options options;
-  final Semaphore slots; // of connections for live queries
-  private final String url;
-  private final Properties properties = new Properties();
+  final ClientBuilder options;
+  final Counters counters = new Counters();
+  final Tasks tasks; // the listener, and what watches it or cancels its call
+  final Tasks executions; // of live queries
+  final Connections connections;
 
   // The lock of this object protects the fields below.
-  final Set<Subscriber> subscribers = new HashSet<>();
-  final Map<List<Object>, LiveQuery> live = new HashMap<>();
-  final ArrayDeque<Connection> idle = new ArrayDeque<>(); // for live queries
-  private final Set<Connection> open = new HashSet<>();
-  Listener listener;
-  PinpointException error;
+  final Set<Subscriber> subscribers = new LinkedHashSet<>();
+  final Index index = new Index();
+  final Map<Object, Execution> live = new HashMap<>();
+  final Listener listener;
+  private boolean started;
+  volatile PinpointException error; // which has ended the client
+
+  Client(ClientBuilder options) {
+    this.options = options;
+    tasks = new Tasks(2, options.threadFactory, this::failTask);
+    executions = new Tasks(options.queryConnections, options.threadFactory, this::failTask);
+    connections = new Connections(this);
+    listener = new Listener(this);
+  }
 
   /**
-   * A client.
+   * The options of a client.
    *
-   * @param url a URL of the driver, which may have several hosts
-   * @param properties those of the driver, such as "user" and "password"
-   * @param options {@link Options#DEFAULT}, or others
+   * @param url jdbc:postgresql://host:port/database?user=...&amp;password=..., with all parameters of pgJDBC, or
+   *     postgresql://user:password@host:port/database; either may have several hosts
+   * @throws IllegalArgumentException if it is neither
    */
-  public Client(String url, Properties properties, Options options) {
-    this.url = url;
-    this.options = options;
-    slots = new Semaphore(options.queryConnections());
-    // Statements are never prepared, because a pooler may be in between.
-    this.properties.put("prepareThreshold", "0");
-    int timeout = (int) Math.ceil(options.timeout());
-    this.properties.put("loginTimeout", Integer.toString(timeout * hosts(url, properties))); // for all of them
-    this.properties.put("connectTimeout", Integer.toString(timeout));
-    // While it connects; later limit() sets it.
-    this.properties.put("socketTimeout", Integer.toString(timeout));
-    this.properties.put("tcpKeepAlive", "true");
-    properties.stringPropertyNames().forEach(name -> this.properties.put(name, properties.getProperty(name)));
+  public static ClientBuilder builder(String url) {
+    return new ClientBuilder(url);
   }
 
-  /** A client with the default options. url: a URL of the driver. */
-  public Client(String url) {
-    this(url, new Properties(), Options.DEFAULT);
-  }
-
-  private static int hosts(String url, Properties properties) {
-    Properties parsed = Driver.parseURL(url, properties);
-    return parsed == null ? 1 : parsed.getProperty("PGHOST", "").split(",").length;
+  /** A client with the default options, for a URL as in {@link #builder}. */
+  public static Client of(String url) {
+    return builder(url).build();
   }
 
   /**
@@ -72,120 +63,105 @@ public final class Client implements AutoCloseable {
   public synchronized Subscription subscribe(String... channels) {
     Subscription.check(channels);
     start();
-    EventQueue queue = new EventQueue(options.buffer());
-    subscribers.add(queue);
-    if (listener.connected != null) {
-      queue.put(listener.connected);
+    Subscription subscription = new Subscription(this);
+    subscribers.add(subscription.subscriber);
+    Event current = listener.current();
+    if (current != null) {
+      subscription.subscriber.put(current);
     }
-    Subscription subscription = new Subscription(this, queue);
     subscription.add(channels);
     return subscription;
   }
 
   /**
-   * The rows of a query now, and after each change of a table that it reads. Parameters are "?". An error of the query
-   * is a {@link Result.Failed}.
+   * The rows of a query now, and after each change of a table that it reads. An error of the query is a
+   * {@link Result.Failed}.
    *
+   * @param query one SELECT, whose parameters are "?"
+   * @param parameters as for {@link java.sql.PreparedStatement#setObject(int, Object)}; do not modify them later
    * @throws PinpointException the one that has ended the client
    */
-  public synchronized Live live(String query, Object... parameters) {
+  public synchronized LiveQuery live(String query, Object... parameters) {
+    Objects.requireNonNull(query, "the query is null");
+    Objects.requireNonNull(parameters, "the parameters are null: one that is NULL is (Object) null");
     start();
-    parameters = parameters.clone();
-    // Objects of different types can be equal, such as Date and Timestamp, or two PGobjects.
-    List<Object> key = List.of(query, Arrays.asList(parameters), Arrays.stream(parameters).map(Client::type).toList());
-    LiveQuery shared = live.get(key);
-    if (shared == null) {
-      shared = new LiveQuery(this, key, query, parameters);
-      live.put(key, shared);
-      subscribers.add(shared);
-      shared.start();
-    }
-    return shared.consumer();
-  }
-
-  private static String type(Object parameter) {
-    if (parameter == null) {
-      return "";
-    }
-    return parameter.getClass().getName() + (parameter instanceof PGobject object ? " " + object.getType() : "");
+    Execution execution = live.computeIfAbsent(Values.key(query, parameters), key -> {
+      Execution fresh = new Execution(this, key, query, parameters.clone());
+      subscribers.add(fresh);
+      return fresh;
+    });
+    return execution.consumer();
   }
 
   private void start() {
-    if (error != null) {
-      throw error;
+    if (!started && error == null) {
+      started = true;
+      tasks.execute(listener);
     }
-    if (listener == null) {
-      listener = new Listener(this);
-      listener.start();
+    if (error instanceof ClientClosedException) {
+      throw new ClientClosedException(error);
+    } else if (error != null) {
+      throw new PinpointException(error.getMessage(), error.sqlState(), error);
     }
   }
 
-  /** End all subscriptions, live queries and connections. The iterators throw a PinpointException. */
+  /** What was counted since the client was made. */
+  public Stats stats() {
+    return counters.stats();
+  }
+
+  /** End all subscriptions, live queries and connections. The iterators throw a ClientClosedException. */
   @Override
   public void close() {
-    List<Thread> threads = new ArrayList<>();
-    synchronized (this) {
-      threads.addAll(live.values());
-      if (listener != null) {
-        threads.add(listener);
-      }
+    end(new ClientClosedException(null));
+    try {
+      // Their connections are closed. The limit is for a request to cancel, which the driver sends over its own one.
+      tasks.awaitTermination(options.timeout.toNanos(), TimeUnit.NANOSECONDS);
+      executions.awaitTermination(options.timeout.toNanos(), TimeUnit.NANOSECONDS);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
     }
-    fail(new PinpointException("the client is closed", null));
-    for (Thread thread : threads) {
-      thread.interrupt();
-    }
-    closeAll();
-    for (Thread thread : threads) {
-      try {
-        thread.join();
-      } catch (InterruptedException e) {
-        Thread.currentThread().interrupt();
-      }
-    }
-    closeAll();
   }
 
-  synchronized boolean isClosed() {
+  boolean isClosed() {
     return error != null;
   }
 
-  /** End all consumers with an error. */
-  synchronized void fail(PinpointException reason) {
-    error = error == null ? reason : error;
-    List.copyOf(subscribers).forEach(subscriber -> subscriber.end(error));
+  private void failTask(Throwable cause) {
+    String reason = "the client has failed: " + PinpointException.reason(cause);
+    Counters.LOGGER.log(Level.ERROR, reason, cause);
+    end(new PinpointException(reason, null, cause));
   }
 
-  Connection connect() throws SQLException {
-    Connection connection = DriverManager.getConnection(url, properties);
+  /** End all consumers with an error, and all that runs. */
+  void end(PinpointException reason) {
     synchronized (this) {
-      if (error == null) {
-        open.add(connection);
-        return connection;
-      }
+      error = error == null ? reason : error;
+      subscribers.forEach(subscriber -> subscriber.end(error));
+      subscribers.clear();
+      live.clear();
     }
-    discard(connection);
-    throw error;
+    tasks.shutdownNow();
+    executions.shutdownNow();
+    connections.closeAll();
   }
 
-  /** Close a connection without waiting for the server. */
-  void discard(Connection connection) {
-    synchronized (this) {
-      open.remove(connection);
-    }
-    try {
-      connection.abort(Runnable::run);
-    } catch (SQLException e) {
-      // It is closed.
+  /** Add and remove channels of a subscriber, if it has not ended. */
+  synchronized void listenOn(Subscriber subscriber, Collection<String> added, Collection<String> removed) {
+    if (subscribers.contains(subscriber)) {
+      index.remove(subscriber, removed);
+      index.add(subscriber, added, listener.connected != null);
+      listener.channelsAdded();
     }
   }
 
-  /** Close the connections of live queries, because the client may now listen on another server. */
-  void closeAll() {
-    List<Connection> connections;
-    synchronized (this) {
-      connections = List.copyOf(open);
-      idle.clear();
+  synchronized void remove(Subscriber subscriber) {
+    if (subscribers.remove(subscriber)) {
+      index.remove(subscriber, List.copyOf(subscriber.channels));
     }
-    connections.forEach(this::discard);
+  }
+
+  synchronized void tellAll(Event event) {
+    subscribers.forEach(subscriber -> subscriber.put(event));
   }
 }

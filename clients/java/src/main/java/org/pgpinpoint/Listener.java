@@ -1,94 +1,69 @@
 package org.pgpinpoint;
 
-import java.sql.Array;
+import java.lang.System.Logger.Level;
 import java.sql.Connection;
-import java.sql.PreparedStatement;
-import java.sql.ResultSet;
 import java.sql.SQLException;
-import java.sql.Statement;
-import java.util.ArrayList;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
-import java.util.UUID;
 import java.util.concurrent.Future;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
 import org.postgresql.core.Utils;
 
 /** Keeps one connection that receives the notifications of a client. */
-final class Listener extends Thread {
+final class Listener implements Runnable {
   static final String HEARTBEAT = "pinpoint_heartbeat";
 
-  // to_regproc returns NULL on a server without pg_pinpoint.
-  private static final String INQUIRY = """
-      SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(),
-             to_regproc('pinpoint.changed_since') IS NOT NULL,
-             to_regproc('pinpoint.wait') IS NOT NULL,
-             coalesce((SELECT setting::int FROM pg_settings WHERE name = 'pinpoint.heartbeat_interval'), 0),
-             (SELECT coalesce(min(setting::int), 0) FROM pg_settings
-              WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0')""";
-  private static final String HAS_PINPOINT = "SELECT to_regproc('pinpoint.changed_since') IS NOT NULL";
-  static final String POSITION = "SELECT pinpoint.position()";
   private static final String CHANGED_SINCE =
       "SELECT changed::text[], position FROM pinpoint.changed_since(?::text, VARIADIC ?::text[])";
+  private static final String TABLES_CHANGED = // of those of the channels that watched tables have
+      "SELECT changed::text[], position FROM pinpoint.changed_since(?::text,"
+          + " VARIADIC ARRAY(SELECT channel::text FROM pinpoint.watched WHERE channel = ANY (?::text[])))";
   private static final String WAIT = "CALL pinpoint.wait(?::text[], ?::text, ?::interval)";
   private static final String NO_LISTEN = "LISTEN does not work through this connection, because a pooler gives each"
       + " transaction another session. Connect to the server, or to a pool in session mode, or install pg_pinpoint 1.1"
-      + " or later in this database.";
-  private static final String NO_WAIT = "waiting needs the extension pg_pinpoint 1.1 or later in this database";
-  private static final int SLICE = 100; // milliseconds; the driver cannot be woken while it reads
+      + " or later, or its pinpoint.sql, in this database.";
+  private static final String NO_WAIT = "waiting needs pg_pinpoint 1.1 or later, or its pinpoint.sql, in this database";
+  private static final int LOOK = 6; // check intervals between two looks at what is not notified
+  private static final int SLICE_MILLIS = 25; // the driver cannot be woken while it reads
+  private static final Duration WATCHED = Duration.ofSeconds(1); // by one timer
+  private static final int CANCEL_MILLIS = 100; // between two attempts to cancel
 
-  /** What a client knows of the server of a connection. Times are in seconds; 0 is never. */
-  private record Server(int version, boolean standby, int pid, boolean pinpoint, boolean hasWait, double interval,
-      double timeLimit) {}
-
-  /** The answer of changed_since(). */
-  private record Changed(Set<String> channels, String position) {}
-
-  /** The server does not answer any more. */
-  private static final class ConnectionLost extends SQLException {
-    private static final long serialVersionUID = 1L;
-
-    ConnectionLost(String reason) {
-      super(reason);
+  /** The answer of changed_since() or wait(). */
+  private record Changed(Set<String> channels, String position) {
+    Changed(List<Object> row) {
+      this(((List<?>) row.get(0)).stream().map(String.class::cast).collect(Collectors.toSet()), (String) row.get(1));
     }
   }
 
-  // Of all clients. What is canceled leaves it at once: there is one for each batch of notifications.
-  private static final ScheduledThreadPoolExecutor LIMITS = new ScheduledThreadPoolExecutor(1, task -> {
-    Thread thread = new Thread(task, "pg_pinpoint limits");
-    thread.setDaemon(true);
-    return thread;
-  });
-
-  static {
-    LIMITS.setRemoveOnCancelPolicy(true);
-  }
+  /** A call of pinpoint.wait() that may be canceled. */
+  private record Call(Connection connection, Set<String> channels) {}
 
   private final Client client;
-  private final Options options;
+  private final ClientBuilder options;
+  private final Connections connections;
   private boolean waits;
-  private boolean everConnected;
-  private Set<String> listened = new HashSet<>();
+  private Long connectedAt; // for the last time; null: never
+  volatile String position; // of the last heartbeat or answer, null without pg_pinpoint
 
   // The lock of the client protects these fields.
   Event.Connected connected;
-  String position;
-  private boolean changes; // the channels of the subscribers have changed
-  private Statement waiting; // a call of pinpoint.wait()
-  private Set<String> asked; // its channels
+  private String failure; // why there is no connection, if an attempt has failed or it was lost
+  private long retryAt;
+  private Call waiting;
+  private boolean canceling; // it
 
   Listener(Client client) {
-    super("pg_pinpoint listener");
-    setDaemon(true);
     this.client = client;
     options = client.options;
-    waits = options.mode() == Event.Mode.WAIT;
+    connections = client.connections;
+    waits = options.mode == Event.Mode.WAIT;
   }
 
   @Override
@@ -97,399 +72,356 @@ final class Listener extends Thread {
     while (!client.isClosed()) {
       try {
         session();
-      } catch (Throwable e) { // also of the Java machine: otherwise nothing would be told
-        if (client.isClosed()) {
-          return;
-        }
-        String state = PinpointException.sqlState(e);
-        synchronized (client) {
-          failures = connected != null ? 1 : failures + 1;
-          connected = null;
-          if ("22P02".equals(state)) {
-            position = null; // of a false heartbeat, or unknown to an older version: ask without
-          }
-        }
-        client.closeAll();
-        if (!everConnected && isPermanent(e, state) || failures > options.maxAttempts()) {
-          client.fail(new PinpointException(PinpointException.reason(e), state));
-          return;
-        }
-        double delay = Math.min(options.maxBackoff(), options.minBackoff() * Math.pow(2, Math.min(failures - 1, 30)));
-        delay *= ThreadLocalRandom.current().nextDouble(0.5, 1);
-        tellAll(new Event.Disconnected(PinpointException.reason(e), delay));
-        try {
-          Thread.sleep((long) (delay * 1000));
-        } catch (InterruptedException interrupted) {
-          return;
-        }
+      } catch (Throwable e) { // also of the driver and of the Java machine
+        boolean worked = connected != null && System.nanoTime() - connectedAt >= options.maxBackoff.toNanos();
+        failures = worked ? 1 : failures + 1;
+        Duration delay = Backoff.delay(options, failures, ThreadLocalRandom.current()::nextDouble);
+        lost(e, delay, failures > options.maxAttempts);
+        pause(delay);
       }
+    }
+  }
+
+  /** The connection was lost, or could not be made. */
+  private void lost(Throwable error, Duration delay, boolean isLast) {
+    String reason = PinpointException.reason(error);
+    String state = PinpointException.sqlState(error);
+    synchronized (client) {
+      connected = null;
+    }
+    if ("22P02".equals(state)) {
+      position = null; // of a false heartbeat, or unknown to an older version: ask without
+    }
+    if (client.isClosed()) {
+      return;
+    } else if (isLast || connectedAt == null && PinpointException.isPermanent(error)) {
+      Counters.LOGGER.log(Level.ERROR, "the client ends: {0}", reason);
+      client.end(new PinpointException(reason, state, error));
+      return;
+    }
+    connections.closeAll();
+    Counters.LOGGER.log(Level.WARNING, "not connected: {0}; the next attempt is in {1} ms", reason, delay.toMillis());
+    synchronized (client) {
+      failure = reason;
+      retryAt = System.nanoTime() + delay.toNanos();
+      client.tellAll(current());
+    }
+  }
+
+  /** What a new consumer is told, with the lock of the client held; null while the first attempt goes on. */
+  Event current() {
+    if (connected != null || failure == null) {
+      return connected;
+    }
+    return new Event.Disconnected(failure, Duration.ofNanos(Math.max(0, retryAt - System.nanoTime())));
+  }
+
+  /** Wait, at most until the client is closed, which interrupts it. */
+  private static void pause(Duration time) {
+    try {
+      TimeUnit.NANOSECONDS.sleep(time.toNanos());
+    } catch (InterruptedException e) {
+      // The client is closed.
     }
   }
 
   /** Connect, and receive until the connection is lost. */
   private void session() throws SQLException {
-    Connection connection = client.connect();
+    Connection connection = connections.connect();
     try {
-      listened = new HashSet<>();
-      Server server = fetch(connection, INQUIRY, row -> new Server(row.getInt(1), row.getBoolean(2), row.getInt(3),
-          row.getBoolean(4), row.getBoolean(5), row.getInt(6) / 1000.0, row.getInt(7) / 1000.0));
-      boolean pooled = server.pid != connection.unwrap(PGConnection.class).getBackendPID();
-      boolean wait = waits || pooled && options.mode() == null && !hearsThroughPooler(connection, server);
-      if (wait && !server.hasWait) {
+      Server server = Server.open(connections, connection);
+      boolean probes = server.pooled() && options.mode == Event.Mode.AUTO;
+      boolean wait = waits || probes && !hearsThroughPooler(connection, server);
+      if (wait && !server.hasWait()) {
         throw new PinpointException(NO_WAIT, null);
       }
-      if (!server.pinpoint) {
-        setPosition(null);
+      if (!server.hasPositions()) {
+        position = null;
       }
-      Event.Connected event =
-          new Event.Connected(server.version, server.standby, wait ? Event.Mode.WAIT : Event.Mode.PUSH);
       if (wait) {
-        await(connection, event, server);
+        await(connection, server);
       } else {
-        listen(connection, event, server, pooled);
+        listen(connection, server);
       }
     } finally {
-      client.discard(connection);
+      connections.discard(connection);
     }
-  }
-
-  interface Reader<T> {
-    T read(ResultSet row) throws SQLException;
-  }
-
-  /** Execute a query at READ COMMITTED, which the functions need, and read its row. */
-  <T> T fetch(Connection connection, String query, Reader<T> reader, Object... parameters) throws SQLException {
-    limit(connection, options.timeout());
-    try (Statement statement = connection.createStatement()) {
-      statement.execute("BEGIN ISOLATION LEVEL READ COMMITTED");
-      T result = query(connection, query, reader, parameters);
-      statement.execute("COMMIT");
-      return result;
-    }
-  }
-
-  static <T> T query(Connection connection, String query, Reader<T> reader, Object... parameters) throws SQLException {
-    try (PreparedStatement statement = prepare(connection, query, parameters); ResultSet rows = statement.executeQuery()) {
-      rows.next();
-      return reader.read(rows);
-    }
-  }
-
-  static PreparedStatement prepare(Connection connection, String query, Object... parameters) throws SQLException {
-    PreparedStatement statement = connection.prepareStatement(query);
-    for (int i = 0; i < parameters.length; i++) {
-      Object value = parameters[i] instanceof Set<?> set ? connection.createArrayOf("text", set.toArray()) : parameters[i];
-      statement.setObject(i + 1, value);
-    }
-    return statement;
-  }
-
-  private void execute(Connection connection, String statements) throws SQLException {
-    limit(connection, options.timeout());
-    try (Statement statement = connection.createStatement()) {
-      statement.execute(statements);
-    }
-  }
-
-  /** How long the server may be silent, in seconds. */
-  static void limit(Connection connection, double seconds) throws SQLException {
-    connection.setNetworkTimeout(Runnable::run, (int) (seconds * 1000));
-  }
-
-  private static Set<String> set(Array array) throws SQLException {
-    return new HashSet<>(List.of((String[]) array.getArray()));
   }
 
   /** Does a notification arrive while no transaction is running? */
   private boolean hearsThroughPooler(Connection connection, Server server) throws SQLException {
-    if (server.standby) {
-      return !server.hasWait; // a standby cannot notify
+    if (server.standby()) {
+      return !server.hasWait(); // a standby cannot notify
     }
-    String channel = "pinpoint_probe_" + UUID.randomUUID().toString().replace("-", "").substring(16);
-    execute(connection, "LISTEN " + channel);
-    Connection other = client.connect();
+    String channel = "pinpoint_probe_" + Long.toHexString(ThreadLocalRandom.current().nextLong());
+    connections.execute(connection, "LISTEN " + channel);
+    Connection other = connections.connect();
     try {
-      execute(other, "NOTIFY " + channel);
+      connections.execute(other, "NOTIFY " + channel);
     } finally {
-      client.discard(other);
+      connections.discard(other);
     }
     // Through a pooler, there may be notifications that another client of its listens for.
     boolean heard = false;
-    long end = System.nanoTime() + (long) (options.probeTimeout() * 1e9);
-    for (long rest; !heard && (rest = end - System.nanoTime()) > 0; ) {
-      heard = Arrays.stream(notifications(connection, rest / 1e9)).anyMatch(n -> n.getName().equals(channel));
+    long end = System.nanoTime() + options.probeTimeout.toNanos();
+    for (long rest; !heard && (rest = end - System.nanoTime()) > 0;) {
+      heard = Arrays.stream(notifications(connection, Duration.ofNanos(rest)))
+          .anyMatch(n -> n.getName().equals(channel));
     }
-    execute(connection, "UNLISTEN " + channel);
-    if (!heard && !server.hasWait) {
+    connections.execute(connection, "UNLISTEN " + channel);
+    if (!heard && !server.hasWait()) {
       throw new PinpointException(NO_LISTEN, null);
     }
     return heard;
   }
 
-  /** The notifications that arrive within a time; returns with the first one. */
-  private PGNotification[] notifications(Connection connection, double seconds) throws SQLException {
+  /** The notifications that arrive within a time; returns with the first one, or early. */
+  private PGNotification[] notifications(Connection connection, Duration time) throws SQLException {
+    long end = System.nanoTime() + Math.min(time.toNanos(), WATCHED.toNanos());
     // In the middle of a message, the driver waits without limit. A large one may take a while.
-    Future<?> limit = LIMITS.schedule(() -> client.discard(connection),
-        (long) ((seconds + options.queryTimeout()) * 1000), TimeUnit.MILLISECONDS);
+    Future<?> watch = client.tasks.schedule(() -> connections.discard(connection),
+        WATCHED.plus(options.queryTimeout).toMillis(), TimeUnit.MILLISECONDS);
     try {
-      PGNotification[] arrived =
-          connection.unwrap(PGConnection.class).getNotifications(Math.max(1, (int) (seconds * 1000)));
-      return arrived == null ? new PGNotification[0] : arrived;
-    } finally {
-      limit.cancel(false);
-    }
-  }
-
-  // ---- Channels ---------------------------------------------------------------
-
-  /**
-   * The channels of a subscriber have changed, or it has ended. Called with the lock of the client. A call that is
-   * canceled too late begins again.
-   */
-  void channelsChanged(Subscriber subscriber) {
-    Statement call = waiting;
-    if (call != null && !changes) {
-      boolean ended = !client.subscribers.contains(subscriber);
-      if (ended || asked.containsAll(subscriber.channels())) {
-        if (!ended) {
-          tellChanged(subscriber, asked, Set.of());
+      PGConnection driver = connection.unwrap(PGConnection.class);
+      while (true) {
+        long rest = TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime());
+        PGNotification[] arrived = driver.getNotifications((int) Math.max(1, Math.min(SLICE_MILLIS, rest)));
+        if (arrived != null && arrived.length > 0 || rest <= SLICE_MILLIS || isWanted()) {
+          return arrived == null ? new PGNotification[0] : arrived;
         }
-        return; // the call has all that are wanted
       }
-      new Thread(() -> {
-        try {
-          // Until it ends: the server may not have begun to execute it.
-          for (boolean goesOn = true; goesOn; ) {
-            call.getConnection().unwrap(PGConnection.class).cancelQuery();
-            Thread.sleep(SLICE);
-            synchronized (client) {
-              goesOn = waiting == call;
-            }
-          }
-        } catch (SQLException | InterruptedException e) {
-          // It ends later.
-        }
-      }, "pg_pinpoint cancel").start();
+    } finally {
+      watch.cancel(false);
     }
-    changes = true;
   }
 
-  private Set<String> wanted() {
+  /** Does the listener have something else to do than to wait? */
+  private boolean isWanted() {
     synchronized (client) {
-      changes = false;
-      Set<String> wanted = new HashSet<>();
-      client.subscribers.forEach(subscriber -> wanted.addAll(subscriber.channels()));
-      return wanted;
+      return client.index.hasPending() || client.isClosed();
     }
   }
 
-  private boolean changes() {
+  /** The first answer on all channels. */
+  private void begin(Server server, Event.Mode mode) {
+    connectedAt = System.nanoTime();
+    client.counters.connects.increment();
+    Counters.LOGGER.log(Level.INFO, "connected to PostgreSQL {0}, mode {1}", Integer.toString(server.version()), mode);
     synchronized (client) {
-      return changes || client.error != null;
+      connected = new Event.Connected(server.version(), server.standby(), mode);
+      failure = null;
+      client.tellAll(connected); // those that come later are told by subscribe()
     }
   }
 
-  /** Tell subscriptions of changed channels, and of all whose notifications they receive from now on. */
   private void tellChanged(Set<String> heard, Set<String> changed) {
     synchronized (client) {
-      client.subscribers.forEach(subscriber -> tellChanged(subscriber, heard, changed));
-      client.notifyAll();
+      client.index.tellChanged(heard::contains, changed);
     }
   }
 
-  private static void tellChanged(Subscriber subscriber, Set<String> heard, Set<String> changed) {
-    List<String> channels = new ArrayList<>(subscriber.channels());
-    channels.removeIf(c -> !heard.contains(c) || !changed.contains(c) && subscriber.heard().contains(c));
-    subscriber.heard().addAll(channels);
-    if (!channels.isEmpty()) {
-      subscriber.putChanged(channels);
+  /** Channels were added. Called with the lock of the client held. */
+  void channelsAdded() {
+    Call call = waiting;
+    if (call == null) {
+      return; // the listener looks for itself
     }
-  }
-
-  private void tellAll(Event event) {
-    synchronized (client) {
-      client.subscribers.forEach(subscriber -> subscriber.put(event));
-    }
-  }
-
-  private void begin(Event.Connected event) {
-    everConnected = true;
-    synchronized (client) {
-      connected = event;
-      client.notifyAll();
-      tellAll(event); // those that come later are told by subscribe()
-    }
-  }
-
-  private void setPosition(String text) {
-    synchronized (client) {
-      position = text;
+    tellChanged(call.channels, Set.of());
+    if (client.index.hasUntold() && !canceling) {
+      canceling = true;
+      client.tasks.execute(() -> cancel(call));
     }
   }
 
   // ---- LISTEN -----------------------------------------------------------------
 
-  private void listen(Connection connection, Event.Connected event, Server server, boolean pooled) throws SQLException {
-    boolean heartbeats = server.pinpoint && server.interval > 0;
-    double quiet = heartbeats ? 3 * server.interval : options.checkInterval();
+  private void listen(Connection connection, Server server) throws SQLException {
+    Duration quiet = server.hasHeartbeats() ? server.interval().multipliedBy(3) : options.checkInterval;
     boolean anyHeartbeat = false;
-    boolean first = true;
-    long heard = System.nanoTime();
-    if (heartbeats) {
-      execute(connection, "LISTEN " + HEARTBEAT);
+    if (server.hasHeartbeats()) {
+      connections.execute(connection, "LISTEN " + HEARTBEAT);
     }
-    while (!client.isClosed()) {
-      if (first || changes()) {
-        Set<String> wanted = wanted();
-        listenTo(connection, wanted, server.hasWait);
-        Set<String> changed = Set.of();
-        if (first) {
-          changed = wanted;
-          if (server.pinpoint) {
-            // Only now, as an error at the end of the transaction loses the changed channels of the answer.
-            Changed answer = fetch(connection, CHANGED_SINCE,
-                row -> new Changed(set(row.getArray(1)), row.getString(2)), position, wanted);
-            changed = answer.channels;
-            setPosition(answer.position);
+    synchronized (client) {
+      client.index.allPending();
+    }
+    Set<String> listened = listenToChanges(connection, server);
+    Set<String> missed = listened;
+    if (server.hasPositions()) {
+      Changed answer = changedSince(connection, CHANGED_SINCE, position, listened);
+      position = answer.position;
+      missed = answer.channels;
+    }
+    synchronized (client) { // both at once, so that a live query is executed once
+      begin(server, Event.Mode.PUSH);
+      tellChanged(listened, missed);
+    }
+    boolean looks = server.hasWait() && !server.hasHeartbeats();
+    long looked = System.nanoTime();
+    String lookedAt = position;
+    for (long heard = looked; !client.isClosed();) {
+      if (isWanted()) {
+        tellChanged(listenToChanges(connection, server), Set.of());
+      }
+      if (looks && System.nanoTime() - looked >= LOOK * options.checkInterval.toNanos()) {
+        lookedAt = look(connection, lookedAt);
+        looked = System.nanoTime();
+      }
+      Duration silent = Duration.ofNanos(System.nanoTime() - heard);
+      PGNotification[] arrived = notifications(connection, quiet.minus(silent));
+      synchronized (client) {
+        for (PGNotification n : arrived) {
+          if (n.getName().equals(HEARTBEAT)) {
+            position = n.getParameter().split(" ")[0];
+            anyHeartbeat = true;
+          } else {
+            client.index.tell(new Event.Notification(n.getName(), n.getParameter(), n.getPID()));
           }
-          begin(event);
-          heard = System.nanoTime();
-          first = false;
-        }
-        tellChanged(wanted, changed);
-      }
-      double silent = (System.nanoTime() - heard) / 1e9;
-      PGNotification[] arrived = notifications(connection, Math.min(SLICE / 1000.0, quiet - silent));
-      for (PGNotification n : arrived) {
-        heard = System.nanoTime();
-        if (n.getName().equals(HEARTBEAT)) {
-          anyHeartbeat = true;
-          setPosition(n.getParameter().split(" ")[0]);
-        } else {
-          tell(new Event.Notification(n.getName(), n.getParameter(), n.getPID()));
         }
       }
-      if (arrived.length > 0 || silent < quiet) {
-        continue;
-      }
-      if (heartbeats) {
-        if (pooled && server.hasWait && !anyHeartbeat && options.mode() == null) {
-          fetch(connection, HAS_PINPOINT, row -> null); // it is not the connection
-          waits = true;
+      if (arrived.length == 0) {
+        if (silent.compareTo(quiet) < 0) {
+          continue;
         }
-        throw new ConnectionLost("no heartbeat for " + quiet + " seconds");
-      }
-      if (fetch(connection, HAS_PINPOINT, row -> row.getBoolean(1)) != server.pinpoint) {
-        throw new ConnectionLost("the extension pg_pinpoint was created or dropped");
+        check(connection, server, quiet, server.pooled() && !anyHeartbeat);
       }
       heard = System.nanoTime();
+      client.counters.signOfLife();
     }
   }
 
-  private void tell(Event.Notification notification) {
+  /** The connection was quiet for too long. */
+  private void check(Connection connection, Server server, Duration quiet, boolean mayBePooler) throws SQLException {
+    if (server.hasHeartbeats()) {
+      if (mayBePooler && server.hasWait() && options.mode == Event.Mode.AUTO) {
+        server.check(connections, connection); // it is not the connection
+        Counters.LOGGER.log(Level.INFO, "no heartbeat arrives through the pooler: the client uses pinpoint.wait()");
+        waits = true;
+      }
+      throw new SQLException("no heartbeat for " + quiet.toMillis() / 1000.0 + " seconds");
+    }
+    server.check(connections, connection);
+  }
+
+  /** Its position is only taken after COMMIT, as an error at the end of the transaction loses the channels. */
+  private Changed changedSince(Connection connection, String query, String since, Set<String> channels)
+      throws SQLException {
+    return new Changed(connections.fetch(connection, query, since, channels.toArray(String[]::new)));
+  }
+
+  /**
+   * Without heartbeats, some changes of a watched table are not notified, such as ALTER TABLE: ask for them. A channel
+   * that is only notified may count as changed each time. Returns the position of the answer, for the next time.
+   */
+  private String look(Connection connection, String since) throws SQLException {
+    Set<String> channels;
     synchronized (client) {
-      for (Subscriber subscriber : client.subscribers) {
-        if (subscriber.heard().contains(notification.channel())) {
-          subscriber.put(notification);
-        }
-      }
+      channels = new HashSet<>(client.index.names());
     }
+    Changed answer = changedSince(connection, TABLES_CHANGED, since, channels);
+    synchronized (client) {
+      client.index.tellChanged(name -> false, answer.channels);
+    }
+    return answer.position;
   }
 
-  /** Make the connection listen to these channels. */
-  private void listenTo(Connection connection, Set<String> wanted, boolean hasListen) throws SQLException {
-    Set<String> fresh = new HashSet<>(wanted);
-    fresh.removeAll(listened);
-    Set<String> gone = new HashSet<>(listened);
-    gone.removeAll(wanted);
-    limit(connection, options.timeout());
-    if (hasListen) {
-      if (!fresh.isEmpty()) {
-        query(connection, "SELECT pinpoint.listen(VARIADIC ?)", row -> null, fresh);
-      }
-      if (!gone.isEmpty()) {
-        query(connection, "SELECT pinpoint.unlisten(VARIADIC ?)", row -> null, gone);
-      }
-    } else {
-      StringBuilder statements = new StringBuilder();
-      for (String channel : fresh) {
-        Utils.escapeIdentifier(statements.append("LISTEN "), channel).append(';');
-      }
-      for (String channel : gone) {
-        Utils.escapeIdentifier(statements.append("UNLISTEN "), channel).append(';');
-      }
-      if (!statements.isEmpty()) {
-        execute(connection, statements.toString());
-      }
+  /** Make the connection listen to what has changed. Returns the channels on which it listens from now on. */
+  private Set<String> listenToChanges(Connection connection, Server server) throws SQLException {
+    Set<String> gone;
+    Set<String> fresh;
+    synchronized (client) {
+      gone = client.index.takePending();
+      fresh = new HashSet<>(gone);
+      fresh.retainAll(client.index.names());
     }
-    listened = wanted;
+    gone.removeAll(fresh);
+    listen(connection, server, "listen", fresh);
+    listen(connection, server, "unlisten", gone);
+    return fresh;
+  }
+
+  private void listen(Connection connection, Server server, String command, Set<String> channels) throws SQLException {
+    if (channels.isEmpty()) {
+      return;
+    } else if (server.hasWait()) {
+      Connections.limit(connection, options.timeout);
+      Connections.query(connection, "SELECT pinpoint." + command + "(VARIADIC ?::text[])",
+          (Object) channels.toArray(String[]::new));
+      return;
+    }
+    StringBuilder statements = new StringBuilder();
+    for (String channel : channels) {
+      Utils.escapeIdentifier(statements.append(command).append(' '), channel).append(';');
+    }
+    connections.execute(connection, statements.toString());
   }
 
   // ---- pinpoint.wait() ----------------------------------------------------------
 
-  private void await(Connection connection, Event.Connected event, Server server) throws SQLException {
-    double timeout = options.checkInterval();
-    if (server.timeLimit > 0) {
-      timeout = Math.min(timeout, server.timeLimit / 2);
-    }
-    boolean first = true;
+  private void await(Connection connection, Server server) throws SQLException {
+    Duration half = server.timeLimit().dividedBy(2);
+    Duration timeout = half.compareTo(options.checkInterval) < 0 ? half : options.checkInterval;
+    Connections.limit(connection, timeout.plus(options.timeout));
     // The first call shows whether it works. It and each call after a cancellation are not canceled, and end at
     // once, so there are answers, however often the channels change.
-    boolean atOnce = true;
-    while (!client.isClosed()) {
-      Set<String> wanted = wanted();
-      if (!first) {
-        tellChanged(wanted, Set.of());
+    for (boolean atOnce = true; !client.isClosed();) {
+      Call call;
+      synchronized (client) {
+        client.index.takePending();
+        call = new Call(connection, Set.copyOf(client.index.names()));
+        if (connected != null) { // they begin with the position that was asked before
+          client.index.tellChanged(call.channels::contains, Set.of());
+        }
+        waiting = atOnce ? null : call;
+        canceling = false;
       }
-      limit(connection, timeout + options.timeout());
-      Set<String> channels = wanted.isEmpty() ? Set.of(HEARTBEAT) : wanted;
-      try (PreparedStatement call = prepare(connection, WAIT, channels, position, timeout + " s")) {
+      try {
+        Changed answer = await(call, atOnce ? Duration.ZERO : timeout);
+        client.counters.signOfLife();
+        position = answer.position;
         synchronized (client) {
-          if (atOnce || changes) {
-            call.setObject(3, "0 s");
-          } else {
-            waiting = call;
-            asked = wanted;
+          if (connected == null) {
+            begin(server, Event.Mode.WAIT);
           }
+          tellChanged(call.channels, answer.channels);
         }
-        try (ResultSet rows = call.executeQuery()) {
-          rows.next();
-          Set<String> changed = set(rows.getArray("changed"));
-          setPosition(rows.getString("position"));
-          if (first) {
-            begin(event);
-            first = false;
-          }
-          atOnce = false;
-          tellChanged(wanted, changed);
-          connection.unwrap(PGConnection.class).getNotifications(); // of other clients of a pooler
-          if (!changed.isEmpty()) {
-            Thread.sleep((long) (options.minInterval() * 1000));
-          }
+        atOnce = false;
+        Connections.dropNotifications(connection);
+        if (!answer.channels.isEmpty()) {
+          pause(options.minInterval);
         }
-      } catch (InterruptedException e) {
-        return; // closed
       } catch (SQLException e) {
         if (!"57014".equals(e.getSQLState())) { // canceled here, or a timeout that the server has
           throw e;
         }
         atOnce = true;
-      } finally {
-        synchronized (client) {
-          waiting = null;
-        }
       }
     }
   }
 
-  /** Errors that another attempt does not mend: authorization, no such database, no such feature. */
-  private static boolean isPermanent(Throwable error, String state) {
-    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
-      if (cause instanceof java.security.cert.CertificateException) {
-        return true;
+  private Changed await(Call call, Duration timeout) throws SQLException {
+    Set<String> channels = call.channels.isEmpty() ? Set.of(HEARTBEAT) : call.channels;
+    try {
+      return new Changed(Connections.query(call.connection, WAIT, channels.toArray(String[]::new), position,
+          timeout.toMillis() + " ms").rows().get(0));
+    } finally {
+      synchronized (client) {
+        waiting = null;
       }
     }
-    // 08004: pgJDBC has no password, or cannot do the authentication that the server asks for.
-    return error instanceof PinpointException || state != null && state.matches("(28|3D|42|0A|08004).*");
+  }
+
+  /** End a call, until it ends: the server may not have begun to execute it. */
+  private void cancel(Call call) {
+    synchronized (client) {
+      if (waiting != call) {
+        return;
+      }
+    }
+    try {
+      call.connection.unwrap(PGConnection.class).cancelQuery();
+      client.tasks.schedule(() -> cancel(call), CANCEL_MILLIS, TimeUnit.MILLISECONDS);
+    } catch (SQLException e) {
+      // It ends later.
+    }
   }
 }

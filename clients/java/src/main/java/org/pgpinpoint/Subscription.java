@@ -1,67 +1,101 @@
 package org.pgpinpoint;
 
 import java.nio.charset.StandardCharsets;
-import java.util.Iterator;
+import java.util.ArrayDeque;
+import java.util.Collection;
+import java.util.HashSet;
 import java.util.List;
 import java.util.NoSuchElementException;
+import java.util.Set;
 
-/** The events of some channels. The iterator blocks. */
-public final class Subscription implements Iterator<Event>, AutoCloseable {
+/** The events of some channels. A notification that does not fit into the buffer becomes a Changed. */
+public final class Subscription extends Events<Event> {
+  private static final int OVERHEAD = 200; // bytes that an event takes without its texts, about
+
   private final Client client;
-  private final EventQueue queue;
+  final Subscriber subscriber = new Subscriber() {
+    @Override
+    void put(Event event) {
+      change(() -> Subscription.this.put(event));
+    }
 
-  Subscription(Client client, EventQueue queue) {
+    @Override
+    void end(RuntimeException error) {
+      Subscription.this.end(error);
+    }
+  };
+
+  // The lock of the events protects these fields.
+  private final ArrayDeque<Event> events = new ArrayDeque<>();
+  private Set<String> changed = new HashSet<>(); // of the Changed that is in the queue
+  private long size;
+
+  Subscription(Client client) {
     this.client = client;
-    this.queue = queue;
   }
 
   /**
-   * Listen on more channels. Each begins with a Changed.
+   * Listen on more channels. Each begins with a Changed. Nothing happens after close().
    *
    * @throws IllegalArgumentException if a name is not valid
    */
   public void add(String... names) {
     check(names);
-    synchronized (client) {
-      queue.channels().addAll(List.of(names));
-      client.listener.channelsChanged(queue);
-    }
+    client.listenOn(subscriber, List.of(names), List.of());
   }
 
   /** Listen on fewer channels. Events that are already in the queue still follow. */
   public void remove(String... names) {
-    synchronized (client) {
-      List.of(names).forEach(queue.channels()::remove);
-      List.of(names).forEach(queue.heard()::remove);
-      client.listener.channelsChanged(queue);
-    }
+    client.listenOn(subscriber, List.of(), List.of(names));
   }
 
-  /** Wait for an event. Returns false after close(), and true before a final error, which next() throws. */
-  @Override
-  public boolean hasNext() {
-    return queue.hasNext();
-  }
-
-  /**
-   * Wait for the next event.
-   *
-   * @throws PinpointException if the subscription cannot go on, the client is closed, or the thread is interrupted
-   * @throws NoSuchElementException after close()
-   */
-  @Override
-  public Event next() {
-    return queue.next();
-  }
-
-  /** End the subscription, without an error: hasNext() returns false after the events in the queue. */
   @Override
   public void close() {
-    synchronized (client) {
-      client.subscribers.remove(queue);
-      client.listener.channelsChanged(queue);
+    client.remove(subscriber);
+    end(new NoSuchElementException("the subscription is closed"));
+  }
+
+  private void put(Event event) {
+    if (event instanceof Event.Changed c) {
+      putChanged(c.channels());
+      return;
     }
-    queue.end(new NoSuchElementException());
+    long bytes = sizeOf(event);
+    if (size + bytes <= client.options.buffer) {
+      size += bytes;
+      events.add(event);
+      client.counters.given.increment();
+      return;
+    }
+    client.counters.drop();
+    if (event instanceof Event.Notification notification) { // the others tell nothing to read
+      putChanged(Set.of(notification.channel()));
+    }
+  }
+
+  /** Add channels to the Changed that is in the queue, or to a new one. */
+  private void putChanged(Collection<String> names) {
+    if (changed.isEmpty()) {
+      events.add(new Event.Changed(changed));
+      client.counters.given.increment();
+    }
+    changed.addAll(names);
+  }
+
+  @Override
+  Event poll() {
+    Event event = events.poll();
+    if (event instanceof Event.Changed) {
+      event = new Event.Changed(Set.copyOf(changed));
+      changed = new HashSet<>();
+    } else if (event != null) {
+      size -= sizeOf(event);
+    }
+    return event;
+  }
+
+  private static long sizeOf(Event event) {
+    return event instanceof Event.Notification n ? OVERHEAD + 2L * (n.channel().length() + n.payload().length()) : OVERHEAD;
   }
 
   static void check(String... names) {
