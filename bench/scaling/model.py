@@ -164,7 +164,7 @@ def lock_times():
 
     points = sorted((int(workload.removeprefix("writers_")), x) for workload, x in record("order-lock").points)
     return table(["writers", "listeners", "announce (µs)", "publish (µs)",
-                  "limit, calculated from the means (transactions per second)"],
+                  "limit, calculated in each run (transactions per second)"],
                  [[f"{writers}", f"{x:,}", times("announce", writers, x), times("publish", writers, x),
                    rounded(lock_figure("limit_per_sec", writers, x))] for writers, x in points])
 

@@ -7,9 +7,11 @@
 #
 # If the release that runs on this machine has packages of the version, they are installed on
 # the machine. Otherwise a release with this version is installed into a directory of the
-# cache, and the tests run in it, in separate namespaces. No server of the machine is used.
+# cache, and the tests run in it, in separate namespaces. No server of the machine is used. With ARCH=arm64,
+# the release is that for this processor, which qemu emulates.
 
 CACHE=${PINPOINT_CACHE:-/var/cache/pg_pinpoint}
+ARCH=
 
 release_of() {
 	is_supported "$1" ||
@@ -25,10 +27,10 @@ run_on_version() {
 	local version=$1 release server inside=()
 	server=(env "PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config")
 	release=$(release_of "$version")
-	if ! has_package "$version"; then
+	if [ -n "$ARCH" ] || ! has_package "$version"; then
 		make_folder "$release" ||
 			end_without_server "$version" "its release could not be installed into a folder"
-		inside=(run_in_folder "$CACHE/$release")
+		inside=(run_in_folder "$(folder_of "$release")")
 	fi
 	run "${inside[@]}" "${server[@]}" "$ROOT/script/bootstrap" "${@:2}" ||
 		end_without_server "$version" "its packages could not be installed"
@@ -69,23 +71,43 @@ own_sources() {
 		-e "s/^Packages Ubuntu ([^ ]+) $1 ($1(-[^ ]+)?) (main|universe)$/deb \1 \2 \4/p" | sort -u
 }
 
+# Print the folder of a release.
+folder_of() {
+	echo "$CACHE/$1${ARCH:+-$ARCH}"
+}
+
 # Install a release into its folder of the cache, with apt and little else.
 make_folder() {
-	local folder=$CACHE/$1
+	local folder
+	folder=$(folder_of "$1")
 
+	[ -z "$ARCH" ] || emulate || return
 	as_root mkdir -p "$folder.lock" || return
 	{
 		flock 8 # another run may be installing it
 		[ ! -e "$folder/etc/debian_version" ] || return 0
-		as_root rm -rf "$folder.new" && install_release "$1" "$folder.new" &&
+		as_root rm -rf "$folder.new" && install_release "$1" "$folder.new" ${ARCH:+"--arch=$ARCH"} &&
 			as_root mv "$folder.new" "$folder"
 	} 8<"$folder.lock"
+}
+
+# Let this machine run programs for ARCH.
+emulate() {
+	local formats=/proc/sys/fs/binfmt_misc
+	[ "$(dpkg --print-architecture)" != "$ARCH" ] || return 0
+	is_installed qemu-user-static && is_installed binfmt-support && is_installed arch-test || {
+		apt_update qemu-user-static binfmt-support arch-test
+		apt_install qemu-user-static binfmt-support arch-test
+	} || return
+	# In a container, it is not mounted.
+	[ -e "$formats/register" ] || as_root mount -t binfmt_misc binfmt_misc "$formats" || return
+	[ -e "$formats/qemu-aarch64" ] || as_root update-binfmts --enable qemu-aarch64
 }
 
 # Install a release. Arguments: its name, a folder or the name of an archive (.tar), options of
 # mmdebstrap.
 install_release() {
-	local release=$1 target=$2 uri sources=() options=()
+	local release=$1 target=$2 keys uri sources=() options=()
 	shift 2
 
 	command -v mmdebstrap >/dev/null || {
@@ -99,10 +121,11 @@ install_release() {
 			# mmdebstrap knows Ubuntu's mirror. Not every Debian has Ubuntu's keys.
 			options=("--components=main,universe")
 			[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ] || {
+				keys=$(folder_of trixie)
 				make_folder trixie &&
-					run_in_folder "$CACHE/trixie" apt-get update -q &&
-					run_in_folder "$CACHE/trixie" apt-get install -q -y ubuntu-archive-keyring || return
-				options+=("--keyring=$CACHE/trixie/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+					run_in_folder "$keys" apt-get update -q &&
+					run_in_folder "$keys" apt-get install -q -y ubuntu-archive-keyring || return
+				options+=("--keyring=$keys/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 			}
 			;;
 		experimental)
