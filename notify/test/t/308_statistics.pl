@@ -235,7 +235,7 @@ my ($someone, $watcher) = map { connect_to($node, user => $_) } qw(someone watch
 my $query = 'SELECT usename, state, channels FROM pinpoint.stat_listeners WHERE pid = ';
 is_deeply($someone->run($query . $own->pid)->rows, [ [ undef, undef, undef ] ], q(of another user's session nothing but that it is there));
 is_deeply($someone->run($query . $theirs->pid)->rows, [ [ 'someone', 'idle', 1 ] ], 'of ones own everything');
-is_deeply($watcher->run($query . $own->pid)->rows, [ [ 'postgres', 'idle', 1 ] ], 'pg_read_all_stats sees all');
+is_deeply($watcher->run($query . $own->pid)->rows, [ [ scalar getpwuid($>), 'idle', 1 ] ], 'pg_read_all_stats sees all');
 error_is($someone->query("SELECT * FROM pinpoint.$_"), '42501', "permission denied for view $_", undef, "$_ is not for everybody")
   for qw(listening stat_channels);
 error_is($someone->query('SELECT pinpoint.stat_reset()'), '42501', 'permission denied for function stat_reset', undef, 'nor is stat_reset()');

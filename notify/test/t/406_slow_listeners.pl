@@ -120,7 +120,7 @@ like($warning->{H}, qr/^The NOTIFY queue cannot be emptied until that process/, 
 my $log = slurp_file($node->logfile);
 my $pid = $slow->pid;
 like($log,
-	qr/with PID $pid, user "\w+", application "the slow one", in a transaction for \d+ s\./,
+	qr/with PID $pid, user "[^"]+", application "the slow one", in a transaction for \d+ s\./,
 	'the log has more to say about it');
 unlike($warning->{D}, qr/the slow one/, 'which is not for everybody');
 $slow->run('COMMIT');

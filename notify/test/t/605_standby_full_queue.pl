@@ -133,7 +133,7 @@ $log = -s $standby->logfile;
 send_kb(600, 'a');
 my $pid = $slow->pid;
 ok( wait_until(
-		sub { $standby->log_contains(qr/WARNING:  a listener is \d+ kB behind in the NOTIFY queue\n.*DETAIL:  The listener that is furthest behind is the server process with PID $pid, user "\w+", application "the slow one", in a transaction/, $log) }),
+		sub { $standby->log_contains(qr/WARNING:  a listener is \d+ kB behind in the NOTIFY queue\n.*DETAIL:  The listener that is furthest behind is the server process with PID $pid, user "[^"]+", application "the slow one", in a transaction/, $log) }),
 	'a listener of a standby is behind by more than pinpoint.max_listener_lag: a warning in the log');
 cmp_ok($observer->value(q(SELECT sum(warned) FROM pinpoint.stat_notify WHERE datname = 'postgres')), '>=', 1, 'it is counted');
 ok(stat_listener($observer, $pid), 'and nothing more');
