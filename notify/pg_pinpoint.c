@@ -45,6 +45,7 @@
 #include "waker.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/publication.h"
+#include "wakeup/reassign.h"
 #include "wakeup/slots.h"
 #include "wakeup/turn.h"
 #include "wakeup/waker_list.h"
@@ -98,6 +99,8 @@ static const PinpointPart parts[] = {
 	pinpoint_waiters_shmem_init},
 	{"turns", pinpoint_turn_shmem_size,
 	pinpoint_turn_shmem_init},
+	{"reassignment", pinpoint_reassign_shmem_size,
+	pinpoint_reassign_shmem_init},
 	{"publication", NULL, pinpoint_publication_init},
 	{"wakeup", NULL, pinpoint_wakeup_init},
 	{"eviction", NULL, pinpoint_evict_init},

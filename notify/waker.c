@@ -62,9 +62,11 @@
 #include "wakeup/waker_progress.h"
 #include "wakeup/wakeup.h"
 
-/* Milliseconds to sleep, while the log keeps batches, and if not. */
-#define SLEEP_WHILE_KEPT	1000
-#define SLEEP_WHILE_EMPTY	10000
+/*
+ * Milliseconds to sleep.  Senders do not wake the waker for a few listeners, so
+ * it must look by itself whether they need a reminder.
+ */
+#define SLEEP				1000
 
 /* The same, while disk space is freed step by step. */
 #define SLEEP_WHILE_SHRINKING	1
@@ -159,7 +161,7 @@ pinpoint_waker_main(Datum arg)
 	while (!ShutdownRequestPending)
 	{
 		uint64		wanted = pinpoint_waker_progress_begin_round();
-		long		sleep = SLEEP_WHILE_EMPTY;
+		long		sleep = SLEEP;
 		long		next_heartbeat;
 		long		next_status;
 		bool		busy;
@@ -204,7 +206,6 @@ pinpoint_waker_main(Datum arg)
 			(void) pinpoint_wakeup_remind();
 			if (pinpoint_reassign_stalled())
 				continue;		/* and look again in the next round */
-			sleep = Min(sleep, SLEEP_WHILE_KEPT);
 		}
 		if (pinpoint_message_log_give_back())
 			sleep = SLEEP_WHILE_SHRINKING;
@@ -251,6 +252,9 @@ at_exit(int code, Datum arg)
 {
 	LWLockReleaseAll();
 	AssertNoLockHeld();
+
+	/* An error may have ended a round.  After this, others take the list. */
+	(void) pinpoint_publication_signal_listed(true);
 	pinpoint_commit_order_remove_waker();
 	pinpoint_commit_order_at_exit();
 	while (pinpoint_publication_signal_listed(false) >= 0)

@@ -223,7 +223,7 @@ static void append_or_discard(PinpointPublication *publication,
 static void publish_ready_and_end(PinpointPublication *publication);
 static bool publish_some(PinpointPublication *publication);
 static void publish_rest(void);
-static bool publish_part(bool *others_wait);
+static bool publish_part(bool *others_wait, bool in_parts);
 static void count_held_back(PinpointBatch *batch, TimestampTz since);
 
 Size
@@ -367,7 +367,6 @@ pinpoint_commit_order_publish(void)
 	leave_in_flight(batch);
 	enter_ready(batch, PinpointMyTransaction.stamp);	/* step 3 */
 	publish_ready_and_end(&publication);
-	pinpoint_positions_wake();
 	PINPOINT_END_CANNOT_FAIL();
 }
 
@@ -670,6 +669,9 @@ publish_ready_and_end(PinpointPublication *publication)
 		commit_order->publisher = MyProcPid;	/* step 8 */
 	pinpoint_commit_order_check();
 	pinpoint_publication_end(publication);
+
+	/* What this transaction has changed does not wait for those of others. */
+	pinpoint_positions_wake();
 	if (rest)
 		publish_rest();
 }
@@ -738,7 +740,7 @@ bool
 pinpoint_commit_order_continue(void)
 {
 	bool		others_wait;
-	bool		more = publish_part(&others_wait);
+	bool		more = publish_part(&others_wait, false);
 
 	/* A process that has been woken would often find the lock taken again. */
 	if (more && others_wait)
@@ -749,20 +751,23 @@ pinpoint_commit_order_continue(void)
 /*
  * The same, for a session that does the work of another process that makes no
  * progress.
+ *
+ * in_parts: see PinpointPublication.
  */
 bool
-pinpoint_commit_order_take_over(void)
+pinpoint_commit_order_take_over(bool in_parts)
 {
 	bool		others_wait;
 
-	return publish_part(&others_wait);
+	return publish_part(&others_wait, in_parts);
 }
 
 /*
  * *others_wait: set to whether other processes wait for the lock.
+ * in_parts: see PinpointPublication.
  */
 static bool
-publish_part(bool *others_wait)
+publish_part(bool *others_wait, bool in_parts)
 {
 	PinpointPublication publication;
 	bool		more;
@@ -779,6 +784,7 @@ publish_part(bool *others_wait)
 
 	PINPOINT_BEGIN_CANNOT_FAIL();
 	pinpoint_publication_begin(&publication);
+	publication.in_parts = in_parts;
 	more = publish_some(&publication);
 	*others_wait = pinpoint_lock_has_waiters(PinpointOrderLock);
 	pinpoint_commit_order_check();

@@ -35,7 +35,7 @@ extern uint64 pinpoint_commit_order_published(void);
 extern void pinpoint_commit_order_publish_heartbeat(PinpointBatch *batch);
 extern void pinpoint_commit_order_withdraw(void);
 extern bool pinpoint_commit_order_continue(void);
-extern bool pinpoint_commit_order_take_over(void);
+extern bool pinpoint_commit_order_take_over(bool in_parts);
 extern void pinpoint_commit_order_remove_waker(void);
 extern void pinpoint_commit_order_at_exit(void);
 extern void pinpoint_commit_order_stats(PinpointOrderStats *stats);

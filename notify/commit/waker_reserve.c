@@ -7,8 +7,10 @@
  * and sessions in pinpoint.wait() to wake.  The waker may not run; see
  * waker_progress.c.  Then each session does a part of the work before it
  * commits, in any transaction.  The part is bounded: one hold of
- * PinpointOrderLock to publish batches, PINPOINT_SIGNALS_PER_ROUND signals,
- * and a round of pinpoint_waiters_wake_queued().
+ * PinpointOrderLock to publish batches, twice PINPOINT_SIGNALS_PER_ROUND
+ * signals, and a round of pinpoint_waiters_wake_queued().  A session that
+ * cannot look again, because it has never notified, sends all signals for the
+ * batches that it has published; so does each, if there is no waker.
  *
  * Possibly no session commits.  So a session that has left work looks again
  * after PINPOINT_STALL_INTERVAL: a timeout makes PostgreSQL run a small
@@ -48,6 +50,7 @@
 #include "storage/latch.h"
 #include "storage/sinval.h"
 #include "utils/timeout.h"
+#include "utils/timestamp.h"
 
 #include "base/check.h"
 #include "base/compat.h"
@@ -67,6 +70,12 @@
  */
 #define EXIT_INTERVAL		1
 #define MAX_EXIT_LOOKS		(3 * PINPOINT_STALL_INTERVAL)
+
+/*
+ * Microseconds after which a sender begins no further portion of
+ * reassignments.
+ */
+#define MAX_REASSIGN_TIME	10000
 
 /*
  * When the number of rounds has increased by this, the waker has begun a round
@@ -149,7 +158,8 @@ do_part(void)
 	uint64		wanted = pinpoint_waker_progress_wanted();
 	bool		more;
 
-	more = pinpoint_commit_order_take_over();
+	/* Without a timeout, it may be unable to send the rest of the signals. */
+	more = pinpoint_commit_order_take_over(look_timeout != MAX_TIMEOUTS);
 	more |= pinpoint_publication_signal_listed(true) >= 0;
 	more |= pinpoint_waiters_wake_queued();
 	if (!more)
@@ -160,17 +170,25 @@ do_part(void)
 /*
  * Before the commit of a sender, once a second: tell the waker to look for
  * sessions that stay in a transaction.  If it makes no progress, or there is
- * none, do this here, for one portion.  Does not fail.
+ * none, do this here, in portions.  Does not fail.
  */
 void
 pinpoint_waker_reserve_reassign(void)
 {
 	struct Latch *waker = pinpoint_waker_progress_latch();
+	TimestampTz began = GetCurrentTimestamp();
+	TimestampTz now = began;
 
 	if (waker != NULL)
+	{
 		SetLatch(waker);
-	else
-		(void) pinpoint_reassign_stalled();
+		return;
+	}
+
+	/* Also ends if the clock is set back. */
+	while (now >= began && now - began < MAX_REASSIGN_TIME &&
+		   pinpoint_reassign_stalled())
+		now = GetCurrentTimestamp();
 }
 
 /*

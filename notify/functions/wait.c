@@ -43,6 +43,12 @@
  */
 #define PAUSE_BETWEEN_LOOKS	20
 
+/*
+ * Milliseconds after which a session looks in any case: the process that has
+ * to wake it may have stopped before it sets its latch.
+ */
+#define LOOK_INTERVAL		5000
+
 PG_FUNCTION_INFO_V1(pinpoint_wait);
 
 static TimestampTz end_of_wait(NullableDatum *timeout);
@@ -204,7 +210,9 @@ wait_for_change(PinpointQuery *query, TimestampTz until, int limit)
 			looked_at = GetCurrentTimestamp();
 			if (query->nchanged > 0 || looked_at >= until)
 				break;
-			sleep_until(until);
+			sleep_until(Min(until,
+							TimestampTzPlusMilliseconds(looked_at,
+														LOOK_INTERVAL)));
 			if (!pinpoint_waiters_woken())
 				continue;
 			if (query->nchannels > PINPOINT_MAX_WAIT_CHANNELS)
@@ -270,12 +278,10 @@ pause_since(TimestampTz looked_at, TimestampTz until)
 static void
 sleep_until(TimestampTz until)
 {
-	long		msec = -1;
-
-	if (until != DT_NOEND)
-		msec = Min(TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-												   until),
-				   INT_MAX);
+	/* If the clock was set back, do not wait for it. */
+	long		msec =
+		Min(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until),
+			LOOK_INTERVAL);
 
 	if (FeBeWaitSet != NULL && WaitEventSetCanReportClosed())
 	{
@@ -302,8 +308,8 @@ sleep_until(TimestampTz until)
 	}
 	else
 		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-						 (msec >= 0 ? WL_TIMEOUT : 0), msec, wait_event());
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, msec,
+						 wait_event());
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }

@@ -66,6 +66,11 @@
  * So the notifier sees that there is no latch, or the waker sees the entries.
  * A waker that starts sets its latch and then reads the list, likewise.
  *
+ * A process can stop after it has counted a transaction, and before it has set
+ * the latches.  Nobody else sets them: for others, these sessions are being
+ * woken.  So a session also looks every few seconds without being woken; see
+ * LOOK_INTERVAL in wait.c.
+ *
  * The entries have a fixed number in shared memory, about 800 bytes for each
  * possible session.  Nothing is allocated here, so nothing can fail.
  *

@@ -33,9 +33,10 @@
  * or a batch whose contents are not there yet.
  *
  * The pages of old batches may be on disk only.  Therefore a session that
- * holds PinpointOrderLock reads no published batch except the last one.  A
- * PinpointBatchRef contains everything else that needs to be known about a
- * batch.
+ * publishes reads no published batch except the last one while it holds
+ * PinpointOrderLock.  A PinpointBatchRef contains everything else that needs to
+ * be known about a batch.  A session that reassigns a notification changes its
+ * batch under the lock; it has read the batch just before.
  *
  * See batch.c for the contents of a batch.
  *

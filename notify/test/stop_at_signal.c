@@ -5,9 +5,9 @@
  *		preloads this library.
  *
  * The environment variable STOP_AT_SIGNAL contains the path of a file with a
- * PID.  This process removes the file and stops itself when it is about to
- * send the signal with which PostgreSQL wakes a session that listens.  Setting
- * a latch sends another signal.
+ * PID and the number of a signal.  This process removes the file and stops
+ * itself when it is about to send this signal: SIGUSR1 wakes a session that
+ * listens, and SIGURG one that waits for its latch.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -22,27 +22,29 @@
 #include <unistd.h>
 
 /*
- * Does the file contain the PID of this process?  If so, removes it.
+ * Does the file contain the PID of this process and this signal?  If so,
+ * removes it.
  */
 static bool
-is_to_stop(void)
+is_to_stop(int sig)
 {
 	const char *path = getenv("STOP_AT_SIGNAL");
 	FILE	   *file = path ? fopen(path, "r") : NULL;
 	int			pid = 0;
+	int			wanted = 0;
 
 	if (file == NULL)
 		return false;
-	if (fscanf(file, "%d", &pid) != 1)
+	if (fscanf(file, "%d %d", &pid, &wanted) != 2)
 		pid = 0;
 	fclose(file);
-	return pid == getpid() && unlink(path) == 0;
+	return pid == getpid() && wanted == sig && unlink(path) == 0;
 }
 
 int
 kill(pid_t pid, int sig)
 {
-	if (sig == SIGUSR1 && is_to_stop())
+	if ((sig == SIGUSR1 || sig == SIGURG) && is_to_stop(sig))
 		raise(SIGSTOP);
 	return (int) syscall(SYS_kill, pid, sig);
 }

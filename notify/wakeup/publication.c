@@ -18,8 +18,9 @@
  * processes the list need no further signal for these slots.  If there is no
  * waker, senders send all signals, including those of the list.  If the waker
  * makes no progress (see waker_progress.c), senders send all of their own
- * signals; commit/waker_reserve.c sends those of the list, and those that were
- * taken from it last.  A second signal does no harm.
+ * signals; commit/waker_reserve.c sends those of the list, of batches that it
+ * publishes for others, and those that were taken from the list last.  A second
+ * signal does no harm.
  *
  * The limit of work.  While a process holds the lock, all other sessions that
  * notify, and all that begin or end to read, wait.  So a process that
@@ -103,6 +104,7 @@ pinpoint_publication_begin(PinpointPublication *publication)
 	HOLD_INTERRUPTS();
 	publication->nsignals = 0;
 	publication->work = 0;
+	publication->in_parts = false;
 	publication->waker_to_tell = NULL;
 	pinpoint_lock_acquire_order("publish");
 #ifdef USE_ASSERT_CHECKING
@@ -201,7 +203,7 @@ share_out(PinpointPublication *publication)
 		return;
 	}
 	if (publication->nsignals <= MAX_SIGNALS ||
-		!pinpoint_waker_progress_is_made())
+		!(publication->in_parts || pinpoint_waker_progress_is_made()))
 		return;
 
 	for (int i = 0; i < publication->nsignals; i++)
@@ -263,6 +265,8 @@ pinpoint_publication_signal_listed(bool in_hand)
 	int			n;
 	bool		any;
 
+	/* Those that are taken from the list must be signalled. */
+	HOLD_INTERRUPTS();
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
 	any = pinpoint_waker_list_any();
 	if (in_hand)
@@ -274,6 +278,7 @@ pinpoint_publication_signal_listed(bool in_hand)
 
 	if (n > 0)
 		pinpoint_signal(wakeups, n);
+	RESUME_INTERRUPTS();
 	return any || n > 0 ? n : -1;
 }
 

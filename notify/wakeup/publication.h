@@ -24,6 +24,9 @@ typedef struct PinpointPublication
 								 * list of this process */
 	uint32		work;			/* work under this hold of the lock; see
 								 * MAX_WORK_PER_HOLD */
+	bool		in_parts;		/* if there is a waker, leave many signals to
+								 * its list, although it makes no progress:
+								 * the caller sends those of the list in parts */
 	struct Latch *waker_to_tell;	/* latch of the waker, if slots or batches
 									 * are left to it */
 } PinpointPublication;

@@ -34,15 +34,24 @@
  * something to read for more than a second and are in a transaction.  It
  * reassigns their notifications to members that are ready.
  *
- * The waker does this in portions.  At the beginning of each, it checks under
- * PinpointOrderLock that the session is still SIGNALLED, with the same first
- * unread batch: then the session has not read, and still pins all batches from
- * that one on.  The waker pins them, too, for the time of the portion, and
- * reads them without the lock.  Before it changes an assignment, it repeats
- * this check under the lock, and pinpoint_sharing_reassign() checks the
- * assignment itself: the session may execute UNLISTEN.  A session reads only
- * in the state READING, which it enters under the lock.  So each notification
- * is delivered by one of the two sessions, and not by both.
+ * The waker does this in portions.  Without a waker that makes progress,
+ * senders do it.  The pass over the sessions is in shared memory, so a process
+ * goes on where the last one has ended, and all sessions have their turn
+ * although each sender does only some portions.
+ *
+ * At the beginning of a portion, the process checks under PinpointOrderLock
+ * that the session is still SIGNALLED, with the same first unread batch: then
+ * the session has not read, and still pins all batches from that one on.  The
+ * process pins them, too, for the time of the portion, and reads them without
+ * the lock.  Before it changes an assignment, it repeats this check under the
+ * lock, and pinpoint_sharing_reassign() checks the assignment itself: the
+ * session may execute UNLISTEN.  A session reads only in the state READING,
+ * which it enters under the lock.  So each notification is delivered by one of
+ * the two sessions, and not by both.
+ *
+ * Two processes can work at the same portion, if the first one stops and goes
+ * on later.  They find nothing to do where the other one was.  Only the one
+ * that ends its portion first moves the pass on.
  *
  * This file must not fail, because it runs after commit and at exit.  At exit,
  * a barrier can fail; turn.c describes how the session goes on.
@@ -61,6 +70,7 @@
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
+#include "base/first_number.h"
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
 #include "wakeup/publication.h"
@@ -71,15 +81,20 @@
 #include "wakeup/turn.h"
 
 /*
- * Milliseconds between two passes of the waker over sessions that stay in a
- * transaction.  After a long pass, it waits PASS_PAUSE_FACTOR times as long as
- * the pass has taken, in addition.
+ * Milliseconds between two passes over sessions that stay in a transaction.
+ * After a long pass, PASS_PAUSE_FACTOR times as long as its portions have taken
+ * is added.
  */
 #define PASS_INTERVAL		1000
 #define PASS_PAUSE_FACTOR	10
 
-/* Number of batches that the waker reads in one portion. */
+/*
+ * Number of batches that are read in one portion, and the time that it can
+ * take, in microseconds: if it seems longer, the process was stopped or the
+ * clock was set.
+ */
 #define BATCHES_PER_PORTION	256
+#define MAX_PORTION_TIME	1000000
 
 /* The assignment that is being reassigned. */
 typedef struct Reassignment
@@ -96,13 +111,16 @@ typedef struct Reassignment
 } Reassignment;
 
 /*
- * The pass of the waker over the sessions that stay in a transaction.  Local
- * to the waker.
+ * The pass over the sessions that stay in a transaction.  In shared memory, it
+ * is protected by PinpointOrderLock; active, ended and next are also read
+ * without it.
  */
 typedef struct StalledPass
 {
+	uint64		portion;		/* number of portions that have moved it on */
 	bool		active;
-	TimestampTz began;
+	int64		taken;			/* microseconds that its portions have taken */
+	TimestampTz ended;			/* time of the end of the last pass */
 	TimestampTz next;			/* earliest time of the next pass */
 	int			slotno;			/* the current session */
 	int			pid;			/* its PID; 0 if it is not begun */
@@ -114,6 +132,9 @@ typedef struct StalledPass
 	PinpointBatch *last;		/* the last one */
 } StalledPass;
 
+static StalledPass *shared_pass = NULL;
+
+/* A copy, while this process works at a portion. */
 static StalledPass pass = {0};
 
 static void reassign_batch(PinpointBatch *batch, bool unread,
@@ -121,12 +142,26 @@ static void reassign_batch(PinpointBatch *batch, bool unread,
 static const char *channel_name(PinpointBatch *batch, uint32 number);
 static void reassign_to(const PinpointListeners *listeners, void *arg);
 static uint64 first_batches(PinpointSlot *slot, PinpointBatchRef *first);
-static bool begin_portion(PinpointBatchRef *pinned);
+static bool is_time_for_pass(TimestampTz now);
+static bool begin_portion(TimestampTz now, PinpointBatchRef *pinned);
 static bool still_stalled(void);
 static bool reassign_stalled_batch(PinpointBatch *batch);
 static bool try_reassign(PinpointBatch *batch, uint32 index, uint32 number);
 static void find_ready(const PinpointListeners *listeners, void *arg);
-static void end_portion(PinpointBatchRef *pinned);
+static void end_portion(TimestampTz began, PinpointBatchRef *pinned);
+
+Size
+pinpoint_reassign_shmem_size(void)
+{
+	return sizeof(StalledPass);
+}
+
+void
+pinpoint_reassign_shmem_init(void *memory)
+{
+	shared_pass = memory;
+	shared_pass->portion = PINPOINT_FIRST_NUMBER;
+}
 
 /*
  * Reassign the notifications that were assigned to this session on channels
@@ -303,8 +338,8 @@ reassign_to(const PinpointListeners *listeners, void *arg)
 
 /*
  * Reassign notifications of sessions that stay in a transaction: one portion.
- * The waker calls this.  Returns whether there is more to do at once.  Does not
- * fail.
+ * The waker calls this, and senders do without one that makes progress.
+ * Returns whether there is more to do at once.  Does not fail.
  */
 bool
 pinpoint_reassign_stalled(void)
@@ -314,26 +349,8 @@ pinpoint_reassign_stalled(void)
 	bool		done = false;
 
 	AssertNoLockHeld();
-	if (!pass.active)
-	{
-		/* If the clock was set back, do not wait for it. */
-		if ((now < pass.next && now >= pass.began) ||
-			!pinpoint_channel_map_is_shared())
-			return false;
-		pass.active = true;
-		pass.began = now;
-		pass.slotno = 0;
-		pass.pid = 0;
-	}
-
-	if (!begin_portion(&pinned))
-	{
-		pass.active = false;
-		pass.next = TimestampTzPlusMilliseconds(now, PASS_INTERVAL);
-		if (now > pass.began)
-			pass.next += PASS_PAUSE_FACTOR * (now - pass.began);
+	if (!is_time_for_pass(now) || !begin_portion(now, &pinned))
 		return false;
-	}
 
 	for (int i = 0; i < BATCHES_PER_PORTION && !done; i++)
 	{
@@ -346,8 +363,25 @@ pinpoint_reassign_stalled(void)
 		pass.pid = 0;
 		pass.slotno++;
 	}
-	end_portion(&pinned);
+	end_portion(now, &pinned);
 	return true;
+}
+
+/*
+ * Is there a pass, or may one begin?  Also called without a lock:
+ * begin_portion() asks again.
+ */
+static bool
+is_time_for_pass(TimestampTz now)
+{
+	const volatile StalledPass *last = shared_pass;
+
+	if (last->active)
+		return true;
+
+	/* If the clock was set back, do not wait for it. */
+	return (now >= last->next || now < last->ended) &&
+		pinpoint_channel_map_is_shared();
 }
 
 /*
@@ -355,12 +389,25 @@ pinpoint_reassign_stalled(void)
  * its batches.  Returns false at the end of the pass.
  */
 static bool
-begin_portion(PinpointBatchRef *pinned)
+begin_portion(TimestampTz now, PinpointBatchRef *pinned)
 {
 	PinpointBatchRef first = {0};
 
-	Assert(pass.active && pinned->batch == NULL);
+	Assert(pinned->batch == NULL);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (!is_time_for_pass(now))
+	{
+		LWLockRelease(PinpointOrderLock);
+		return false;
+	}
+	pass = *shared_pass;
+	if (!pass.active)
+	{
+		pass.active = true;
+		pass.taken = 0;
+		pass.slotno = 0;
+		pass.pid = 0;
+	}
 	if (pass.pid != 0)
 	{
 		if (still_stalled())
@@ -391,6 +438,15 @@ begin_portion(PinpointBatchRef *pinned)
 	}
 	if (pass.pid != 0)
 		(void) pinpoint_slot_set_ref(pinned, &first);
+	else
+	{
+		pass.active = false;
+		pass.ended = now;
+		pass.next = TimestampTzPlusMilliseconds(now, PASS_INTERVAL) +
+			PASS_PAUSE_FACTOR * pass.taken;
+		pass.portion++;
+		*shared_pass = pass;
+	}
 	LWLockRelease(PinpointOrderLock);
 	return pass.pid != 0;
 }
@@ -414,7 +470,10 @@ still_stalled(void)
 	AssertHeld(PinpointOrderLock);
 	Assert(pass.pid != 0 && pass.slotno < MaxBackends);
 
-	return readable(slot)->pid == pass.pid && pinpoint_sharing_stalled(slot) &&
+	return readable(slot)->pid == pass.pid &&
+		readable(slot)->dboid == pass.dboid &&
+		readable(slot)->roleid == pass.group &&
+		pinpoint_sharing_stalled(slot) &&
 		first_batches(slot, &first) == pass.first_unread &&
 		first.batch != NULL && first.sequence <= pass.first;
 }
@@ -495,13 +554,24 @@ find_ready(const PinpointListeners *listeners, void *arg)
 }
 
 /*
- * End a portion: remove the pin.
+ * End a portion: move the pass on, unless another process has done it
+ * meanwhile, and remove the pin.
  */
 static void
-end_portion(PinpointBatchRef *pinned)
+end_portion(TimestampTz began, PinpointBatchRef *pinned)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	Assert(pinned->batch != NULL);
 	pinpoint_lock_acquire(PinpointOrderLock, LW_EXCLUSIVE);
+	if (shared_pass->portion == pass.portion)
+	{
+		/* The clock can be set. */
+		if (now > began)
+			pass.taken += Min(now - began, MAX_PORTION_TIME);
+		pass.portion++;
+		*shared_pass = pass;
+	}
 	if (pinpoint_slot_set_ref(pinned, NULL))
 		pinpoint_message_log_trim();
 	LWLockRelease(PinpointOrderLock);

@@ -14,6 +14,8 @@
 /* Callback: does this session still share a channel? */
 typedef bool (*PinpointStillShares) (const char *channel);
 
+extern Size pinpoint_reassign_shmem_size(void);
+extern void pinpoint_reassign_shmem_init(void *memory);
 extern void pinpoint_reassign(PinpointStillShares still_shares);
 extern bool pinpoint_reassign_stalled(void);
 

@@ -51,7 +51,8 @@ pinpoint_signal(const PinpointWakeup *wakeups, int n)
 
 /*
  * Signal sessions that were signalled long ago and have not begun to read.
- * PROCSIG_CATCHUP_INTERRUPT also makes a session run a small transaction.
+ * PROCSIG_CATCHUP_INTERRUPT also makes a session run a small transaction.  It
+ * is the second one: PostgreSQL does not flush after that transaction.
  */
 void
 pinpoint_signal_again(const PinpointWakeup *wakeups, int n)
@@ -60,9 +61,9 @@ pinpoint_signal_again(const PinpointWakeup *wakeups, int n)
 
 	for (int i = 0; i < n; i++)
 	{
-		(void) SendProcSignal(wakeups[i].pid, PROCSIG_CATCHUP_INTERRUPT,
-							  PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno));
 		(void) SendProcSignal(wakeups[i].pid, PROCSIG_NOTIFY_INTERRUPT,
+							  PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno));
+		(void) SendProcSignal(wakeups[i].pid, PROCSIG_CATCHUP_INTERRUPT,
 							  PINPOINT_PROCSIGNAL_ID(wakeups[i].slotno));
 	}
 }

@@ -80,7 +80,7 @@ typedef struct PinpointSlotPublication
 	bool		wakes_for_all;	/* all publications in its database find it,
 								 * because its channels do not fit into the
 								 * channel map, or are not known yet */
-	dlist_node	wakes_for_all_link; /* link of the list in PinpointSlots, if
+	dlist_node	wakes_for_all_link; /* link of a list in PinpointSlots, if
 									 * wakes_for_all is set */
 } PinpointSlotPublication;
 
@@ -109,6 +109,9 @@ struct PinpointSlot
 StaticAssertDecl(sizeof(PinpointSlot) % PG_CACHE_LINE_SIZE == 0,
 				 "a slot begins on a cache line");
 
+/* Number of lists of slots with wakes_for_all. */
+#define PINPOINT_NWAKES_FOR_ALL	64
+
 /*
  * Protected by PinpointOrderLock, with exceptions; for slots, see
  * PinpointSlot.
@@ -116,7 +119,9 @@ StaticAssertDecl(sizeof(PinpointSlot) % PG_CACHE_LINE_SIZE == 0,
 typedef struct PinpointSlots
 {
 	pg_atomic_uint64 last_listen;	/* number of the last LISTEN; no lock */
-	dlist_head	wakes_for_all;	/* list of the slots with wakes_for_all */
+	dlist_head	wakes_for_all[PINPOINT_NWAKES_FOR_ALL]; /* lists of the slots
+														 * with wakes_for_all,
+														 * by database */
 	pg_atomic_uint64 fold_time; /* processor time of all deliveries with
 								 * pinpoint.fold, in us; no lock */
 	TimestampTz last_reminders; /* time of the last check for slots that need
@@ -134,6 +139,16 @@ static inline bool
 is_mine(const PinpointSlot *slot)
 {
 	return slot - PinpointSlotsShared->slots == PINPOINT_MY_SLOT_NUMBER;
+}
+
+/*
+ * The list of the slots with wakes_for_all that contains those of a database,
+ * and possibly of a few others.
+ */
+static inline dlist_head *
+wakes_for_all_in(Oid dboid)
+{
+	return &PinpointSlotsShared->wakes_for_all[dboid % PINPOINT_NWAKES_FOR_ALL];
 }
 
 /*

@@ -30,8 +30,9 @@
  *	READING			READING_AGAIN	IDLE or RESTING when it is done
  *	READING_AGAIN	READING_AGAIN	SIGNALLED when it is done: by itself
  *
- * Only the step from IDLE to SIGNALLED sends a signal, so at most one is
- * pending for a session, however many batches are published.  Batches that are
+ * Only a step to SIGNALLED sends a signal, so at most one is pending for a
+ * session, however many batches are published.  From RESTING, it sends one only
+ * if the session would not check soon enough.  Batches that are
  * published after the pinned epoch are kept as long as the pin, so the other
  * steps need no separate pin.
  *
@@ -127,7 +128,8 @@ void
 pinpoint_slots_shmem_init(void *memory)
 {
 	PinpointSlotsShared = memory;
-	dlist_init(&PinpointSlotsShared->wakes_for_all);
+	for (int i = 0; i < PINPOINT_NWAKES_FOR_ALL; i++)
+		dlist_init(&PinpointSlotsShared->wakes_for_all[i]);
 	pg_atomic_init_u64(&PinpointSlotsShared->last_listen,
 					   PINPOINT_FIRST_NUMBER);
 	pg_atomic_init_u64(&PinpointSlotsShared->fold_time, 0);
@@ -261,7 +263,7 @@ pinpoint_slot_set_wakes_for_all(bool wakes_for_all)
 	Assert(readable(slot)->pid == MyProcPid);
 	write_publication(slot)->wakes_for_all = wakes_for_all;
 	if (wakes_for_all)
-		dlist_push_tail(&PinpointSlotsShared->wakes_for_all,
+		dlist_push_tail(wakes_for_all_in(MyDatabaseId),
 						&write_publication(slot)->wakes_for_all_link);
 	else
 		dlist_delete(&write_publication(slot)->wakes_for_all_link);
@@ -979,11 +981,20 @@ pinpoint_slots_check(bool always)
 
 	pinpoint_waker_list_check();
 
-	dlist_foreach(iter, &PinpointSlotsShared->wakes_for_all)
+	for (int i = 0; i < PINPOINT_NWAKES_FOR_ALL; i++)
 	{
-		Assert(dlist_container(PinpointSlotPublication, wakes_for_all_link,
-							   iter.cur)->wakes_for_all);
-		nwake_for_all--;
+		dlist_foreach(iter, &PinpointSlotsShared->wakes_for_all[i])
+		{
+			PinpointSlot *slot =
+				dlist_container(PinpointSlot,
+								locked_publication.wakes_for_all_link,
+								iter.cur);
+
+			Assert(read_publication(slot)->wakes_for_all);
+			Assert(wakes_for_all_in(readable(slot)->dboid) ==
+				   &PinpointSlotsShared->wakes_for_all[i]);
+			nwake_for_all--;
+		}
 	}
 	Assert(nwake_for_all == 0);
 }

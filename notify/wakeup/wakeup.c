@@ -385,7 +385,7 @@ pinpoint_wakeup_find(PinpointPublication *publication, PinpointBatch *batch,
 	}
 
 	/* Sessions with channels that do not fit into the channel map. */
-	dlist_foreach(iter, &PinpointSlotsShared->wakes_for_all)
+	dlist_foreach(iter, wakes_for_all_in(batch->dboid))
 	{
 		PinpointSlot *slot =
 			dlist_container(PinpointSlot, locked_publication.wakes_for_all_link,

@@ -203,6 +203,27 @@ $told{ $_->{payload} }++ foreach $long->take_notifications;
 is_deeply([ grep { $told{$_} != 1 } keys %told ], [], 'each is delivered once');
 $_->close for $long, $other;
 
+# Several sessions stay in transactions, with more than a portion each, and each sender ends after
+# its first NOTIFY.  The next one goes on where it has ended.
+my @long = connect_many($node, 3, options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1');
+$_->run('LISTEN c') for @long;
+$_->run('BEGIN') for @long;
+$innocent->run("DO \$\$ BEGIN FOR i IN 1 .. 2000 LOOP PERFORM pg_notify('c', i::text); COMMIT; END LOOP; END \$\$");
+my $ready = pop @long;
+$ready->run('COMMIT');
+%told = ();
+ok(wait_until(sub {
+	my $sender = connect_to($node);
+	$sender->run('NOTIFY nobody');
+	$sender->close;
+	$ready->query('');
+	$told{ $_->{payload} }++ foreach $ready->take_notifications;
+	return keys %told == 2_000;
+}), 'senders that notify once reassign those of several sessions');
+is_deeply([ grep { $told{$_} != 1 } keys %told ], [], 'each is delivered once');
+$_->run('COMMIT') for @long;
+$_->close for @long, $ready;
+
 # ---- disk space
 
 $listener->run('BEGIN');

@@ -13,7 +13,7 @@ use Test::More;
 
 BEGIN { allow_open_files(1024); }
 
-# Without a waker, nothing is reassigned while a session stays in its transaction.
+# Without a waker, only senders reassign what a session that stays in its transaction has, and not before a second.
 my $node = new_node('main', max_connections => 600, init => { allows_streaming => 1 },
 	conf => "pinpoint.waker = off\nsynchronous_standby_names = 'nobody'\nsynchronous_commit = local");
 my ($observer, $sender) = connect_many($node, 2);

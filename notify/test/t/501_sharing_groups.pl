@@ -10,7 +10,7 @@ use lib "$FindBin::RealBin/lib";
 use PinpointTest;
 use Test::More;
 
-# Without a waker, nothing is reassigned while a session stays in its transaction.
+# Without a waker, only senders reassign what a session that stays in its transaction has, and not before a second.
 my $node = new_node('main', max_connections => 150, conf => 'pinpoint.waker = off');
 my ($observer, $sender) = connect_many($node, 2);
 $observer->run("CREATE ROLE $_ LOGIN") for qw(red green blue);

@@ -10,7 +10,7 @@ use lib "$FindBin::RealBin/lib";
 use PinpointTest;
 use Test::More;
 
-# Without a waker, nothing is reassigned while a session stays in its transaction.
+# Without a waker, only senders reassign what a session that stays in its transaction has, and not before a second.
 my $node = new_node('main', conf => 'pinpoint.waker = off');
 my ($observer, $sender) = connect_many($node, 2);
 

@@ -390,7 +390,7 @@ sub compile_clock
 	return ({ LD_PRELOAD => _compile('clock') . '.so', CLOCKS => $file }, $set);
 }
 
-# Likewise stop_at_signal.c.  The function makes a process stop before its next signal.
+# Likewise stop_at_signal.c.  The function makes a process stop before it sends a signal: PID, number.
 sub compile_stop_at_signal { return _compile_told('stop_at_signal'); }
 
 # Likewise no_fallocate.c.  The function sets the error, and the space of the disk.
