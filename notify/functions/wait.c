@@ -210,9 +210,7 @@ wait_for_change(PinpointQuery *query, TimestampTz until, int limit)
 			looked_at = GetCurrentTimestamp();
 			if (query->nchanged > 0 || looked_at >= until)
 				break;
-			sleep_until(Min(until,
-							TimestampTzPlusMilliseconds(looked_at,
-														LOOK_INTERVAL)));
+			sleep_until(until);
 			if (!pinpoint_waiters_woken())
 				continue;
 			if (query->nchannels > PINPOINT_MAX_WAIT_CHANNELS)
@@ -269,7 +267,8 @@ pause_since(TimestampTz looked_at, TimestampTz until)
 }
 
 /*
- * Wait until the latch is set, or until a given time.
+ * Wait until the latch is set, or until a given time, LOOK_INTERVAL at most:
+ * also if the clock was set back.
  *
  * Errors: the statement is cancelled, or the session ends.  It ends, too, when
  * the client has closed the connection, where the operating system reports
@@ -278,7 +277,6 @@ pause_since(TimestampTz looked_at, TimestampTz until)
 static void
 sleep_until(TimestampTz until)
 {
-	/* If the clock was set back, do not wait for it. */
 	long		msec =
 		Min(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until),
 			LOOK_INTERVAL);

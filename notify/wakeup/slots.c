@@ -32,9 +32,9 @@
  *
  * Only a step to SIGNALLED sends a signal, so at most one is pending for a
  * session, however many batches are published.  From RESTING, it sends one only
- * if the session would not check soon enough.  Batches that are
- * published after the pinned epoch are kept as long as the pin, so the other
- * steps need no separate pin.
+ * if the session would not check soon enough.  Batches that are published after
+ * the pinned epoch are kept as long as the pin, so the other steps need no
+ * separate pin.
  *
  * A session that ends, or does not listen any more, leaves its slot in any
  * state.  No other step exists, and no other file changes a state: see

@@ -21,7 +21,7 @@ my ($observer, $sender) = connect_many($node, 2);
 my $waker = $observer->value(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_pinpoint waker'});
 
 # The server cannot be stopped while the waker does not run.
-sub go_on { kill 'CONT', $waker; return; }
+sub go_on { kill 'CONT', $waker, $sender->pid; return; }
 END { my $status = $?; go_on() if $waker; $? = $status; }
 
 sub is_stopped { return slurp_file("/proc/$_[0]/stat") =~ /^\d+ \(.*\) T/; }
