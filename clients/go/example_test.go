@@ -456,7 +456,7 @@ func testJobQueue(t *testing.T, dsn string, mode pinpoint.Mode) {
 		execute(fmt.Sprintf("INSERT INTO jobs (payload) SELECT n::text FROM generate_series(%d, %d) n", first, first+199))
 		if first == 200 {
 			until(func() bool { mu.Lock(); defer mu.Unlock(); return running == workers })
-			execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()" +
+			execute("SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = current_database()" +
 				" AND backend_type = 'client backend' AND pid <> pg_backend_pid()")
 			close(gate)
 		}

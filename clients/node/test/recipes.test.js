@@ -53,7 +53,7 @@ async function until(condition, what) {
 
 const change = (total) => database.query('UPDATE orders SET total = $1', [total])
 const endConnections = () =>
-  server.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name <> $2', [DATABASE, 'test'])
+  server.query('SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = $1 AND application_name <> $2', [DATABASE, 'test'])
 
 async function readmePrograms() {
   const text = await readFile(new URL('../README.md', import.meta.url), 'utf8')

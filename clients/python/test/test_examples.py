@@ -28,7 +28,7 @@ VARIABLES = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PG
 
 
 def end_sessions(server):
-    server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    server.execute("SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = current_database()"
                    " AND backend_type = 'client backend' AND pid <> pg_backend_pid()")
 
 

@@ -76,10 +76,10 @@ impl Database {
         Client::new(self.config.clone(), NoTls, options).unwrap()
     }
 
-    /// Terminate the sessions of clients.
+    /// Terminate the sessions of clients, and wait until they have ended.
     async fn kill(&self) {
         self.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+            "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity \
              WHERE datname = current_database() AND pid <> pg_backend_pid()",
         )
         .await;
@@ -179,8 +179,10 @@ async fn live_queries() {
     let mut other = client.live(query, &[(&2, Type::INT4)]).unwrap();
     wait_rows(&mut equal, |rows| rows.len() == 3).await;
     wait_rows(&mut other, |rows| rows.len() == 1).await;
-    database.kill().await;
-    while !matches!(update(&mut live).await, Update::Disconnected { .. }) {}
+    // Both at the same time: after the next rows, the interruption is not reported any more.
+    tokio::join!(database.kill(), async {
+        while !matches!(update(&mut live).await, Update::Disconnected { .. }) {}
+    });
     wait_rows(&mut live, |rows| rows.len() == 3).await;
     assert!(matches!(client.live("SELECT $1", &[(&0, Type::TEXT)]), Err(error) if error.code().is_none()));
     client.close().await;

@@ -203,6 +203,10 @@ $writer->run(q{CREATE TABLE watched (i int)});
 $writer->run(q{SELECT pinpoint.watch('watched', 'c')});
 my $slow = connect_to($primary);
 $slow->run($_) for 'LISTEN fill', 'BEGIN', 'SELECT 1';
+
+# When another listener reads what it has before this one, a full queue gets room again.
+$here->close;
+wait_until(sub { $admin->value('SELECT count(*) FROM pinpoint.stat_listeners') == 1 }) or die 'another listens';
 $writer->run(q{BEGIN; INSERT INTO watched VALUES (1); PREPARE TRANSACTION 'no room'});
 wait_until(\&is_exact) or die 'the standby does not know that its primary replicates';
 foreach my $size (7000, 1)

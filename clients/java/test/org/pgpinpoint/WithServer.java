@@ -62,9 +62,12 @@ abstract class WithServer {
     }
   }
 
-  /** End all sessions of the database but this one. */
+  /**
+   * End all sessions of the database but this one, and wait until they have ended: a job that commits before would not
+   * run again.
+   */
   static void endSessions() throws SQLException {
-    execute(database(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    execute(database(), "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity"
         + " WHERE datname = current_database() AND pid <> pg_backend_pid()");
   }
 
