@@ -34,7 +34,6 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_policy.h"
-#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/fmgroids.h"
@@ -158,11 +157,12 @@ pinpoint_live_at_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		relation_altered(object_id);
 	else if (class_id == PolicyRelationId)
 		policy_changed(object_id);
-	else if (access == OAT_DROP && class_id == ProcedureRelationId)
-		pinpoint_uncounted_at_drop_function(object_id);
-	else if (access == OAT_DROP && class_id == ExtensionRelationId &&
-			 pinpoint_replacement_is_extension(object_id))
-		pinpoint_watch_remove_all();
+	else if (access == OAT_DROP && class_id == ExtensionRelationId)
+	{
+		pinpoint_uncounted_at_drop_extension(object_id);
+		if (pinpoint_replacement_is_extension(object_id))
+			pinpoint_watch_remove_all();
+	}
 }
 
 /*

@@ -10,19 +10,20 @@
  * TimescaleDB can store rows of a hypertable in a table that inherits from
  * nothing.  The hypertable and its chunks are heap tables, but their counts do
  * not tell all changes.  Its catalogs are its own, so this library reads only
- * that the database has its function create_hypertable().  Then each table
- * with children counts as a hypertable, and its children as chunks.  A
- * transaction that drops the function may have changed hypertables before.
+ * that the database has the extension.  Then each table with children counts
+ * as a hypertable, and its children as chunks.  A transaction that drops the
+ * extension may have changed hypertables before.
  *
  * A table of Citus cannot be watched at all.  It is known by its trigger,
  * which calls a function citus_truncate_trigger().
  *
  * Most databases can have no uncounted table: they have no other access
- * method, no foreign server and no function create_hypertable().  A session
- * reads this from the catalogs, again after they have changed.  Then it need
- * not look at its locks at each commit.  A table that a transaction has
- * changed was created later than what it needs, and the message about that was
- * processed when the table was locked.
+ * method, no foreign server and no TimescaleDB.  A session reads this from the
+ * catalogs, again after they have changed.  Then it need not look at its locks
+ * at each commit.  A table that a transaction has changed was created later
+ * than what it needs, and the message about that was processed when the table
+ * was locked.  Before 18, PostgreSQL sends no message about pg_extension, but
+ * it does about the functions that CREATE EXTENSION creates.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -36,7 +37,7 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_trigger.h"
-#include "utils/catcache.h"
+#include "commands/extension.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -44,7 +45,7 @@
 
 #include "live/uncounted.h"
 
-#define HYPERTABLE_FUNCTION		"create_hypertable"
+#define HYPERTABLE_EXTENSION	"timescaledb"
 #define DISTRIBUTED_FUNCTION	"citus_truncate_trigger"
 
 /* Can the database have such tables?  As in watched_tables.c. */
@@ -53,15 +54,14 @@ static bool any_hypertable = true;
 static uint64 messages = 1;
 static uint64 read_at = 0;
 
-/* Has this transaction dropped a function create_hypertable()? */
-static bool function_dropped = false;
+/* Has this transaction dropped the extension? */
+static bool extension_dropped = false;
 
 static void read_catalogs(void);
 static void catalog_changed(Datum arg, int cache, uint32 hash_value);
 static bool any_row(Oid catalog, bool (*is_wanted) (HeapTuple tuple));
 static bool is_other_access_method(HeapTuple tuple);
 static bool is_foreign_server(HeapTuple tuple);
-static bool function_exists(void);
 static bool has_trigger(Oid relid, const char *function);
 
 /*
@@ -116,7 +116,8 @@ read_catalogs(void)
 	at = messages;
 	if (read_at == at)
 		return;
-	any_hypertable = function_dropped || function_exists();
+	any_hypertable = extension_dropped ||
+		OidIsValid(get_extension_oid(HYPERTABLE_EXTENSION, true));
 	any_uncounted = any_hypertable ||
 		any_row(AccessMethodRelationId, is_other_access_method) ||
 		any_row(ForeignServerRelationId, is_foreign_server);
@@ -124,17 +125,17 @@ read_catalogs(void)
 }
 
 /*
- * A function will be dropped.
+ * An extension will be dropped.
  *
  * Errors: out of memory, those of reading catalogs.
  */
 void
-pinpoint_uncounted_at_drop_function(Oid funcid)
+pinpoint_uncounted_at_drop_extension(Oid extension)
 {
-	char	   *name = get_func_name(funcid);
+	char	   *name = get_extension_name(extension);
 
-	if (name != NULL && strcmp(name, HYPERTABLE_FUNCTION) == 0)
-		function_dropped = true;
+	if (name != NULL && strcmp(name, HYPERTABLE_EXTENSION) == 0)
+		extension_dropped = true;
 }
 
 /*
@@ -143,9 +144,9 @@ pinpoint_uncounted_at_drop_function(Oid funcid)
 void
 pinpoint_uncounted_end_transaction(void)
 {
-	if (!function_dropped)
+	if (!extension_dropped)
 		return;
-	function_dropped = false;
+	extension_dropped = false;
 	messages++;					/* read the catalogs again */
 }
 
@@ -186,17 +187,6 @@ static bool
 is_foreign_server(HeapTuple tuple)
 {
 	return true;
-}
-
-static bool
-function_exists(void)
-{
-	CatCList   *functions = SearchSysCacheList1(PROCNAMEARGSNSP,
-												CStringGetDatum(HYPERTABLE_FUNCTION));
-	bool		exists = functions->n_members > 0;
-
-	ReleaseSysCacheList(functions);
-	return exists;
 }
 
 /*

@@ -15,7 +15,7 @@
 extern bool pinpoint_uncounted_known_none(void);
 extern bool pinpoint_uncounted_exist(void);
 extern bool pinpoint_uncounted_any_hypertable(void);
-extern void pinpoint_uncounted_at_drop_function(Oid funcid);
+extern void pinpoint_uncounted_at_drop_extension(Oid extension);
 extern void pinpoint_uncounted_end_transaction(void);
 extern bool pinpoint_uncounted_relation(const FormData_pg_class *relation);
 extern bool pinpoint_uncounted_may_be_hypertable(const FormData_pg_class *relation);

@@ -622,7 +622,9 @@ pinpoint_watch_labels_changed(Oid relid)
  *
  * If the parent or one of its ancestors is watched, transactions that have
  * changed descendants of the child must end first, as in watch().  ATTACH
- * PARTITION locks them all, ALTER TABLE ... INHERIT does not.
+ * PARTITION locks them all, ALTER TABLE ... INHERIT does not.  If the child
+ * leaves its parent, it takes its rows along, so the changes of these
+ * transactions are not changes of the parent.
  *
  * Errors: those of check_not_distributed(), not if the child leaves its parent.
  */
@@ -636,10 +638,11 @@ pinpoint_watch_inheritance_changed(Oid child, Oid parent)
 	if (!pinpoint_watched_tables_exist() ||
 		pinpoint_watched_tables_to_notify(parent) == NIL)
 		return;
+	if (!is_child(child, parent))
+		return;
 	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
 		lock_descendants(child);
-	if (is_child(child, parent))
-		check_not_distributed(child);
+	check_not_distributed(child);
 }
 
 /*

@@ -216,6 +216,9 @@ channels_of($writer, 'INSERT INTO chunk VALUES (1, 1)');
 deletes_batches('', 'm');
 is(source_of('m'), 'counts', 'the source of a table with a child');
 channels_of($owner, q{CREATE FUNCTION create_hypertable() RETURNS void LANGUAGE sql AS ''});
+is(source_of('m'), 'counts', '... and in a database with a function that has the name of one of TimescaleDB');
+channels_of($owner, 'BEGIN', q{INSERT INTO pg_extension VALUES (99999, 'timescaledb', 10, 11, false, '2.28.3')},
+	'DROP FUNCTION create_hypertable()', 'COMMIT');
 is(source_of('m'), 'locks', 'the source of a hypertable');
 is($owner->value(q{SELECT pinpoint.change_source('chunk')}), 'locks', '... of its chunk');
 deletes_batches('m', $_) foreach 'm', 'chunk';
@@ -230,8 +233,8 @@ channels_of($owner, 'CREATE TABLE n (id int, v int)', q{SELECT pinpoint.watch('n
 notifies('', 'DELETE FROM n WHERE false');
 channels_of($owner, 'ALTER TABLE chunk NO INHERIT m', 'ALTER TABLE chunk INHERIT n');
 notifies('n', 'DELETE FROM n WHERE false');
-notifies('', 'BEGIN', 'DROP FUNCTION create_hypertable()', 'DELETE FROM h WHERE false', 'ROLLBACK');
-notifies('n', 'BEGIN', 'DELETE FROM n WHERE false', 'SAVEPOINT s', 'DROP FUNCTION create_hypertable()', 'COMMIT');
+notifies('', 'BEGIN', 'DROP EXTENSION timescaledb', 'DELETE FROM h WHERE false', 'ROLLBACK');
+notifies('n', 'BEGIN', 'DELETE FROM n WHERE false', 'SAVEPOINT s', 'DROP EXTENSION timescaledb', 'COMMIT');
 notifies('', 'DELETE FROM n WHERE false');
 notifies('', 'DELETE FROM m WHERE false');
 
