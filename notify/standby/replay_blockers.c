@@ -202,6 +202,14 @@ blocks_replay(PGPROC *proc, TimestampTz since)
 	AssertHeld(PinpointOrderLock);
 	Assert(proc != NULL && proc != replay_wait_control->startup_process);
 
+	/*
+	 * It may have begun to send in this check.  If the clock was set back, it
+	 * may have been sending for long.
+	 */
+	if (since > now && since <= GetCurrentTimestamp())
+		return false;
+	if (since > now)
+		since = 0;
 	if (!TimestampDifferenceExceeds(since, now, MIN_TIME))
 		return false;
 	if (PINPOINT_HAS_RECOVERY_CONFLICT(proc))

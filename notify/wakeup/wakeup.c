@@ -82,6 +82,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -113,6 +114,11 @@
  * PINPOINT_REMINDER_INTERVAL, and so on up to 64 times.
  */
 #define REMINDER_MAX_SHIFT	6
+
+/*
+ * Milliseconds after which a session begins no further step to free disk space.
+ */
+#define MAX_GIVE_BACK_TIME	10
 
 /* Argument and result of a look-up at publication. */
 typedef struct ListenerSearch
@@ -495,28 +501,35 @@ pinpoint_wakeup_collect(PinpointPublication *publication, PinpointBatch *batch,
 
 /*
  * Free disk space of the log that is not needed any more.  This can take long,
- * so it is left to the waker, if there is one.  The waker does it in steps.  If
- * the waker makes no progress, this does one of the steps.
+ * so it is left to the waker, which does it in steps.  If the waker makes no
+ * progress, or there is none, this does some of the steps.
  */
 void
 pinpoint_wakeup_give_back(void)
 {
 	struct Latch *waker;
+	instr_time	began;
+	instr_time	taken;
 
 	AssertNoLockHeld();
 	if (!pinpoint_message_log_has_spare_file())
 		return;
 
-	waker = pinpoint_waker_list_get_latch();
-	if (waker == NULL || waker == MyLatch)
+	waker = pinpoint_waker_progress_latch();
+	if (waker != NULL)
 	{
-		while (pinpoint_message_log_give_back())
-			 /* loop */ ;
-	}
-	else if ((waker = pinpoint_waker_progress_latch()) != NULL)
 		SetLatch(waker);
-	else
-		(void) pinpoint_message_log_give_back();
+		return;
+	}
+
+	INSTR_TIME_SET_CURRENT(began);
+	do
+	{
+		if (!pinpoint_message_log_give_back())
+			break;
+		INSTR_TIME_SET_CURRENT(taken);
+		INSTR_TIME_SUBTRACT(taken, began);
+	} while (INSTR_TIME_GET_MILLISEC(taken) < MAX_GIVE_BACK_TIME);
 }
 
 /*
