@@ -60,8 +60,7 @@
 #define NOBODY			3
 
 /* PinpointSlot; references are numbers of batches, 0 if there is none. */
-byte state[3], unread[3], again[3], reassigned[3];
-bool reassigned_again[3];
+byte state[3], unread[3], again[3], reassigned[3], reassigned_again[3];
 byte registered = 7, in_map = 7;	/* sessions, as bits */
 byte queued = 0;				/* the list of the waker */
 bool waker_set = true, latch = false;
@@ -80,7 +79,8 @@ bool can_lose = CAN(REMINDERS);
 /* What the guarantees are about. */
 byte got_plain = 0, got_group = 0, may_repeat = 0;	/* batches, as bits */
 
-#define PIN(i, b)		((unread[i] && unread[i] <= (b)) || (reassigned[i] && reassigned[i] <= (b)))
+#define PINS(ref, b)	(ref && ref <= (b))
+#define PIN(i, b)		(PINS(unread[i], b) || PINS(reassigned[i], b) || PINS(reassigned_again[i], b))
 #define KEPT(b)			(PIN(0, b) || PIN(1, b) || PIN(2, b))
 
 /* become_signalled() in wakeup/slots.c */
@@ -121,16 +121,22 @@ inline collect(i, b)
 inline reassign_to_slot(i, b)
 {
 	if
-	:: reassigned[i] == 0 || b < reassigned[i] -> reassigned[i] = b
-	:: else
-	fi;
-	if
-	:: state[i] <= RESTING -> note(i)
-	:: state[i] == SIGNALLED
 	:: state[i] >= READING -> state[i] = READING_AGAIN;
 #ifndef KEPT_ONLY_ONCE
-		reassigned_again[i] = true
+		if
+		:: reassigned_again[i] == 0 || b < reassigned_again[i] -> reassigned_again[i] = b
+		:: else
+		fi
 #endif
+	:: state[i] <= SIGNALLED ->
+		if
+		:: reassigned[i] == 0 || b < reassigned[i] -> reassigned[i] = b
+		:: else
+		fi;
+		if
+		:: state[i] <= RESTING -> note(i)
+		:: else
+		fi
 	fi
 }
 
@@ -232,7 +238,7 @@ proctype session(byte me)
 			:: state[me] == SIGNALLED && can_delay ->	/* put_off() */
 				can_delay = false; timer = timer | BIT(me); printf("%d delays\n", me); goto next
 			:: state[me] == SIGNALLED ->	/* pinpoint_slot_begin_reading() */
-				state[me] = READING; again[me] = 0; reassigned_again[me] = false;
+				state[me] = READING; again[me] = 0; reassigned_again[me] = 0;
 				first = unread[me]; to = last;
 				b = first;
 				if
@@ -257,11 +263,7 @@ proctype session(byte me)
 #else
 			unread[me] = again[me]; again[me] = 0;
 #endif
-			if
-			:: !reassigned_again[me] -> reassigned[me] = 0
-			:: else
-			fi;
-			reassigned_again[me] = false;
+			reassigned[me] = reassigned_again[me]; reassigned_again[me] = 0;
 			more = unread[me] || reassigned[me];
 			if
 			:: more -> state[me] = SIGNALLED
@@ -331,6 +333,12 @@ next:	skip
 		:: reassigned[me] && (!first || reassigned[me] < first) -> b = reassigned[me]
 		:: else
 		fi;
+		if
+#ifndef REASSIGNED_AGAIN_IGNORED
+		:: reassigned_again[me] && (!b || reassigned_again[me] < b) -> b = reassigned_again[me]
+#endif
+		:: else
+		fi;
 		to = last
 	}
 	do
@@ -354,7 +362,7 @@ next:	skip
 	od;
 	atomic {								/* pinpoint_slot_unregister() */
 		in_map = in_map & ~BIT(me); registered = registered & ~BIT(me);
-		unread[me] = 0; again[me] = 0; reassigned[me] = 0; state[me] = IDLE;
+		unread[me] = 0; again[me] = 0; reassigned[me] = 0; reassigned_again[me] = 0; state[me] = IDLE;
 		interrupt = interrupt & ~BIT(me); timer = timer & ~BIT(me); in_transaction = in_transaction & ~BIT(me);
 		b = 0; first = 0; to = 0; mine = 0
 	}

@@ -28,6 +28,7 @@
 #include "hooks.h"
 #include "listener/delivery.h"
 #include "live/changes.h"
+#include "live/applied_prepared.h"
 #include "live/commit_prepared.h"
 #include "live/live.h"
 #include "sql/listen_notify.h"
@@ -55,6 +56,7 @@ static void execute_utility(PlannedStmt *pstmt, const char *query_string,
 							ParamListInfo params, QueryEnvironment *query_env,
 							DestReceiver *dest, QueryCompletion *qc);
 static bool is_end_and_chain(Node *stmt);
+static const char *gid_of(Node *stmt);
 static bool is_commit_prepared(Node *stmt);
 static void executor_start(QueryDesc *query_desc, int eflags);
 static PlannedStmt *plan_query(PINPOINT_PLANNER_PARAMETERS);
@@ -138,16 +140,20 @@ execute_utility(PlannedStmt *pstmt, const char *query_string,
 				ParamListInfo params, QueryEnvironment *query_env,
 				DestReceiver *dest, QueryCompletion *qc)
 {
-	Node	   *stmt = pstmt->utilityStmt;
+	const char *gid = gid_of(pstmt->utilityStmt);
+	TransactionId applied;
+	bool		commits;
 
-	if (!is_commit_prepared(stmt) ||
-		!pinpoint_commit_prepared_before(((TransactionStmt *) stmt)->gid))
+	if (gid == NULL)
 	{
 		next_process_utility(pstmt, query_string, read_only_tree, context,
 							 params, query_env, dest, qc);
 		return;
 	}
 
+	applied = pinpoint_applied_prepared_find(gid);
+	commits = is_commit_prepared(pstmt->utilityStmt) &&
+		pinpoint_commit_prepared_before(gid);
 	PG_TRY();
 	{
 		next_process_utility(pstmt, query_string, read_only_tree, context,
@@ -155,11 +161,15 @@ execute_utility(PlannedStmt *pstmt, const char *query_string,
 	}
 	PG_CATCH();
 	{
-		pinpoint_commit_prepared_failed();
+		if (commits)
+			pinpoint_commit_prepared_failed();
+		pinpoint_applied_prepared_forget(applied);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	pinpoint_commit_prepared_after();
+	if (commits)
+		pinpoint_commit_prepared_after();
+	pinpoint_applied_prepared_forget(applied);
 }
 
 /*
@@ -172,6 +182,20 @@ is_end_and_chain(Node *stmt)
 {
 	return IsA(stmt, TransactionStmt) && ((TransactionStmt *) stmt)->chain &&
 		!IsAbortedTransactionBlockState();
+}
+
+/*
+ * The name of the prepared transaction that a statement ends; NULL if it does
+ * not.
+ */
+static const char *
+gid_of(Node *stmt)
+{
+	TransactionStmt *end = (TransactionStmt *) stmt;
+
+	return IsA(stmt, TransactionStmt) &&
+		(end->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 end->kind == TRANS_STMT_ROLLBACK_PREPARED) ? end->gid : NULL;
 }
 
 static bool

@@ -38,6 +38,7 @@
 #include "listener/delivery.h"
 #include "listener/disconnect_reason.h"
 #include "listener/listening.h"
+#include "listener/evict.h"
 #include "listener/slow_listener.h"
 #include "live/applied_prepared.h"
 #include "live/changes.h"
@@ -287,6 +288,8 @@ pre_commit(void)
 		pinpoint_listening_begin(actions);
 	if (notifications != NIL)
 	{
+		pinpoint_evict_again();
+		pinpoint_applied_prepared_take_over();
 		if (pinpoint_message_log_kept() > 0)
 		{
 			if (pinpoint_wakeup_remind())
@@ -396,7 +399,10 @@ end_transaction(void)
 		Trace_notify = true;
 	trace_notify_was_on = false;
 	if (pinpoint_slot_registered())
+	{
 		pinpoint_disconnect_reason_register();
+		pinpoint_disconnect_reason_end_evicted();
+	}
 	pinpoint_waker_reserve_watch();
 }
 

@@ -50,7 +50,9 @@
 #include "base/settings.h"
 #include "commit/commit_order.h"
 #include "commit/heartbeat.h"
+#include "listener/evict.h"
 #include "listener/slow_listener.h"
+#include "live/applied_prepared.h"
 #include "positions/waiters.h"
 #include "queue/message_log.h"
 #include "standby/replay_blockers.h"
@@ -201,6 +203,8 @@ pinpoint_waker_main(Datum arg)
 				check_slow_listeners();
 		}
 
+		pinpoint_evict_again();
+		pinpoint_applied_prepared_take_over();
 		if (pinpoint_message_log_kept() > 0)
 		{
 			(void) pinpoint_wakeup_remind();

@@ -29,6 +29,7 @@
 
 #include "commands/async.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 
 #include "listener/disconnect_reason.h"
 #include "listener/held_heartbeat.h"
@@ -80,6 +81,22 @@ pinpoint_disconnect_reason_register(void)
 }
 
 /*
+ * Called at the same time: end this session if it was evicted, in case that the
+ * process that has done so could not send the signal.  Not a background worker:
+ * its handler for the signal may raise an error at once.
+ */
+void
+pinpoint_disconnect_reason_end_evicted(void)
+{
+	if (likely(pinpoint_slot_evicted() == PINPOINT_NOT_EVICTED) ||
+		proc_exit_inprogress)
+		return;
+	pinpoint_slot_set_ending(false);
+	if (MyBackendType == B_BACKEND)
+		(void) kill(MyProcPid, SIGTERM);
+}
+
+/*
  * End this session, because it cannot read its notifications.  PostgreSQL
  * would process the SIGTERM only when it stops repeating the small
  * transaction, so the interrupt is reset.
@@ -118,7 +135,10 @@ at_report(void *arg)
 
 	eviction = pinpoint_slot_evicted();
 	if (eviction != PINPOINT_NOT_EVICTED)
+	{
+		pinpoint_slot_set_ending(true);
 		reason = _(eviction_details[eviction]);
+	}
 	else if (cannot_read)
 		reason = _("The session could not read its notifications.");
 	else

@@ -11,6 +11,7 @@
 #define PINPOINT_DISCONNECT_REASON_H
 
 extern void pinpoint_disconnect_reason_register(void);
+extern void pinpoint_disconnect_reason_end_evicted(void);
 extern void pinpoint_disconnect_reason_unread(void);
 
 #endif							/* PINPOINT_DISCONNECT_REASON_H */

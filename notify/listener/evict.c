@@ -19,6 +19,12 @@
  * release.  A session may have ended by then, and another process may have its
  * PID.  This is as unlikely as with pg_terminate_backend().
  *
+ * The process that marks a slot may stop before it sends the signal.  No batch
+ * would be published for the session any more, and its client would not know.
+ * So once a second, the waker and senders signal the marked sessions that do
+ * not report yet why they end; and a session that finds itself marked at the
+ * end of a transaction ends by itself.
+ *
  * A session may end much later, for instance if it is reporting an error to a
  * client that does not read.  Therefore its unread batches are released at
  * once if it has not begun to read.  (It will not begin any more.) But a
@@ -39,6 +45,7 @@
 #include "postmaster/startup.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "base/check.h"
@@ -64,12 +71,24 @@
 /* Milliseconds for which replay waits for them, at most. */
 #define MAX_WAIT				5000
 
+/* Milliseconds between two signals to a session that was told to end. */
+#define AGAIN_INTERVAL			1000
+
 /* A session to be signalled. */
 typedef struct EvictedSession
 {
 	int			slotno;
 	int			pid;
 } EvictedSession;
+
+typedef struct EvictionControl
+{
+	TimestampTz last_signals;	/* time of the last call of evict_again() that
+								 * has looked; under PinpointOrderLock, and
+								 * also read without it */
+} EvictionControl;
+
+static EvictionControl *eviction_control = NULL;
 
 /*
  * The sessions to be signalled in the last pass of this process: room for
@@ -90,6 +109,7 @@ static int *found_pids = NULL;
  */
 static bool trim_needed = false;
 
+static bool is_time_again(TimestampTz since, TimestampTz now);
 static uint64 kept_by(int slotno);
 static bool waits_for_client(int slotno, PinpointSlotOwner *owner);
 static TimestampTz sending_since(const PinpointSlotOwner *owner);
@@ -101,18 +121,70 @@ static int	end_pass(void);
 static void signal_all(void);
 static bool any_keeps(void);
 
+Size
+pinpoint_evict_shmem_size(void)
+{
+	return MAXALIGN(sizeof(EvictionControl));
+}
+
 /*
- * Allocate memory in the postmaster, at start and at restart after a crash.
+ * The postmaster calls this at start and at restart after a crash.
  */
 void
-pinpoint_evict_init(void *memory)
+pinpoint_evict_shmem_init(void *memory)
 {
+	eviction_control = memory;
 	if (evicted != NULL)
 		return;
 	evicted = MemoryContextAlloc(TopMemoryContext,
 								 MaxBackends * sizeof(EvictedSession));
 	found_pids = MemoryContextAlloc(TopMemoryContext,
 									MaxBackends * sizeof(int));
+}
+
+/*
+ * Signal the sessions again that were told to end and do not report yet why
+ * they end.  Does this once a second.  Called before a commit that notifies,
+ * and by the waker.  Does not fail.
+ */
+void
+pinpoint_evict_again(void)
+{
+	const volatile EvictionControl *control = eviction_control;
+	TimestampTz now;
+
+	AssertNoLockHeld();
+	if (likely(!pinpoint_slots_read_any_evicted()) ||
+		!is_time_again(control->last_signals, GetCurrentTimestamp()))
+		return;
+
+	begin_pass();
+	now = GetCurrentTimestamp();
+	if (is_time_again(control->last_signals, now))
+	{
+		eviction_control->last_signals = now;
+		for (int i = 0; i < MaxBackends; i++)
+		{
+			PinpointSlotOwner owner;
+
+			if (pinpoint_slots_read_owner(i, &owner) &&
+				owner.evicted != PINPOINT_NOT_EVICTED && !owner.ending &&
+				is_time_again(owner.evicted_at, now))
+				to_signal(i);
+		}
+	}
+	(void) end_pass();
+}
+
+/*
+ * Has the interval passed since this time?  If the clock was set back, do not
+ * wait for it.
+ */
+static bool
+is_time_again(TimestampTz since, TimestampTz now)
+{
+	return since > now ||
+		TimestampDifferenceExceeds(since, now, AGAIN_INTERVAL);
 }
 
 /*

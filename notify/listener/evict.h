@@ -23,7 +23,9 @@
  */
 typedef bool (*PinpointBlocksReplay) (PGPROC *proc, TimestampTz since);
 
-extern void pinpoint_evict_init(void *memory);
+extern Size pinpoint_evict_shmem_size(void);
+extern void pinpoint_evict_shmem_init(void *memory);
+extern void pinpoint_evict_again(void);
 extern void pinpoint_evict_lagging(Size limit);
 extern int	pinpoint_evict_oldest(int divisor);
 extern bool pinpoint_evict_wait(const instr_time *began);

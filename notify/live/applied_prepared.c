@@ -17,6 +17,13 @@
  * If a worker ends between the two commits, the next worker of the
  * subscription finds the transaction.
  *
+ * A worker may stand still between the two commits, or may be the last one of
+ * its subscription, which is disabled or dropped.  So senders and the waker
+ * look once a second for transactions that have been over for MAX_LEFT
+ * milliseconds.  They know neither the labels nor, cheaply, whether the
+ * transaction was committed.  So they disconnect all listeners of the database,
+ * and all its channels have changed, as in unnotified.c.
+ *
  * A worker that starts also looks for transactions that were prepared before
  * the server was started.  It recognizes them by their names.  It has
  * committed a transaction of its own before it commits a prepared one.
@@ -48,22 +55,35 @@
 #include "storage/spin.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "base/check.h"
 #include "base/transaction.h"
+#include "listener/evict.h"
 #include "live/applied_prepared.h"
 #include "live/prepared_transactions.h"
 #include "live/unnotified.h"
 #include "live/watched_tables.h"
+#include "positions/positions.h"
 
 /* Number of tables for which an entry has room. */
 #define MAX_TABLES		60
+
+/*
+ * Milliseconds between two looks of senders and of the waker, and those for
+ * which a transaction that is over is left to its worker.
+ */
+#define LOOK_INTERVAL	1000
+#define MAX_LEFT		10000
 
 /* What an apply worker has to know of a prepared transaction. */
 typedef struct AppliedTransaction
 {
 	TransactionId xid;			/* invalid: the entry is free */
+	Oid			dboid;			/* its database */
 	Oid			subid;			/* its subscription */
+	TimestampTz over_since;		/* when a sender or the waker has first seen
+								 * that it is over; 0 if none has */
 	int			ntables;		/* number of tables that it has locked for
 								 * writing, possibly more than MAX_TABLES */
 	Oid			tables[MAX_TABLES];
@@ -82,10 +102,13 @@ typedef struct AppliedEntry
 /*
  * nused is the number of entries that are not free, or more, and nlost that of
  * entries that were overwritten.  Both are incremented under the mutex of the
- * entry, before this can be read, and read without a lock.
+ * entry, before this can be read, and read without a lock.  looked_at is the
+ * time of the last look of a sender or of the waker; no lock, as two looks at
+ * the same time do no harm.
  */
 typedef struct AppliedPrepared
 {
+	pg_atomic_uint64 looked_at;
 	pg_atomic_uint32 nused;
 	pg_atomic_uint64 nlost;
 	AppliedEntry entries[FLEXIBLE_ARRAY_MEMBER];	/* max_prepared_transactions
@@ -97,15 +120,22 @@ static AppliedPrepared *applied = NULL;
 /* The value of nlost that this worker has handled. */
 static uint64 handled_lost = 0;
 
+/* The database whose channels have changed; see count_database(). */
+static Oid	dboid_to_count = InvalidOid;
+
 static bool is_apply_worker(void);
 static void store(int number, TransactionId xid);
 static void remove_entry(int number, TransactionId xid);
 static void find_prepared_before(void);
 static void notify_entries(void);
 static void notify_lost(void);
+static bool read_entry(int number, AppliedTransaction *transaction);
 static bool read_own_entry(int number, AppliedTransaction *transaction);
 static bool is_over(TransactionId xid, bool *committed);
 static void notify(const AppliedTransaction *transaction);
+static bool is_left(int number, const AppliedTransaction *transaction,
+					TimestampTz now);
+static void count_database(void);
 
 Size
 pinpoint_applied_prepared_shmem_size(void)
@@ -121,6 +151,7 @@ void
 pinpoint_applied_prepared_shmem_init(void *memory)
 {
 	applied = memory;
+	pg_atomic_init_u64(&applied->looked_at, 0);
 	pg_atomic_init_u32(&applied->nused, 0);
 	pg_atomic_init_u64(&applied->nlost, 0);
 	for (int i = 0; i < max_prepared_xacts; i++)
@@ -169,7 +200,7 @@ store(int number, TransactionId xid)
 {
 	AppliedEntry *entry = &applied->entries[number];
 	AppliedTransaction transaction =
-	{.xid = xid,.subid = MyLogicalRepWorker->subid};
+	{.xid = xid,.dboid = MyDatabaseId,.subid = MyLogicalRepWorker->subid};
 	PinpointPreparedLock locks[MAX_TABLES];
 	TransactionId before;
 
@@ -321,10 +352,10 @@ notify_lost(void)
 }
 
 /*
- * Read an entry.  Returns false if it is not one of this subscription.
+ * Read an entry.  Returns false if it is free.
  */
 static bool
-read_own_entry(int number, AppliedTransaction *transaction)
+read_entry(int number, AppliedTransaction *transaction)
 {
 	AppliedEntry *entry = &applied->entries[number];
 
@@ -334,7 +365,16 @@ read_own_entry(int number, AppliedTransaction *transaction)
 	SpinLockAcquire(&entry->mutex);
 	*transaction = entry->transaction;
 	SpinLockRelease(&entry->mutex);
-	return TransactionIdIsValid(transaction->xid) &&
+	return TransactionIdIsValid(transaction->xid);
+}
+
+/*
+ * The same.  Also returns false if it is not an entry of this subscription.
+ */
+static bool
+read_own_entry(int number, AppliedTransaction *transaction)
+{
+	return read_entry(number, transaction) &&
 		transaction->subid == MyLogicalRepWorker->subid;
 }
 
@@ -370,4 +410,112 @@ notify(const AppliedTransaction *transaction)
 		pinpoint_unnotified_notify(pinpoint_watched_tables_to_notify(relid));
 	}
 	pinpoint_unnotified_set_committed();
+}
+
+/*
+ * Called before a session ends a prepared transaction by its name.  Returns the
+ * XID if it is one of a subscription, and otherwise InvalidTransactionId.
+ *
+ * Errors: out of memory.
+ */
+TransactionId
+pinpoint_applied_prepared_find(const char *gid)
+{
+	List	   *xids;
+
+	/* The statement reports these errors. */
+	if (!IsTransactionState() || IsTransactionBlock() ||
+		pg_atomic_read_u32(&applied->nused) == 0)
+		return InvalidTransactionId;
+	xids = pinpoint_prepared_transactions_find(gid, false);
+	return xids != NIL ? linitial_oid(xids) : InvalidTransactionId;
+}
+
+/*
+ * Called after it, also if the statement has failed: if the transaction is
+ * over, this session has notified it, or will tell the listeners.  So no worker
+ * has to.  Does not fail.
+ *
+ * xid: result of pinpoint_applied_prepared_find().
+ */
+void
+pinpoint_applied_prepared_forget(TransactionId xid)
+{
+	if (!TransactionIdIsValid(xid))
+		return;
+	for (int i = 0; i < max_prepared_xacts; i++)
+	{
+		if (!pinpoint_prepared_transaction_in_progress(i, xid))
+			remove_entry(i, xid);
+	}
+}
+
+/*
+ * Called before a commit that notifies, and by the waker: take over the
+ * transactions that are left to a worker for too long.  Does not fail.
+ */
+void
+pinpoint_applied_prepared_take_over(void)
+{
+	TimestampTz now;
+	TimestampTz looked_at;
+
+	AssertNoLockHeld();
+	if (likely(pg_atomic_read_u32(&applied->nused) == 0))
+		return;
+	now = GetCurrentTimestamp();
+	looked_at = (TimestampTz) pg_atomic_read_u64(&applied->looked_at);
+
+	/* Do not wait if the clock was set back. */
+	if (looked_at <= now &&
+		!TimestampDifferenceExceeds(looked_at, now, LOOK_INTERVAL))
+		return;
+	pg_atomic_write_u64(&applied->looked_at, (uint64) now);
+
+	for (int i = 0; i < max_prepared_xacts; i++)
+	{
+		AppliedTransaction transaction;
+
+		if (!read_entry(i, &transaction) || !is_left(i, &transaction, now))
+			continue;
+		if (transaction.ntables > 0)
+		{
+			dboid_to_count = transaction.dboid;
+			(void) pinpoint_evict_database(transaction.dboid,
+										   PINPOINT_EVICTED_PREPARED,
+										   count_database);
+			pinpoint_positions_wake();
+		}
+		remove_entry(i, transaction.xid);
+	}
+}
+
+/*
+ * Has a transaction been over for long?  Stores the time if this is seen for
+ * the first time.
+ */
+static bool
+is_left(int number, const AppliedTransaction *transaction, TimestampTz now)
+{
+	AppliedEntry *entry = &applied->entries[number];
+
+	if (transaction->over_since != 0 && transaction->over_since <= now)
+		return TimestampDifferenceExceeds(transaction->over_since, now,
+										  MAX_LEFT);
+	if (pinpoint_prepared_transaction_in_progress(number, transaction->xid))
+		return false;
+
+	/* Read the clock again: this process may have been stopped meanwhile. */
+	now = GetCurrentTimestamp();
+	SpinLockAcquire(&entry->mutex);
+	if (entry->transaction.xid == transaction->xid)
+		entry->transaction.over_since = now;
+	SpinLockRelease(&entry->mutex);
+	return false;
+}
+
+static void
+count_database(void)
+{
+	pinpoint_positions_count_all_of(dboid_to_count);
 }

@@ -117,6 +117,31 @@ pinpoint_prepared_transaction_number(TransactionId xid)
 }
 
 /*
+ * Is a transaction that had this number when it was prepared still prepared?
+ * Unlike TransactionIdIsInProgress(), this needs no snapshot: in a process that
+ * takes none, an XID can seem to be older than all others.  Does not fail.
+ */
+bool
+pinpoint_prepared_transaction_in_progress(int number, TransactionId xid)
+{
+	int			offset;
+	bool		in_progress;
+
+	Assert(number >= 0 && number < max_prepared_xacts);
+	Assert(TransactionIdIsValid(xid));
+
+	/*
+	 * When a transaction ends, its XID in the array becomes invalid.  After
+	 * that, its offset may be that of another process.
+	 */
+	LWLockAcquire(ProcArrayLock, LW_SHARED);
+	offset = PreparedXactProcs[number].pgxactoff;
+	in_progress = offset >= 0 && ProcGlobal->xids[offset] == xid;
+	LWLockRelease(ProcArrayLock);
+	return in_progress;
+}
+
+/*
  * Copy the locks of a prepared transaction on tables of this database, in modes
  * for writing, and on extensions that it drops.
  *

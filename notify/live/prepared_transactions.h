@@ -25,6 +25,8 @@ typedef struct PinpointPreparedLock
 extern List *pinpoint_prepared_transactions_find(const char *gid,
 												 bool is_prefix);
 extern int	pinpoint_prepared_transaction_number(TransactionId xid);
+extern bool pinpoint_prepared_transaction_in_progress(int number,
+													  TransactionId xid);
 extern int	pinpoint_prepared_transaction_copy_locks(int number,
 													 PinpointPreparedLock *locks,
 													 int size);

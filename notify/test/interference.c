@@ -72,6 +72,7 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/procsignal.h"
+#include "storage/shmem.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
@@ -484,18 +485,29 @@ interference_fail_allocations(PG_FUNCTION_ARGS)
 }
 
 /*
- * interference_hold_reassignment(): keep the lock that a session takes at its
- * end, to reassign its notifications, while the gate exists.
+ * interference_hold_reassignment(size bigint): keep the lock that a session
+ * takes at its end, to reassign its notifications, while the gate exists.
+ *
+ * size: that of the shared memory of turn.c, which begins with the number of
+ * steps of the holder; this session increments it.  NULL: it does not, as a
+ * session that is stopped.
  */
 Datum
 interference_hold_reassignment(PG_FUNCTION_ARGS)
 {
 	LWLock	   *lock = &GetNamedLWLockTranche("PinpointReassignment")->lock;
+	pg_atomic_uint64 *steps = NULL;
+	bool		found;
 
+	if (!PG_ARGISNULL(0))
+		steps = ShmemInitStruct("pg_pinpoint turns", PG_GETARG_INT64(0),
+								&found);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	pgstat_report_wait_start(PG_WAIT_EXTENSION);
 	while (access(gate, F_OK) == 0)
 	{
+		if (steps != NULL)
+			pg_atomic_fetch_add_u64(steps, 1);
 		if (ProcSignalBarrierPending)
 			ProcessProcSignalBarrier();
 		pg_usleep(1000);

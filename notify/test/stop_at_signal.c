@@ -7,7 +7,7 @@
  * The environment variable STOP_AT_SIGNAL contains the path of a file with a
  * PID and the number of a signal.  This process removes the file and stops
  * itself when it is about to send this signal: SIGUSR1 wakes a session that
- * listens, and SIGURG one that waits for its latch.
+ * listens, SIGURG one that waits for its latch, and SIGTERM ends one.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -44,7 +44,7 @@ is_to_stop(int sig)
 int
 kill(pid_t pid, int sig)
 {
-	if ((sig == SIGUSR1 || sig == SIGURG) && is_to_stop(sig))
+	if (is_to_stop(sig))
 		raise(SIGSTOP);
 	return (int) syscall(SYS_kill, pid, sig);
 }

@@ -141,7 +141,9 @@ static void reassign_batch(PinpointBatch *batch, bool unread,
 						   PinpointStillShares still_shares);
 static const char *channel_name(PinpointBatch *batch, uint32 number);
 static void reassign_to(const PinpointListeners *listeners, void *arg);
+static bool has_nothing_to_read(PinpointSlot *slot);
 static uint64 first_batches(PinpointSlot *slot, PinpointBatchRef *first);
+static void set_earlier(PinpointBatchRef *first, const PinpointBatchRef *other);
 static bool is_time_for_pass(TimestampTz now);
 static bool begin_portion(TimestampTz now, PinpointBatchRef *pinned);
 static bool still_stalled(void);
@@ -198,6 +200,16 @@ pinpoint_reassign(PinpointStillShares still_shares)
 		return;
 	}
 
+	/*
+	 * If there is nothing to read, nothing can follow: this session has left
+	 * the channels, so no notification is assigned to it.
+	 */
+	if (one_by_one && has_nothing_to_read(slot))
+	{
+		pinpoint_turn_end();
+		return;
+	}
+
 	if (one_by_one)
 		pinpoint_turn_begin();
 
@@ -222,11 +234,22 @@ pinpoint_reassign(PinpointStillShares still_shares)
 			break;
 		batch = pinpoint_message_log_after(batch);
 		if (one_by_one)
-			pinpoint_turn_absorb_barrier();
+			pinpoint_turn_step();
 	}
 
 	if (one_by_one)
 		pinpoint_turn_end();
+}
+
+static bool
+has_nothing_to_read(PinpointSlot *slot)
+{
+	PinpointBatchRef first;
+
+	pinpoint_lock_acquire(PinpointOrderLock, LW_SHARED);
+	(void) first_batches(slot, &first);
+	LWLockRelease(PinpointOrderLock);
+	return first.batch == NULL;
 }
 
 /*
@@ -248,11 +271,21 @@ first_batches(PinpointSlot *slot, PinpointBatchRef *first)
 	if (first->batch == NULL && readable(slot)->state == PINPOINT_READING_AGAIN)
 		*first = readable(slot)->again;
 	first_unread = first->batch != NULL ? first->sequence : PG_UINT64_MAX;
-	if (readable(slot)->reassigned.batch != NULL &&
-		(first->batch == NULL ||
-		 readable(slot)->reassigned.sequence < first_unread))
-		*first = readable(slot)->reassigned;
+	set_earlier(first, &readable(slot)->reassigned);
+	set_earlier(first, &readable(slot)->reassigned_again);
 	return first_unread;
+}
+
+/*
+ * Set a reference to the other one, if that is earlier.  Each can be without a
+ * batch.
+ */
+static void
+set_earlier(PinpointBatchRef *first, const PinpointBatchRef *other)
+{
+	if (other->batch != NULL &&
+		(first->batch == NULL || other->sequence < first->sequence))
+		*first = *other;
 }
 
 /*
@@ -296,6 +329,10 @@ reassign_batch(PinpointBatch *batch, bool unread,
 			pinpoint_publication_end(&publication);
 		}
 		reassignment.index++;
+
+		/* A batch can contain many notifications. */
+		if (proc_exit_inprogress)
+			pinpoint_turn_step();
 	}
 }
 

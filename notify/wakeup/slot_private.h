@@ -48,8 +48,9 @@ typedef struct PinpointSlotState
 									 * was reassigned to it; its epoch is
 									 * pinned; its bytes are those published
 									 * before the reassignment */
-	bool		reassigned_again;	/* a notification was reassigned to it
-									 * since it began to read */
+	PinpointBatchRef reassigned_again;	/* while READING_AGAIN: the same for
+										 * notifications that were reassigned
+										 * to it since it began to read */
 	TimestampTz signalled_at;	/* time of the last reminder, or when senders
 								 * first saw it SIGNALLED; 0 if not known */
 	uint32		reminders;		/* number of reminders since it became
@@ -62,6 +63,7 @@ typedef struct PinpointSlotState
 								 * must not begin to listen there, except in
 								 * the transaction in which it registered */
 	PinpointEviction evicted;	/* reason why it was told to end */
+	TimestampTz evicted_at;		/* time of that */
 	TimestampTz rests_from;		/* while RESTING: time of its last delivery */
 	TimestampTz rests_until;	/* while RESTING: time at which it will check */
 } PinpointSlotState;
@@ -100,6 +102,7 @@ struct PinpointSlot
 
 	uint32		nchannels;		/* number of channels of the owner, for the
 								 * views */
+	bool		ending;			/* the owner reports why its session ends */
 	pg_atomic_uint64 last_listen;	/* number of the last LISTEN of the owner;
 									 * see wakeup.c */
 	pg_atomic_uint64 sending_since; /* time since when the owner has been
@@ -126,6 +129,8 @@ typedef struct PinpointSlots
 								 * pinpoint.fold, in us; no lock */
 	TimestampTz last_reminders; /* time of the last check for slots that need
 								 * a reminder; also read without the lock */
+	pg_atomic_uint32 nevicted;	/* number of slots whose owner was told to
+								 * end; no lock */
 	PinpointSlot slots[FLEXIBLE_ARRAY_MEMBER];	/* array of MaxBackends
 												 * elements */
 } PinpointSlots;

@@ -88,6 +88,8 @@ static void become_idle(PinpointSlot *slot);
 static void become_resting(PinpointSlot *slot);
 static void stay_signalled(PinpointSlot *slot);
 static bool will_check(const PinpointSlot *slot);
+static void set_first_reassigned(PinpointBatchRef *field,
+								 const PinpointBatchRef *ref);
 static PinpointWakeState my_state(void);
 static void trim(void);
 #ifdef USE_ASSERT_CHECKING
@@ -133,6 +135,7 @@ pinpoint_slots_shmem_init(void *memory)
 	pg_atomic_init_u64(&PinpointSlotsShared->last_listen,
 					   PINPOINT_FIRST_NUMBER);
 	pg_atomic_init_u64(&PinpointSlotsShared->fold_time, 0);
+	pg_atomic_init_u32(&PinpointSlotsShared->nevicted, 0);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		pg_atomic_init_u64(&PinpointSlotsShared->slots[i].last_listen, 0);
@@ -175,6 +178,7 @@ pinpoint_slot_register(void)
 	writable(slot)->roleid = GetSessionUserId();
 	writable(slot)->state = PINPOINT_IDLE;
 	slot->nchannels = 0;
+	slot->ending = false;
 	pg_atomic_write_u64(&slot->sending_since, 0);
 
 	/*
@@ -211,9 +215,11 @@ pinpoint_slot_unregister(void)
 	check_slot(slot);
 	trim_log = pinpoint_slot_set_ref(&writable(slot)->unread, NULL);
 	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned, NULL);
+	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned_again, NULL);
 	writable(slot)->again.batch = NULL;
-	writable(slot)->reassigned_again = false;
 	writable(slot)->state = PINPOINT_IDLE;
+	if (readable(slot)->evicted != PINPOINT_NOT_EVICTED)
+		pg_atomic_fetch_sub_u32(&PinpointSlotsShared->nevicted, 1);
 	writable(slot)->pid = 0;
 	check_slot(slot);
 	LWLockRelease(PinpointOrderLock);
@@ -374,7 +380,7 @@ pinpoint_slot_set_channels(uint32 nchannels)
 }
 
 /*
- * Set the reference "unread" or "reassigned" of a slot, or remove it if
+ * Set one of the references of a slot that pin an epoch, or remove it if
  * ref is NULL or without a batch.  Pins the new epoch, and removes the pin
  * of the former one.
  *
@@ -560,6 +566,8 @@ bool
 pinpoint_slot_reassign(PinpointSlot *slot, const PinpointBatchRef *ref)
 {
 	bool		needs_signal = false;
+	bool		reads = readable(slot)->state == PINPOINT_READING ||
+		readable(slot)->state == PINPOINT_READING_AGAIN;
 
 	AssertHeldExclusive(PinpointOrderLock);
 	Assert(readable(slot)->pid != 0 &&
@@ -567,19 +575,8 @@ pinpoint_slot_reassign(PinpointSlot *slot, const PinpointBatchRef *ref)
 	Assert(readable(slot)->shares);
 	check_slot(slot);
 
-	if (readable(slot)->reassigned.batch == NULL)
-	{
-		(void) pinpoint_slot_set_ref(&writable(slot)->reassigned, ref);
-		/* The backlog of the session begins with this reassignment. */
-		writable(slot)->reassigned.bytes = pinpoint_message_log_bytes();
-	}
-	else if (ref->sequence < readable(slot)->reassigned.sequence)
-	{
-		uint64		bytes = readable(slot)->reassigned.bytes;
-
-		(void) pinpoint_slot_set_ref(&writable(slot)->reassigned, ref);
-		writable(slot)->reassigned.bytes = bytes;
-	}
+	set_first_reassigned(reads ? &writable(slot)->reassigned_again :
+						 &writable(slot)->reassigned, ref);
 
 	switch (readable(slot)->state)
 	{
@@ -592,11 +589,32 @@ pinpoint_slot_reassign(PinpointSlot *slot, const PinpointBatchRef *ref)
 		case PINPOINT_READING:
 		case PINPOINT_READING_AGAIN:
 			become_reading_again(slot);
-			writable(slot)->reassigned_again = true;
 			break;
 	}
 	check_slot(slot);
 	return needs_signal;
+}
+
+/*
+ * Set the reference to the first batch with a reassigned notification, if this
+ * batch comes before it.
+ */
+static void
+set_first_reassigned(PinpointBatchRef *field, const PinpointBatchRef *ref)
+{
+	uint64		bytes;
+
+	AssertHeldExclusive(PinpointOrderLock);
+
+	/* The backlog of the session begins with the first reassignment. */
+	if (field->batch == NULL)
+		bytes = pinpoint_message_log_bytes();
+	else if (ref->sequence < field->sequence)
+		bytes = field->bytes;
+	else
+		return;
+	(void) pinpoint_slot_set_ref(field, ref);
+	field->bytes = bytes;
 }
 
 /*
@@ -698,6 +716,17 @@ pinpoint_slot_evicted(void)
 	return registered ?
 		read_unlocked(my_slot())->evicted :
 		PINPOINT_NOT_EVICTED;
+}
+
+/*
+ * This session, which was told to end, reports why it ends.  So it needs no
+ * further signal.  False: it has not ended.
+ */
+void
+pinpoint_slot_set_ending(bool ending)
+{
+	Assert(registered && pinpoint_slot_evicted() != PINPOINT_NOT_EVICTED);
+	my_slot()->ending = ending;
 }
 
 /*
@@ -805,9 +834,9 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	trim_log =
 		pinpoint_slot_set_ref(&writable(slot)->unread, &readable(slot)->again);
 	writable(slot)->again.batch = NULL;
-	if (!readable(slot)->reassigned_again)
-		trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned, NULL);
-	writable(slot)->reassigned_again = false;
+	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned,
+									  &readable(slot)->reassigned_again);
+	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned_again, NULL);
 	more = readable(slot)->unread.batch != NULL ||
 		readable(slot)->reassigned.batch != NULL;
 	if (more)
@@ -847,8 +876,12 @@ pinpoint_slot_evict(int slotno, PinpointEviction reason, bool *trim_needed)
 	Assert(readable(slot)->pid != 0 && reason != PINPOINT_NOT_EVICTED);
 
 	if (is_first)
+	{
 		pinpoint_counter_add(readable(slot)->dboid,
 							 PINPOINT_COUNT_DISCONNECTED, 1);
+		pg_atomic_fetch_add_u32(&PinpointSlotsShared->nevicted, 1);
+		writable(slot)->evicted_at = GetCurrentTimestamp();
+	}
 
 	/* With this reason, the session does not reassign notifications. */
 	tell = is_first || (reason == PINPOINT_EVICTED_QUEUE_FULL &&
@@ -917,6 +950,8 @@ check_slot(const PinpointSlot *slot)
 	bool		unread = readable(slot)->unread.batch != NULL;
 	bool		again = readable(slot)->again.batch != NULL;
 	bool		reassigned = readable(slot)->reassigned.batch != NULL;
+	bool		reassigned_again =
+		readable(slot)->reassigned_again.batch != NULL;
 
 	AssertHeld(PinpointOrderLock);
 	if (!in_my_slot(slot))
@@ -932,21 +967,20 @@ check_slot(const PinpointSlot *slot)
 		case PINPOINT_IDLE:
 		case PINPOINT_RESTING:
 			Assert(!unread && !reassigned);
-			Assert(!again && !readable(slot)->reassigned_again);
+			Assert(!again && !reassigned_again);
 			break;
 		case PINPOINT_SIGNALLED:
 			Assert(unread || reassigned ||
 				   readable(slot)->evicted != PINPOINT_NOT_EVICTED);
-			Assert(!again && !readable(slot)->reassigned_again);
+			Assert(!again && !reassigned_again);
 			break;
 		case PINPOINT_READING:
 			Assert(unread || reassigned);
-			Assert(!again && !readable(slot)->reassigned_again);
+			Assert(!again && !reassigned_again);
 			break;
 		case PINPOINT_READING_AGAIN:
 			Assert(unread || reassigned);
-			Assert(again || readable(slot)->reassigned_again);
-			Assert(!readable(slot)->reassigned_again || reassigned);
+			Assert(again || reassigned_again);
 			Assert(!again || !unread ||
 				   readable(slot)->again.sequence >
 				   readable(slot)->unread.sequence);

@@ -49,6 +49,7 @@ extern bool pinpoint_slot_to_look(void);
 extern void pinpoint_slot_stop_resting(void);
 extern bool pinpoint_slot_reminded(void);
 extern PinpointEviction pinpoint_slot_evicted(void);
+extern void pinpoint_slot_set_ending(bool ending);
 extern uint64 pinpoint_slots_add_fold_time(uint64 time);
 extern void pinpoint_slot_set_sending(TimestampTz since);
 extern bool pinpoint_slot_begin_reading(PinpointReading *reading);

@@ -52,6 +52,8 @@ first_sequence(const PinpointSlot *slot)
 		sequence = readable(slot)->unread.sequence;
 	if (has_ref(&readable(slot)->reassigned))
 		sequence = Min(sequence, readable(slot)->reassigned.sequence);
+	if (has_ref(&readable(slot)->reassigned_again))
+		sequence = Min(sequence, readable(slot)->reassigned_again.sequence);
 	Assert(sequence == PG_UINT64_MAX ||
 		   sequence <= pinpoint_message_log_sequence());
 	return sequence != PG_UINT64_MAX ? sequence : 0;
@@ -73,6 +75,8 @@ lag(const PinpointSlot *slot)
 		from = readable(slot)->unread.bytes;
 	if (has_ref(&readable(slot)->reassigned))
 		from = Min(from, readable(slot)->reassigned.bytes);
+	if (has_ref(&readable(slot)->reassigned_again))
+		from = Min(from, readable(slot)->reassigned_again.bytes);
 	Assert(from <= bytes);
 	return bytes - from;
 }
@@ -106,6 +110,15 @@ pinpoint_slots_read_pid(int slotno)
 }
 
 /*
+ * Is there a session that was told to end?  Takes no lock.
+ */
+bool
+pinpoint_slots_read_any_evicted(void)
+{
+	return pg_atomic_read_u32(&PinpointSlotsShared->nevicted) != 0;
+}
+
+/*
  * Read what decides about the eviction of the owner of a slot.  Returns false
  * if the slot has no owner.  The caller holds PinpointOrderLock, shared or
  * exclusive.
@@ -124,6 +137,8 @@ pinpoint_slots_read_owner(int slotno, PinpointSlotOwner *owner)
 	owner->dboid = readable(slot)->dboid;
 	owner->proc = readable(slot)->proc;
 	owner->evicted = readable(slot)->evicted;
+	owner->evicted_at = readable(slot)->evicted_at;
+	owner->ending = *(const volatile bool *) &slot->ending;
 	owner->heartbeats = readable(slot)->heartbeats;
 	owner->wakes_for_all = read_publication(slot)->wakes_for_all;
 	owner->sending_since =

@@ -39,6 +39,8 @@ typedef struct PinpointSlotOwner
 	Oid			dboid;
 	struct PGPROC *proc;
 	PinpointEviction evicted;
+	TimestampTz evicted_at;
+	bool		ending;			/* it reports why its session ends */
 	bool		heartbeats;
 	bool		wakes_for_all;
 	TimestampTz sending_since;	/* 0 if it does not send */
@@ -47,6 +49,7 @@ typedef struct PinpointSlotOwner
 	uint64		lag;			/* its backlog in bytes */
 } PinpointSlotOwner;
 
+extern bool pinpoint_slots_read_any_evicted(void);
 extern bool pinpoint_slots_read_owner(int slotno, PinpointSlotOwner *owner);
 extern int	pinpoint_slots_read_listener_pid(const PinpointSlot *slot);
 extern int	pinpoint_slots_read_pid(int slotno);

@@ -36,12 +36,17 @@
  * each session tries again RESERVE milliseconds after it went to sleep: then
  * the others go on.
  *
+ * The session that holds the lock may be stopped, too.  It counts its steps.  A
+ * session that has seen no step for MAX_STANDSTILL milliseconds does not wait
+ * any longer, and reassigns without the lock.
+ *
  * Errors.  Processing a barrier may raise an error.  PostgreSQL turns an error
  * at exit into FATAL, which cannot be caught, releases all LWLocks, and goes
  * on with the next callback.  This is at_exit() of transaction_events.c again,
  * which has registered itself for this.  In this second attempt, the session
  * neither waits for its turn nor processes barriers, so it cannot fail again.
- * It is correct without a turn: UNLISTEN does not wait for one, either.  The
+ * It is correct without a turn, as PinpointOrderLock protects each
+ * reassignment: UNLISTEN does not wait for a turn, either.  The
  * barrier remains pending until the session has ended, which PostgreSQL
  * accepts in place of processing it.  The second attempt also leaves the list,
  * and wakes the next session.
@@ -54,6 +59,8 @@
 
 #include "lib/ilist.h"
 #include "miscadmin.h"
+#include "port/atomics.h"
+#include "portability/instr_time.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/procsignal.h"
@@ -61,6 +68,7 @@
 
 #include "base/check.h"
 #include "base/compat.h"
+#include "base/first_number.h"
 #include "wakeup/turn.h"
 
 /*
@@ -68,6 +76,12 @@
  * nobody has woken it.
  */
 #define RESERVE		1000
+
+/*
+ * Milliseconds after which a session does not wait any longer, if the session
+ * that holds the lock makes no step.
+ */
+#define MAX_STANDSTILL	3000
 
 /* A session that waits for its turn.  The index is PINPOINT_MY_SLOT_NUMBER. */
 typedef struct WaitingSession
@@ -78,6 +92,8 @@ typedef struct WaitingSession
 
 typedef struct Turns
 {
+	pg_atomic_uint64 steps;		/* number of steps of all sessions that have
+								 * held the lock; see pinpoint_turn_step() */
 	slock_t		mutex;			/* protects all fields below */
 	dlist_head	waiting;		/* sessions that wait, in order of arrival */
 	WaitingSession sessions[FLEXIBLE_ARRAY_MEMBER]; /* MaxBackends elements */
@@ -93,6 +109,7 @@ static bool listed = false;
 static bool absorbs = false;
 
 static void wait_for_lock(void);
+static void absorb_barrier(void);
 static void enter_list(void);
 static void leave_list(void);
 static void wake_first(void);
@@ -111,6 +128,7 @@ void
 pinpoint_turn_shmem_init(void *memory)
 {
 	turns = memory;
+	pg_atomic_init_u64(&turns->steps, PINPOINT_FIRST_NUMBER);
 	SpinLockInit(&turns->mutex);
 	dlist_init(&turns->waiting);
 }
@@ -134,39 +152,65 @@ pinpoint_turn_begin(void)
 }
 
 /*
- * Acquire PinpointReassignmentLock, and process barriers meanwhile.
+ * Acquire PinpointReassignmentLock, and process barriers meanwhile.  Returns
+ * without the lock if the session that holds it stands still.
  * pg_stat_activity shows the wait as one for this lock.
  */
 static void
 wait_for_lock(void)
 {
 	uint32		wait_event = PG_WAIT_LWLOCK | PinpointReassignmentLock->tranche;
+	uint64		steps = pg_atomic_read_u64(&turns->steps);
+	instr_time	since;
 
 	AssertLocksBelow(PINPOINT_RANK_REASSIGNMENT);
+	INSTR_TIME_SET_CURRENT(since);
 	enter_list();
 	while (!LWLockConditionalAcquire(PinpointReassignmentLock, LW_EXCLUSIVE))
 	{
-		pinpoint_turn_absorb_barrier();
+		instr_time	waited;
+
+		absorb_barrier();
 
 		/* The signal for a barrier sets the latch, too. */
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 RESERVE, wait_event);
 		ResetLatch(MyLatch);
+
+		INSTR_TIME_SET_CURRENT(waited);
+		if (pg_atomic_read_u64(&turns->steps) != steps)
+		{
+			steps = pg_atomic_read_u64(&turns->steps);
+			since = waited;
+		}
+		INSTR_TIME_SUBTRACT(waited, since);
+		if (INSTR_TIME_GET_MILLISEC(waited) >= MAX_STANDSTILL)
+			break;
 	}
 	leave_list();
+	pinpoint_turn_step();
 }
 
 /*
- * At exit, between pinpoint_turn_begin() and pinpoint_turn_end(): process a
+ * At exit, between pinpoint_turn_begin() and pinpoint_turn_end(): a step, after
+ * which others see that this session does not stand still.  Processes a
  * barrier, if there is one.
  *
  * Errors: those of the barrier, in the first attempt.
  */
 void
-pinpoint_turn_absorb_barrier(void)
+pinpoint_turn_step(void)
 {
 	Assert(proc_exit_inprogress);
+	if (LWLockHeldByMe(PinpointReassignmentLock))
+		pg_atomic_fetch_add_u64(&turns->steps, 1);
+	absorb_barrier();
+}
+
+static void
+absorb_barrier(void)
+{
 	AssertLocksBelow(PINPOINT_RANK_ORDER);
 	if (unlikely(ProcSignalBarrierPending) && absorbs)
 		ProcessProcSignalBarrier();

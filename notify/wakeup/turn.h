@@ -13,7 +13,7 @@
 extern Size pinpoint_turn_shmem_size(void);
 extern void pinpoint_turn_shmem_init(void *memory);
 extern void pinpoint_turn_begin(void);
-extern void pinpoint_turn_absorb_barrier(void);
+extern void pinpoint_turn_step(void);
 extern void pinpoint_turn_end(void);
 
 #endif							/* PINPOINT_TURN_H */

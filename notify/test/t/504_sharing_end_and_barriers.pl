@@ -15,18 +15,19 @@ use Test::More;
 # With data_sync_retry, a file that cannot be closed is no reason to end the server.
 my $node    = new_node('main', conf => 'data_sync_retry = on');
 my $library = compile_interference();
+my $hold    = q{SELECT hold_reassignment(size) FROM pg_shmem_allocations WHERE name = 'pg_pinpoint turns'};
 my ($observer, $slow) = connect_many($node, 2);
 my ($stays, @leave) = connect_many($node, 4, options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1');
 $observer->run('CREATE DATABASE dropped');
 $slow->run("LOAD '$library'");
-$slow->run("CREATE FUNCTION hold_reassignment() RETURNS void LANGUAGE c AS '$library', 'interference_hold_reassignment'");
+$slow->run("CREATE FUNCTION hold_reassignment(bigint) RETURNS void LANGUAGE c AS '$library', 'interference_hold_reassignment'");
 foreach my $session ($stays, @leave)
 {
 	$session->run($_) for 'LISTEN c', 'BEGIN';
 }
 $observer->run("NOTIFY c, '$_'") for 1 .. 8;
 
-begin_and_pause($observer, $slow, 'nowhere', 'SELECT hold_reassignment()');
+begin_and_pause($observer, $slow, 'nowhere', $hold);
 my $leaving = 'FROM pg_stat_activity WHERE pid IN (' . join(',', map { $_->pid } @leave) . ')';
 $observer->run("SELECT pg_terminate_backend(pid) $leaving");
 ok( wait_until(sub { $observer->value("SELECT count(*) $leaving AND wait_event = 'PinpointReassignment'") == @leave }),
@@ -57,7 +58,7 @@ $fails->run('CREATE TABLE open_file AS SELECT 1');
 $fails->run($_) for 'SELECT fail_barrier()', 'BEGIN', 'SELECT count(*) FROM open_file';
 $observer->run("NOTIFY c, '$_'") for 1 .. 8;
 $observer->run('CREATE DATABASE dropped');
-begin_and_pause($observer, $slow, 'nowhere', 'SELECT hold_reassignment()');
+begin_and_pause($observer, $slow, 'nowhere', $hold);
 $observer->run('SELECT pg_terminate_backend(' . $fails->pid . ')');
 my $of_fails = 'FROM pg_stat_activity WHERE pid = ' . $fails->pid;
 ok(wait_until(sub { $observer->value("SELECT count(*) $of_fails AND wait_event = 'PinpointReassignment'") }),

@@ -1,5 +1,6 @@
 # Many sessions that share a channel end together.  While they wait for their turns, they
-# sleep, until the session before them is done, and at most a second.
+# sleep, until the session before them is done, and at most a second.  They do not wait for one
+# that is stopped.
 
 use strict;
 use warnings;
@@ -16,12 +17,13 @@ use constant { LEAVE => 40, SECONDS => 3 };
 
 my $node    = new_node('main', max_connections => LEAVE + 20, conf => "log_disconnections = on\nlog_line_prefix = '%m [%p] '");
 my $library = compile_interference();
+my $hold    = q{SELECT hold_reassignment(size) FROM pg_shmem_allocations WHERE name = 'pg_pinpoint turns'};
 my ($observer, $slow) = connect_many($node, 2);
 my ($stays, @leave) = connect_many($node, 1 + LEAVE, options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1');
 my %pids = map { $_->pid => 1 } @leave;
 my $waiting = q{FROM pg_stat_activity WHERE wait_event = 'PinpointReassignment' AND pid IN (} . join(',', keys %pids) . ')';
 $slow->run("LOAD '$library'");
-$slow->run("CREATE FUNCTION hold_reassignment() RETURNS void LANGUAGE c AS '$library', 'interference_hold_reassignment'");
+$slow->run("CREATE FUNCTION hold_reassignment(bigint) RETURNS void LANGUAGE c AS '$library', 'interference_hold_reassignment'");
 
 # How often the processes have gone to sleep.
 sub sleeps
@@ -63,7 +65,7 @@ foreach my $session ($stays, @leave)
 	$session->run($_) for 'LISTEN c', 'BEGIN';
 }
 $observer->run("NOTIFY c, '$_'") for 1 .. 2 * LEAVE;
-begin_and_pause($observer, $slow, 'nowhere', 'SELECT hold_reassignment()');
+begin_and_pause($observer, $slow, 'nowhere', $hold);
 terminate(@leave);
 
 # ---- they sleep
@@ -89,6 +91,31 @@ is_deeply(
 	[ 1 .. 2 * LEAVE ],
 	'what was assigned to them comes to the session that stays');
 
+# ---- the one that has its turn does not run
+
+@leave = connect_many($node, 3, options => '-c pinpoint.shared_channels=c -c pinpoint.share_limit=1');
+foreach my $session ($stays, @leave)
+{
+	$session->run($_) for 'LISTEN c', 'BEGIN';
+}
+$observer->run("NOTIFY c, '$_'") for 1 .. 8;
+begin_and_pause($observer, $slow, 'nowhere', 'SELECT hold_reassignment(NULL)');
+my $of_leave = 'FROM pg_stat_activity WHERE pid IN (' . join(',', map { $_->pid } @leave) . ')';
+$observer->run("SELECT pg_terminate_backend(pid) $of_leave");
+ok(wait_until(sub { $observer->value("SELECT count(*) $of_leave") == 0 }), 'the others end without their turns');
+$stays->run('COMMIT');
+is_deeply([ sort map { $_->{payload} } $stays->wait_for(8) ], [ 1 .. 8 ], 'and reassign what was assigned to them');
+
+# A session to which nothing is assigned needs no turn.
+my ($idle) = connect_many($node, 1, options => '-c pinpoint.shared_channels=c');
+$idle->run('LISTEN c');
+my $begun = time;
+$observer->run('SELECT pg_terminate_backend(' . $idle->pid . ')');
+ok(wait_until(sub { $observer->value('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $idle->pid) == 0 }),
+	sprintf 'a session that has nothing to reassign ends, in %.3f s', time - $begun);
+open_gate();
+is($slow->result->error, undef, 'the turn ends');
+
 # ---- they wake each other
 
 # Each would try again a second after it went to sleep, at another time than the others.  The
@@ -112,7 +139,7 @@ for (my $try = 1; $try <= 5 && $shortest > 0.5; $try++)
 	$observer->run("NOTIFY c, '$_'") for 1 .. 2 * @leave;
 	$waiting = q{FROM pg_stat_activity WHERE wait_event = 'PinpointReassignment' AND pid IN (}
 	  . join(',', map { $_->pid } @leave) . ')';
-	begin_and_pause($observer, $slow, 'nowhere', 'SELECT hold_reassignment()');
+	begin_and_pause($observer, $slow, 'nowhere', $hold);
 	my $start = time;
 	foreach my $number (0 .. $#leave)
 	{

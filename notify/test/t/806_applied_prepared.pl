@@ -359,6 +359,27 @@ prepare($small);
 commit_and_fail('an error after the callback');
 tells('an error after the callback');
 
+# ---- no worker follows
+
+stop();
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_pinpoint, $library'");
+$node->start;
+connect_again();
+prepare($small);
+$paused = commit_and_pause();
+is_told($listener, 'a worker stands still after the commit record: the listener');
+is_told($bystander, '... and all others of the database');
+is(changed(), '{t,b,m70}', '... and the position says the same');
+go_on();
+ok( wait_until(sub { $owner->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $paused AND wait_event = 'LogicalApplyMain'") }),
+	'it goes on');
+($listener, $bystander) = connect_many($node, 2);
+$listener->run('LISTEN t; LISTEN m70; LISTEN fence');
+$bystander->run('LISTEN b; LISTEN fence');
+prepare($small);
+finish('COMMIT');
+notifies('t/', 'the next transaction');
+
 my $slow = connect_to($node);
 $slow->run($_) for 'LISTEN filler', 'BEGIN', 'SELECT 1';
 prepare($small);
@@ -386,6 +407,18 @@ my $gid = $owner->value('SELECT gid FROM pg_prepared_xacts WHERE database = curr
 $owner->run("COMMIT PREPARED '$gid'");
 is(received($listener), 't/', 'COMMIT PREPARED by hand notifies');
 $publisher->run(q{ROLLBACK PREPARED 'p'});
+
+# Nothing is left to a worker: neither this nor a transaction that is rolled back.
+$owner->run('ALTER SUBSCRIPTION s ENABLE');
+prepare($small);
+$owner->run('ALTER SUBSCRIPTION s DISABLE');
+ok(wait_until(sub { !@{ $owner->run($worker)->rows } }), 'there is no worker');
+$gid = $owner->value('SELECT gid FROM pg_prepared_xacts WHERE database = current_database()');
+$owner->run("ROLLBACK PREPARED '$gid'");
+$publisher->run(q{ROLLBACK PREPARED 'p'});
+my $begin = time;
+wait_until(sub { $owner->run('NOTIFY other'); return time - $begin >= 13 }) or die 'the time stands still';
+is(received($listener), '', 'after 13 seconds, nobody is told');
 
 # Other sessions prepare transactions, which have the same entries.
 $owner->run($_) for map { ('BEGIN', 'INSERT INTO plain VALUES (1)', "PREPARE TRANSACTION 'o$_'", "COMMIT PREPARED 'o$_'") } 1 .. 5;
