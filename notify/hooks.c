@@ -163,7 +163,6 @@ execute_utility(PlannedStmt *pstmt, const char *query_string,
 	{
 		if (commits)
 			pinpoint_commit_prepared_failed();
-		pinpoint_applied_prepared_forget(applied);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

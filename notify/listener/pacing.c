@@ -6,10 +6,11 @@
  *
  * A delivery that would be too soon after the last one is delayed: a timeout
  * raises the interrupt again when it is due.  The slot stays SIGNALLED
- * meanwhile, so no sender signals this session again.  No process waits for
- * it, and no transaction is open.  PostgreSQL cancels all timeouts when there
- * is an error, and then the interrupt is raised at once; see
- * disconnect_reason.c.  Between a command and its ReadyForQuery, when the
+ * meanwhile, so no sender signals this session again, except for reminders if
+ * the delay is longer than a second; it delays the delivery again then.  No
+ * process waits for it, and no transaction is open.  PostgreSQL cancels all
+ * timeouts when there is an error, and then the interrupt is raised at once;
+ * see disconnect_reason.c.  Between a command and its ReadyForQuery, when the
  * client waits, no delivery is delayed.
  *
  * After a delayed delivery, the next one will probably be delayed, too.  Then

@@ -66,6 +66,9 @@
 #include "live/watched_tables.h"
 #include "positions/positions.h"
 
+/* The names of transactions that a subscription prepares begin so. */
+#define GID_PREFIX		"pg_gid_"
+
 /* Number of tables for which an entry has room. */
 #define MAX_TABLES		60
 
@@ -311,7 +314,7 @@ find_prepared_before(void)
 		if (!read_own_entry(i, &stored[i]))
 			stored[i].xid = InvalidTransactionId;
 	}
-	prefix = psprintf("pg_gid_%u_", MyLogicalRepWorker->subid);
+	prefix = psprintf(GID_PREFIX "%u_", MyLogicalRepWorker->subid);
 	xids = pinpoint_prepared_transactions_find(prefix, true);
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
@@ -413,8 +416,8 @@ notify(const AppliedTransaction *transaction)
 }
 
 /*
- * Called before a session ends a prepared transaction by its name.  Returns the
- * XID if it is one of a subscription, and otherwise InvalidTransactionId.
+ * Called before a session ends a prepared transaction by its name.  Returns its
+ * XID if the name is one of a subscription, and otherwise InvalidTransactionId.
  *
  * Errors: out of memory.
  */
@@ -425,16 +428,17 @@ pinpoint_applied_prepared_find(const char *gid)
 
 	/* The statement reports these errors. */
 	if (!IsTransactionState() || IsTransactionBlock() ||
-		pg_atomic_read_u32(&applied->nused) == 0)
+		pg_atomic_read_u32(&applied->nused) == 0 ||
+		strncmp(gid, GID_PREFIX, strlen(GID_PREFIX)) != 0)
 		return InvalidTransactionId;
 	xids = pinpoint_prepared_transactions_find(gid, false);
 	return xids != NIL ? linitial_oid(xids) : InvalidTransactionId;
 }
 
 /*
- * Called after it, also if the statement has failed: if the transaction is
- * over, this session has notified it, or will tell the listeners.  So no worker
- * has to.  Does not fail.
+ * Called after it: this session has ended the transaction, and notifies it, or
+ * will tell the listeners.  So no worker has to.  Not called if the statement
+ * has failed: another session may have ended the transaction.  Does not fail.
  *
  * xid: result of pinpoint_applied_prepared_find().
  */
@@ -444,10 +448,7 @@ pinpoint_applied_prepared_forget(TransactionId xid)
 	if (!TransactionIdIsValid(xid))
 		return;
 	for (int i = 0; i < max_prepared_xacts; i++)
-	{
-		if (!pinpoint_prepared_transaction_in_progress(i, xid))
-			remove_entry(i, xid);
-	}
+		remove_entry(i, xid);
 }
 
 /*
@@ -493,23 +494,28 @@ pinpoint_applied_prepared_take_over(void)
 /*
  * Has a transaction been over for long?  Stores the time if this is seen for
  * the first time.
+ *
+ * A worker that starts can have stored a transaction that is just being
+ * prepared, which is not in progress yet.
  */
 static bool
 is_left(int number, const AppliedTransaction *transaction, TimestampTz now)
 {
 	AppliedEntry *entry = &applied->entries[number];
+	TimestampTz since = transaction->over_since;
 
-	if (transaction->over_since != 0 && transaction->over_since <= now)
-		return TimestampDifferenceExceeds(transaction->over_since, now,
-										  MAX_LEFT);
-	if (pinpoint_prepared_transaction_in_progress(number, transaction->xid))
+	if (since != 0 && since <= now &&
+		!TimestampDifferenceExceeds(since, now, MAX_LEFT))
 		return false;
-
-	/* Read the clock again: this process may have been stopped meanwhile. */
-	now = GetCurrentTimestamp();
+	if (pinpoint_prepared_transaction_in_progress(number, transaction->xid))
+		since = 0;
+	else if (since != 0 && since <= now)
+		return true;
+	else
+		since = GetCurrentTimestamp();	/* this process may have been stopped */
 	SpinLockAcquire(&entry->mutex);
 	if (entry->transaction.xid == transaction->xid)
-		entry->transaction.over_since = now;
+		entry->transaction.over_since = since;
 	SpinLockRelease(&entry->mutex);
 	return false;
 }

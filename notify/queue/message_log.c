@@ -61,8 +61,8 @@
 
 /*
  * pins: number of references in slots that pin this epoch; a slot has up to
- * two, see slots.h.  Changed under PinpointOrderLock, shared or exclusive.
- * Epochs are freed under the exclusive lock.
+ * three, see slot_private.h.  Changed under PinpointOrderLock, shared or
+ * exclusive.  Epochs are freed under the exclusive lock.
  *
  * The other fields are protected by PinpointOrderLock.
  */

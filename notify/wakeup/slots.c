@@ -836,6 +836,7 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	writable(slot)->again.batch = NULL;
 	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned,
 									  &readable(slot)->reassigned_again);
+	pg_write_barrier();			/* partner: first_sequence() of slots_read.c */
 	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned_again, NULL);
 	more = readable(slot)->unread.batch != NULL ||
 		readable(slot)->reassigned.batch != NULL;

@@ -48,12 +48,18 @@ first_sequence(const PinpointSlot *slot)
 	uint64		sequence = PG_UINT64_MAX;
 
 	AssertHeld(PinpointOrderLock);
+	if (has_ref(&readable(slot)->reassigned_again))
+		sequence = readable(slot)->reassigned_again.sequence;
+
+	/*
+	 * Partner: pinpoint_slot_end_reading(), which moves that reference to
+	 * "reassigned".  Without this, a reader could see neither.
+	 */
+	pg_read_barrier();
 	if (has_ref(&readable(slot)->unread))
-		sequence = readable(slot)->unread.sequence;
+		sequence = Min(sequence, readable(slot)->unread.sequence);
 	if (has_ref(&readable(slot)->reassigned))
 		sequence = Min(sequence, readable(slot)->reassigned.sequence);
-	if (has_ref(&readable(slot)->reassigned_again))
-		sequence = Min(sequence, readable(slot)->reassigned_again.sequence);
 	Assert(sequence == PG_UINT64_MAX ||
 		   sequence <= pinpoint_message_log_sequence());
 	return sequence != PG_UINT64_MAX ? sequence : 0;
@@ -71,12 +77,13 @@ lag(const PinpointSlot *slot)
 	uint64		from = bytes;
 
 	AssertHeld(PinpointOrderLock);
+	if (has_ref(&readable(slot)->reassigned_again))
+		from = readable(slot)->reassigned_again.bytes;
+	pg_read_barrier();			/* as in first_sequence() */
 	if (has_ref(&readable(slot)->unread))
-		from = readable(slot)->unread.bytes;
+		from = Min(from, readable(slot)->unread.bytes);
 	if (has_ref(&readable(slot)->reassigned))
 		from = Min(from, readable(slot)->reassigned.bytes);
-	if (has_ref(&readable(slot)->reassigned_again))
-		from = Min(from, readable(slot)->reassigned_again.bytes);
 	Assert(from <= bytes);
 	return bytes - from;
 }
