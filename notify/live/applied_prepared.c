@@ -36,7 +36,8 @@
  * prepared_transactions.c).  So there is always room.  An entry remains until
  * a worker of the subscription has seen that the transaction is over.  If the
  * number is used again before, the entry is lost.  The next commit of each
- * apply worker then notifies all watched tables of its database.
+ * apply worker then notifies all watched tables of its database.  If none of
+ * the database commits within MAX_LEFT, it is taken over as above.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *
@@ -93,21 +94,25 @@ typedef struct AppliedTransaction
 } AppliedTransaction;
 
 /*
- * mutex protects the entry.  Other sessions read its xid without it, to skip
- * free entries.
+ * mutex protects the entry.  Other sessions read its xid and lost_dboid without
+ * it, to skip free entries.
  */
 typedef struct AppliedEntry
 {
 	slock_t		mutex;
 	AppliedTransaction transaction;
+	Oid			lost_dboid;		/* database of a transaction that was
+								 * overwritten, and may not be notified;
+								 * InvalidOid if there is none */
+	TimestampTz lost_since;		/* when it was overwritten */
 } AppliedEntry;
 
 /*
- * nused is the number of entries that are not free, or more, and nlost that of
- * entries that were overwritten.  Both are incremented under the mutex of the
- * entry, before this can be read, and read without a lock.  looked_at is the
- * time of the last look of a sender or of the waker; no lock, as two looks at
- * the same time do no harm.
+ * nused is the number of transactions and databases in entries, or more, and
+ * nlost that of transactions that were overwritten.  Both are incremented under
+ * the mutex of the entry, before this can be read, and read without a lock.
+ * looked_at is the time of the last look of a sender or of the waker; no lock,
+ * as two looks at the same time do no harm.
  */
 typedef struct AppliedPrepared
 {
@@ -128,6 +133,8 @@ static Oid	dboid_to_count = InvalidOid;
 
 static bool is_apply_worker(void);
 static void store(int number, TransactionId xid);
+static void lose(AppliedEntry *entry, TimestampTz now);
+static void remove_lost(int number, Oid dboid, TimestampTz since);
 static void remove_entry(int number, TransactionId xid);
 static void find_prepared_before(void);
 static void notify_entries(void);
@@ -136,6 +143,8 @@ static bool read_entry(int number, AppliedTransaction *transaction);
 static bool read_own_entry(int number, AppliedTransaction *transaction);
 static bool is_over(TransactionId xid, bool *committed);
 static void notify(const AppliedTransaction *transaction);
+static Oid	lost_database(int number, TimestampTz now, TimestampTz *since);
+static void tell_database(Oid dboid);
 static bool is_left(int number, const AppliedTransaction *transaction,
 					TimestampTz now);
 static void count_database(void);
@@ -161,6 +170,7 @@ pinpoint_applied_prepared_shmem_init(void *memory)
 	{
 		SpinLockInit(&applied->entries[i].mutex);
 		applied->entries[i].transaction.xid = InvalidTransactionId;
+		applied->entries[i].lost_dboid = InvalidOid;
 	}
 }
 
@@ -205,7 +215,7 @@ store(int number, TransactionId xid)
 	AppliedTransaction transaction =
 	{.xid = xid,.dboid = MyDatabaseId,.subid = MyLogicalRepWorker->subid};
 	PinpointPreparedLock locks[MAX_TABLES];
-	TransactionId before;
+	TimestampTz now = GetCurrentTimestamp();
 
 	transaction.ntables =
 		pinpoint_prepared_transaction_copy_locks(number, locks, MAX_TABLES);
@@ -214,13 +224,58 @@ store(int number, TransactionId xid)
 
 	/* Partner: pinpoint_applied_prepared_at_pre_commit() reads nlost last. */
 	SpinLockAcquire(&entry->mutex);
-	before = entry->transaction.xid;
-	if (!TransactionIdIsValid(before))
+	if (!TransactionIdIsValid(entry->transaction.xid))
 		pg_atomic_fetch_add_u32(&applied->nused, 1);
-	else if (before != xid)
+	else if (entry->transaction.xid != xid)
+	{
 		pg_atomic_fetch_add_u64(&applied->nlost, 1);
+		lose(entry, now);
+	}
 	entry->transaction = transaction;
 	SpinLockRelease(&entry->mutex);
+}
+
+/*
+ * The transaction of an entry is overwritten.  If another one of another
+ * database is lost already, only the workers of the later one care for it.  The
+ * caller holds the mutex.
+ */
+static void
+lose(AppliedEntry *entry, TimestampTz now)
+{
+	if (entry->transaction.ntables == 0)
+		return;
+	if (!OidIsValid(entry->lost_dboid))
+	{
+		entry->lost_dboid = entry->transaction.dboid;
+		pg_atomic_fetch_add_u32(&applied->nused, 1);
+	}
+	if (entry->lost_dboid == entry->transaction.dboid)
+		entry->lost_since = now;
+}
+
+/*
+ * Lost transactions of a database are notified, or their listeners are told.
+ *
+ * since: only if the last one was lost at this time; 0: at any time.
+ */
+static void
+remove_lost(int number, Oid dboid, TimestampTz since)
+{
+	AppliedEntry *entry = &applied->entries[number];
+	bool		removed;
+
+	if (*(volatile Oid *) &entry->lost_dboid != dboid)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	removed = entry->lost_dboid == dboid &&
+		(since == 0 || entry->lost_since == since);
+	if (removed)
+		entry->lost_dboid = InvalidOid;
+	SpinLockRelease(&entry->mutex);
+
+	if (removed)
+		pg_atomic_fetch_sub_u32(&applied->nused, 1);
 }
 
 /*
@@ -352,6 +407,10 @@ notify_lost(void)
 		pinpoint_unnotified_set_committed();
 	}
 	handled_lost = nlost;
+
+	/* One that is lost only now became visible before this commit, too. */
+	for (int i = 0; i < max_prepared_xacts; i++)
+		remove_lost(i, MyDatabaseId, 0);
 }
 
 /*
@@ -476,19 +535,52 @@ pinpoint_applied_prepared_take_over(void)
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
 		AppliedTransaction transaction;
+		TimestampTz since;
+		Oid			lost = lost_database(i, now, &since);
 
-		if (!read_entry(i, &transaction) || !is_left(i, &transaction, now))
-			continue;
-		if (transaction.ntables > 0)
+		if (read_entry(i, &transaction) && is_left(i, &transaction, now))
 		{
-			dboid_to_count = transaction.dboid;
-			(void) pinpoint_evict_database(transaction.dboid,
-										   PINPOINT_EVICTED_PREPARED,
-										   count_database);
-			pinpoint_positions_wake();
+			if (transaction.ntables > 0)
+				tell_database(transaction.dboid);
+			remove_entry(i, transaction.xid);
 		}
-		remove_entry(i, transaction.xid);
+		if (OidIsValid(lost))
+		{
+			tell_database(lost);
+			remove_lost(i, lost, since);
+		}
 	}
+}
+
+/*
+ * The database of a transaction that was lost long ago, and since when;
+ * InvalidOid if there is none.
+ */
+static Oid
+lost_database(int number, TimestampTz now, TimestampTz *since)
+{
+	AppliedEntry *entry = &applied->entries[number];
+	Oid			dboid = InvalidOid;
+
+	if (!OidIsValid(*(volatile Oid *) &entry->lost_dboid))
+		return InvalidOid;
+	SpinLockAcquire(&entry->mutex);
+	if (entry->lost_since > now)
+		entry->lost_since = now;	/* the clock was set back */
+	if (TimestampDifferenceExceeds(entry->lost_since, now, MAX_LEFT))
+		dboid = entry->lost_dboid;
+	*since = entry->lost_since;
+	SpinLockRelease(&entry->mutex);
+	return dboid;
+}
+
+static void
+tell_database(Oid dboid)
+{
+	dboid_to_count = dboid;
+	(void) pinpoint_evict_database(dboid, PINPOINT_EVICTED_PREPARED,
+								   count_database);
+	pinpoint_positions_wake();
 }
 
 /*

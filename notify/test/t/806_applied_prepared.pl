@@ -223,6 +223,24 @@ sub commit_and_fail
 	return;
 }
 
+# This worker does not go on: after a while, all listeners of the database are told.
+sub all_are_told
+{
+	my ($pid, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is_told($listener, "$name: the listener");
+	is_told($bystander, '... and all others of the database');
+	is(changed(), '{t,b,m70}', '... and the position says the same');
+	go_on();
+	ok( wait_until(sub { $owner->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'LogicalApplyMain'") }),
+		'it goes on');
+	$_->close for $listener, $bystander;
+	($listener, $bystander) = connect_many($node, 2);
+	$listener->run('LISTEN t; LISTEN m70; LISTEN fence');
+	$bystander->run('LISTEN b; LISTEN fence');
+	return;
+}
+
 sub is_notified_after_requests
 {
 	my ($place) = @_;
@@ -318,6 +336,14 @@ finish('COMMIT');
 notifies('t/', 'the next transaction notifies its own table again');
 finish_second();
 
+# The first worker stands still.
+disable_second();
+prepare($small);
+$paused = commit_and_pause();
+enable_second();
+all_are_told($paused, 'a worker stands still, and its entry is overwritten');
+finish_second();
+
 # The first worker has gone.
 disable_second();
 prepare($small);
@@ -367,15 +393,7 @@ $node->start;
 connect_again();
 prepare($small);
 $paused = commit_and_pause();
-is_told($listener, 'a worker stands still after the commit record: the listener');
-is_told($bystander, '... and all others of the database');
-is(changed(), '{t,b,m70}', '... and the position says the same');
-go_on();
-ok( wait_until(sub { $owner->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $paused AND wait_event = 'LogicalApplyMain'") }),
-	'it goes on');
-($listener, $bystander) = connect_many($node, 2);
-$listener->run('LISTEN t; LISTEN m70; LISTEN fence');
-$bystander->run('LISTEN b; LISTEN fence');
+all_are_told($paused, 'a worker stands still after the commit record');
 prepare($small);
 finish('COMMIT');
 notifies('t/', 'the next transaction');
