@@ -180,9 +180,7 @@ async fn live_queries() {
     wait_rows(&mut equal, |rows| rows.len() == 3).await;
     wait_rows(&mut other, |rows| rows.len() == 1).await;
     // Both at the same time: after the next rows, the interruption is not reported any more.
-    tokio::join!(database.kill(), async {
-        while !matches!(update(&mut live).await, Update::Disconnected { .. }) {}
-    });
+    tokio::join!(database.kill(), async { while !matches!(update(&mut live).await, Update::Disconnected { .. }) {} });
     wait_rows(&mut live, |rows| rows.len() == 3).await;
     assert!(matches!(client.live("SELECT $1", &[(&0, Type::TEXT)]), Err(error) if error.code().is_none()));
     client.close().await;
