@@ -535,7 +535,7 @@ pinpoint_applied_prepared_take_over(void)
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
 		AppliedTransaction transaction;
-		TimestampTz since;
+		TimestampTz since = 0;
 		Oid			lost = lost_database(i, now, &since);
 
 		if (read_entry(i, &transaction) && is_left(i, &transaction, now))
