@@ -47,6 +47,7 @@
 
 #include "base/check.h"
 #include "base/compat.h"
+#include "base/interval.h"
 #include "base/settings.h"
 #include "commit/commit_order.h"
 #include "commit/heartbeat.h"
@@ -192,8 +193,8 @@ pinpoint_waker_main(Datum arg)
 		busy |= pinpoint_waiters_wake_queued();
 
 		now = GetCurrentTimestamp();
-		if (busy && looked_at <= now &&
-			!TimestampDifferenceExceeds(looked_at, now, LOOK_WHILE_BUSY))
+		if (busy &&
+			!pinpoint_interval_has_passed(looked_at, now, LOOK_WHILE_BUSY))
 			continue;
 
 		if (RecoveryInProgress())

@@ -52,6 +52,7 @@
 #include "base/compat.h"
 #include "base/counters.h"
 #include "base/hash.h"
+#include "base/interval.h"
 #include "listener/evict.h"
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
@@ -109,7 +110,6 @@ static int *found_pids = NULL;
  */
 static bool trim_needed = false;
 
-static bool is_time_again(TimestampTz since, TimestampTz now);
 static uint64 kept_by(int slotno);
 static bool waits_for_client(int slotno, PinpointSlotOwner *owner);
 static TimestampTz sending_since(const PinpointSlotOwner *owner);
@@ -155,12 +155,14 @@ pinpoint_evict_again(void)
 
 	AssertNoLockHeld();
 	if (likely(!pinpoint_slots_read_any_evicted()) ||
-		!is_time_again(control->last_signals, GetCurrentTimestamp()))
+		!pinpoint_interval_has_passed(control->last_signals,
+									  GetCurrentTimestamp(), AGAIN_INTERVAL))
 		return;
 
 	begin_pass();
 	now = GetCurrentTimestamp();
-	if (is_time_again(control->last_signals, now))
+	if (pinpoint_interval_has_passed(control->last_signals, now,
+									 AGAIN_INTERVAL))
 	{
 		eviction_control->last_signals = now;
 		for (int i = 0; i < MaxBackends; i++)
@@ -169,22 +171,12 @@ pinpoint_evict_again(void)
 
 			if (pinpoint_slots_read_owner(i, &owner) &&
 				owner.evicted != PINPOINT_NOT_EVICTED && !owner.ending &&
-				is_time_again(owner.evicted_at, now))
+				pinpoint_interval_has_passed(owner.evicted_at, now,
+											 AGAIN_INTERVAL))
 				to_signal(i);
 		}
 	}
 	(void) end_pass();
-}
-
-/*
- * Has the interval passed since this time?  If the clock was set back, do not
- * wait for it.
- */
-static bool
-is_time_again(TimestampTz since, TimestampTz now)
-{
-	return since > now ||
-		TimestampDifferenceExceeds(since, now, AGAIN_INTERVAL);
 }
 
 /*

@@ -40,6 +40,7 @@
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
+#include "base/interval.h"
 #include "base/settings.h"
 #include "listener/evict.h"
 #include "listener/slow_listener.h"
@@ -136,8 +137,7 @@ is_time(TimestampTz *last, TimestampTz now, int interval)
 	AssertHeldExclusive(PinpointOrderLock);
 	Assert(interval > 0);
 
-	/* If the clock was set back, do not wait for it. */
-	if (*last <= now && !TimestampDifferenceExceeds(*last, now, interval))
+	if (!pinpoint_interval_has_passed(*last, now, interval))
 		return false;
 	*last = now;
 	return true;

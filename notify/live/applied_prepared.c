@@ -59,13 +59,12 @@
 #include "utils/timestamp.h"
 
 #include "base/check.h"
+#include "base/interval.h"
 #include "base/transaction.h"
-#include "listener/evict.h"
 #include "live/applied_prepared.h"
 #include "live/prepared_transactions.h"
 #include "live/unnotified.h"
 #include "live/watched_tables.h"
-#include "positions/positions.h"
 
 /* The names of transactions that a subscription prepares begin so. */
 #define GID_PREFIX		"pg_gid_"
@@ -128,9 +127,6 @@ static AppliedPrepared *applied = NULL;
 /* The value of nlost that this worker has handled. */
 static uint64 handled_lost = 0;
 
-/* The database whose channels have changed; see count_database(). */
-static Oid	dboid_to_count = InvalidOid;
-
 static bool is_apply_worker(void);
 static void store(int number, TransactionId xid);
 static void lose(AppliedEntry *entry, TimestampTz now);
@@ -144,10 +140,8 @@ static bool read_own_entry(int number, AppliedTransaction *transaction);
 static bool is_over(TransactionId xid, bool *committed);
 static void notify(const AppliedTransaction *transaction);
 static Oid	lost_database(int number, TimestampTz now, TimestampTz *since);
-static void tell_database(Oid dboid);
 static bool is_left(int number, const AppliedTransaction *transaction,
 					TimestampTz now);
-static void count_database(void);
 
 Size
 pinpoint_applied_prepared_shmem_size(void)
@@ -526,9 +520,7 @@ pinpoint_applied_prepared_take_over(void)
 	now = GetCurrentTimestamp();
 	looked_at = (TimestampTz) pg_atomic_read_u64(&applied->looked_at);
 
-	/* Do not wait if the clock was set back. */
-	if (looked_at <= now &&
-		!TimestampDifferenceExceeds(looked_at, now, LOOK_INTERVAL))
+	if (!pinpoint_interval_has_passed(looked_at, now, LOOK_INTERVAL))
 		return;
 	pg_atomic_write_u64(&applied->looked_at, (uint64) now);
 
@@ -541,12 +533,12 @@ pinpoint_applied_prepared_take_over(void)
 		if (read_entry(i, &transaction) && is_left(i, &transaction, now))
 		{
 			if (transaction.ntables > 0)
-				tell_database(transaction.dboid);
+				pinpoint_unnotified_tell_database(transaction.dboid);
 			remove_entry(i, transaction.xid);
 		}
 		if (OidIsValid(lost))
 		{
-			tell_database(lost);
+			pinpoint_unnotified_tell_database(lost);
 			remove_lost(i, lost, since);
 		}
 	}
@@ -572,15 +564,6 @@ lost_database(int number, TimestampTz now, TimestampTz *since)
 	*since = entry->lost_since;
 	SpinLockRelease(&entry->mutex);
 	return dboid;
-}
-
-static void
-tell_database(Oid dboid)
-{
-	dboid_to_count = dboid;
-	(void) pinpoint_evict_database(dboid, PINPOINT_EVICTED_PREPARED,
-								   count_database);
-	pinpoint_positions_wake();
 }
 
 /*
@@ -610,10 +593,4 @@ is_left(int number, const AppliedTransaction *transaction, TimestampTz now)
 		entry->transaction.over_since = since;
 	SpinLockRelease(&entry->mutex);
 	return false;
-}
-
-static void
-count_database(void)
-{
-	pinpoint_positions_count_all_of(dboid_to_count);
 }

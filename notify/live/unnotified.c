@@ -51,6 +51,9 @@ static bool is_unknown = false;
 /* The channels of the changes, a list of char * in TopTransactionContext. */
 static List *unnotified = NIL;
 
+/* The database whose channels have changed; see count_database(). */
+static Oid	dboid_to_count = InvalidOid;
+
 static void add_channel(const char *channel);
 static void disconnect_listeners(void);
 static void count_database(void);
@@ -167,22 +170,34 @@ disconnect_listeners(void)
 {
 	PINPOINT_BEGIN_CANNOT_FAIL();
 	if (is_unknown)
-		(void) pinpoint_evict_database(MyDatabaseId, PINPOINT_EVICTED_PREPARED,
-									   count_database);
+		pinpoint_unnotified_tell_database(MyDatabaseId);
 	else
 	{
 		pinpoint_positions_compute_channels(unnotified);
 		pinpoint_evict_listeners(unnotified, PINPOINT_EVICTED_PREPARED,
 								 pinpoint_positions_count);
+		pinpoint_positions_wake();
 	}
-	pinpoint_positions_wake();
 	PINPOINT_END_CANNOT_FAIL();
+}
+
+/*
+ * It is not known which channels of a database would have to be notified: tell
+ * all its listeners.  Does not fail.
+ */
+void
+pinpoint_unnotified_tell_database(Oid dboid)
+{
+	dboid_to_count = dboid;
+	(void) pinpoint_evict_database(dboid, PINPOINT_EVICTED_PREPARED,
+								   count_database);
+	pinpoint_positions_wake();
 }
 
 static void
 count_database(void)
 {
-	pinpoint_positions_count_all_of(MyDatabaseId);
+	pinpoint_positions_count_all_of(dboid_to_count);
 }
 
 static void

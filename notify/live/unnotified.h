@@ -19,5 +19,6 @@ extern void pinpoint_unnotified_set_committed(void);
 extern void pinpoint_unnotified_failed(bool committed);
 extern void pinpoint_unnotified_at_commit(void);
 extern void pinpoint_unnotified_at_abort(void);
+extern void pinpoint_unnotified_tell_database(Oid dboid);
 
 #endif							/* PINPOINT_UNNOTIFIED_H */

@@ -46,10 +46,10 @@
  * which has registered itself for this.  In this second attempt, the session
  * neither waits for its turn nor processes barriers, so it cannot fail again.
  * It is correct without a turn, as PinpointOrderLock protects each
- * reassignment: UNLISTEN does not wait for a turn, either.  The
- * barrier remains pending until the session has ended, which PostgreSQL
- * accepts in place of processing it.  The second attempt also leaves the list,
- * and wakes the next session.
+ * reassignment: UNLISTEN does not wait for a turn, either.  The barrier remains
+ * pending until the session has ended, which PostgreSQL accepts in place of
+ * processing it.  The second attempt also leaves the list, and wakes the next
+ * session.
  *
  * Copyright (c) 2026, pg_pinpoint contributors
  *

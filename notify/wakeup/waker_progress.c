@@ -53,6 +53,7 @@
 
 #include "base/check.h"
 #include "base/first_number.h"
+#include "base/interval.h"
 #include "base/settings.h"
 #include "wakeup/waker_list.h"
 #include "wakeup/waker_progress.h"
@@ -176,8 +177,7 @@ has_moved(uint64 rounds)
 	if (is_seen && now >= seen_at)
 		return !TimestampDifferenceExceeds(seen_at, now,
 										   PINPOINT_STALL_INTERVAL);
-	if (now < seen_at ||
-		TimestampDifferenceExceeds(seen_at, now, SEEN_INTERVAL))
+	if (pinpoint_interval_has_passed(seen_at, now, SEEN_INTERVAL))
 	{
 		pg_atomic_write_u64(&progress->seen_at, now);
 		pg_write_barrier();

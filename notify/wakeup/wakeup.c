@@ -90,6 +90,7 @@
 #include "base/check.h"
 #include "base/compat.h"
 #include "base/counters.h"
+#include "base/interval.h"
 #include "base/settings.h"
 #include "queue/message_log.h"
 #include "wakeup/channel_map.h"
@@ -551,9 +552,7 @@ pinpoint_wakeup_remind(void)
 
 	AssertNoLockHeld();
 
-	/* Do not wait if the clock was set back. */
-	if (last <= now &&
-		!TimestampDifferenceExceeds(last, now, PINPOINT_REMINDER_INTERVAL))
+	if (!pinpoint_interval_has_passed(last, now, PINPOINT_REMINDER_INTERVAL))
 		return false;
 	if (PINPOINT_FAULT(DROP_SIGNALS))
 		return false;

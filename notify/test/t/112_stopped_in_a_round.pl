@@ -11,7 +11,6 @@ use POSIX ();
 use lib "$FindBin::RealBin/lib";
 
 use PinpointTest;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
 my ($environment, $stop_at_signal) = compile_stop_at_signal();
@@ -23,8 +22,6 @@ my $waker = $observer->value(q{SELECT pid FROM pg_stat_activity WHERE backend_ty
 # The server cannot be stopped while the waker does not run.
 sub go_on { kill 'CONT', $waker, $sender->pid; return; }
 END { my $status = $?; go_on() if $waker; $? = $status; }
-
-sub is_stopped { return slurp_file("/proc/$_[0]/stat") =~ /^\d+ \(.*\) T/; }
 
 # Sessions that listen and sleep.  Each has been signalled before.
 my @crowd;

@@ -9,7 +9,6 @@ use POSIX ();
 use lib "$FindBin::RealBin/lib";
 
 use PinpointTest;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
 my ($environment, $stop_at_signal) = compile_stop_at_signal();
@@ -22,8 +21,6 @@ my $reason   = 'The backlog of this listener exceeded "pinpoint.max_listener_lag
 my @stopped;
 sub go_on { kill 'CONT', splice @stopped; return; }
 END { my $status = $?; go_on(); $? = $status; }
-
-sub is_stopped { return slurp_file("/proc/$_[0]/stat") =~ /^\d+ \(.*\) T/; }
 
 # A listener that is marked, and not signalled: the sender has stopped.
 sub mark

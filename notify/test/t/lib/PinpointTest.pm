@@ -38,6 +38,7 @@ our @EXPORT = qw(
   stat_listener
   wait_until_idle
   is_asleep
+  is_stopped
   stop_waker
   wait_until_counting
   wait_until_commits_wait
@@ -221,6 +222,9 @@ sub is_asleep
 	return slurp_file('/proc/' . $session->pid . '/stat') =~ /^\d+ \(.*\) S/;
 }
 
+# Is the process with this PID stopped, for instance by SIGSTOP?
+sub is_stopped { return slurp_file("/proc/$_[0]/stat") =~ /^\d+ \(.*\) T/; }
+
 # Stops the waker where it waits for work, and returns its PID.  Elsewhere it could hold a
 # lock that others need.
 sub stop_waker
@@ -232,7 +236,7 @@ sub stop_waker
 		sub {
 			$pid = $session->value("SELECT max(pid) $waiting") // return 0;
 			kill 'STOP', $pid or die "could not stop $pid: $!";
-			wait_until(sub { slurp_file("/proc/$pid/stat") =~ /^\d+ \(.*\) T/ }) or die 'the waker does not stop';
+			wait_until(sub { is_stopped($pid) }) or die 'the waker does not stop';
 			return 1 if $session->value("SELECT count(*) $waiting AND pid = $pid");
 			kill 'CONT', $pid;
 			return 0;
