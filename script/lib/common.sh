@@ -27,6 +27,7 @@ is_new_enough() {
 
 use_newer_rust() {
 	local folder
+	hash -r
 	for folder in /usr/lib/rust-*/bin; do
 		if [ -x "$folder/cargo" ] && is_new_enough "$(basename "${folder%/bin}" | sed 's/^rust-//')" &&
 			! is_new_enough "$(cargo --version 2>/dev/null | cut -d ' ' -f 2)"; then
@@ -190,6 +191,7 @@ bootstrap() {
 	}
 	mapfile -t ADDED <"$list"
 	rm -f "$list"
+	use_newer_rust # it may have been installed now
 }
 
 # Say how to remove what was installed.
