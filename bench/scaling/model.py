@@ -100,6 +100,10 @@ def validation(parts):
 # ---- Other machines ------------------------------------------------------------------------
 
 
+def packet_bytes(parts):
+    return parts.report["parameters"]["message_bytes"] + PACKET
+
+
 def loads(parts, cores, standbys, upstreams, listeners):
     """What a notification takes of each resource, as a share of a second. With one listener of a server
     it is woken each time; several are those of "broadcast"."""
@@ -107,7 +111,7 @@ def loads(parts, cores, standbys, upstreams, listeners):
     costs, copies = parts.costs(shape), parts.report["parameters"]["listeners_received"][shape]
     primary, standby = costs["primary"], costs["standby"]
     wal = parts.get("wal_insert", 100, "primary", "wal_bytes")
-    packet = parts.report["parameters"]["message_bytes"] + PACKET
+    packet = packet_bytes(parts)
     more = (standbys - upstreams) / upstreams if upstreams else 0  # cascading standbys of a standby
     idle = (parts.get("replay", 100, "standby", "replay_usec") - parts.get("replay", 0, "standby", "replay_usec")) / 100
     startup = standby["startup"] + idle * max(0, listeners - copies)
@@ -180,15 +184,15 @@ def lock_texts():
     }
 
 
-def stock_limit(version, cores, woken):
-    """Notifications per second of a stock server with so many listeners that are woken. Its
-    transactions that notify commit one at a time, which limits them even without listeners."""
+def stock_limit(parts, version, cores, woken, received):
+    """Notifications per second of a stock server that wakes so many sessions, of which so many receive a
+    notification. Its transactions that notify commit one at a time, which limits them even without listeners."""
     queue, commit = record("queue"), record("commit")
     role = f"stock-{version}"
     microseconds = 1e6 * queue.report["machine"]["cpu_count"] / queue.get("broadcast", 200, role, "notify_tps")
     wakeup = (microseconds - queue.get("broadcast", 200, role, "listeners_client_usec")) / 200
     serial = commit.get("", 16, role, "notify_tps")
-    return min(serial, 1e6 * cores / (wakeup * woken))
+    return min(serial, 1e6 * cores / (wakeup * woken), NETWORK / (packet_bytes(parts) * received))
 
 
 def rounded(value):
@@ -209,8 +213,9 @@ def limits(parts):
                 found = loads(parts, cores, standbys, upstreams, listeners)
                 first = max(found, key=found.get)
                 row.append(f"{rounded(1 / found[first])}, {first}")
-            rows.append(row + [rounded(stock_limit(15, sizes[-1], sessions * (standbys + 1))),
-                               rounded(stock_limit(19, sizes[-1], listeners * (standbys + 1)))])
+            received = listeners * (standbys + 1)
+            rows.append(row + [rounded(stock_limit(parts, 15, sizes[-1], sessions * (standbys + 1), received)),
+                               rounded(stock_limit(parts, 19, sizes[-1], received, received))])
     return table(["standbys", "listeners", "deliveries", *(f"{cores} cores" for cores in sizes),
                   *(f"stock {version}, {sizes[-1]} cores" for version in (15, 19))], rows)
 

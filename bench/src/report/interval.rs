@@ -47,7 +47,8 @@ impl Interval {
     }
 
     pub fn contains(&self, value: f64) -> bool {
-        self.low <= value && value <= self.high
+        let rounding = 1e-9 * value.abs(); // of a limit that would be equal to the value
+        self.low <= value + rounding && value - rounding <= self.high
     }
 }
 

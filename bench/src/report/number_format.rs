@@ -37,6 +37,17 @@ pub fn ratio(ratio: f64) -> String {
     grouped(format!("{ratio:.digits$}"))
 }
 
+/// A limit of the interval of a ratio. One that is not 1 does not look like 1, since a reader sees on
+/// which side of 1 the interval lies.
+pub fn limit(limit: f64) -> String {
+    let distance = (limit - 1.0).abs();
+    if !(1e-9..0.005).contains(&distance) {
+        return ratio(limit);
+    }
+    let digits = (-distance.log10()).ceil().clamp(3.0, 9.0) as usize;
+    format!("{limit:.digits$}")
+}
+
 /// Rounded to an integer.
 pub fn whole(value: f64) -> String {
     grouped(format!("{value:.0}"))
@@ -71,6 +82,11 @@ mod tests {
         );
         let ratios = [0.0049, 0.9549, 12.34, 323.5, 1234.5].map(ratio);
         assert_eq!(ratios, ["0.00490", "0.95", "12.3", "324", "1,234"]);
+        let limits = [0.9549, 0.9962, 0.99996, 1.0 + f64::EPSILON, 1.0028, 1.0051].map(limit);
+        assert_eq!(
+            limits,
+            ["0.95", "0.996", "0.99996", "1.00", "1.003", "1.01"]
+        );
         assert_eq!((whole(1000.0), whole(-3.0)), ("1,000".into(), "-3".into()));
     }
 }

@@ -44,8 +44,8 @@ impl Display for Pool {
     }
 }
 
-/// Those that are not listed where they should be: of all figures that are drawn, at all points
-/// of a workload, and all that pages state. Nothing if no page has the section.
+/// Those that are not listed where they should be: of all figures, at all points of a workload, and
+/// all that pages state. Nothing if no page has the section.
 pub fn missing(records: &Records, pages: &[String]) -> anyhow::Result<Vec<Pool>> {
     let Some(section) = pages.iter().find_map(|page| section(page)) else {
         return Ok(Vec::new());
@@ -74,16 +74,12 @@ fn of_record(name: &str, report: &Report) -> Vec<Pool> {
     let mut slower = Vec::new();
     for workload in report.workloads() {
         let points: Vec<_> = report.points_of(workload).collect();
-        if points.len() < 2 {
-            continue;
-        }
         for (target, base) in compared(report) {
             let series = points
                 .iter()
                 .filter_map(|point| Some((point.of_target(target)?, point.of_target(&base)?)));
             let series: Vec<_> = series.collect();
-            let figures = report.figures.iter().enumerate();
-            for (_, figure) in figures.filter(|(at, figure)| *at == 0 || figure.chart) {
+            for figure in &report.figures {
                 let ratio = Ratio::pooled(&figure.name, &series, Confidence::Usual);
                 if ratio.is_some_and(|ratio| is_slower(figure.kind, &ratio)) {
                     slower.push(Pool {
@@ -185,6 +181,22 @@ mod tests {
             missing(&[&format!("# A\n\n{}", listed.replace("@*", "@1000"))]),
             [SLOWER]
         );
+    }
+
+    #[test]
+    fn a_figure_that_is_not_drawn_counts_also_at_a_single_point() {
+        let mut records = records();
+        let report = records.get_mut("pingpong").unwrap();
+        report.points.truncate(1);
+        report.figures.reverse();
+        report
+            .figures
+            .iter_mut()
+            .for_each(|figure| figure.chart = false);
+        let page = "# A\n\n## Where it is slower\n".to_owned();
+        let missing = super::missing(&records, &[page]).unwrap();
+        let missing: Vec<String> = missing.iter().map(Pool::to_string).collect();
+        assert_eq!(missing, ["pingpong.round_trips_per_sec@*: pinpoint/stock"]);
     }
 
     #[test]

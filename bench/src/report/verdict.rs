@@ -23,7 +23,7 @@ pub fn of(ratio: &Ratio, confidence: Confidence) -> String {
     let Some(interval) = ratio.interval else {
         return format!("{median}, too few pairs");
     };
-    let [low, high] = [interval.low, interval.high].map(number_format::ratio);
+    let [low, high] = [interval.low, interval.high].map(number_format::limit);
     let coverage = match interval.coverage < confidence.probability() {
         true => format!(", {:.1} %", 100.0 * interval.coverage),
         false => String::new(),
