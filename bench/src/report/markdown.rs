@@ -257,6 +257,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::report::results::Kind as FigureKind;
     use crate::report::{results_folder, sample_reports};
 
     fn records() -> Records {
@@ -298,6 +299,21 @@ The end.
         assert_eq!(path, "images/pingpong.svg");
         assert!(svg.starts_with("<svg "));
         assert_eq!(fill(&filled.text, &records()).unwrap(), filled);
+    }
+
+    #[test]
+    fn counts_need_neither_six_runs_nor_an_interval() {
+        let page = "<!-- figure drift@8: stock -->1<!-- end --> \
+                    <!-- figure drift@8: stock-again/stock -->1<!-- end -->";
+        let mut records = records();
+        assert!(fill(page, &records).is_err());
+        let drift = records.get_mut("drift").unwrap();
+        drift.figures[0].kind = FigureKind::Count;
+        let text = fill(page, &records).unwrap().text;
+        assert!(
+            text.contains("-->8,800<!--") && text.contains("-->0.925<!--"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use anyhow::{Context, bail, ensure};
 
 use super::interval::Confidence;
-use super::results::{Figure, Point, Ratio, Records, Report, Series};
+use super::results::{Figure, Kind, Point, Ratio, Records, Report, Series};
 use super::table::Cell;
 use super::verdict::LEAST_PAIRS;
 
@@ -84,27 +84,34 @@ impl<'a> Source<'a> {
         self.parts[0]
     }
 
-    /// What stands in a column at a point. Fewer runs than a verdict takes are not shown.
+    /// What stands in a column at a point. Fewer runs than a verdict takes are not shown, except of
+    /// counts.
     pub fn cell(
         &self,
         point: &'a Point,
         column: &str,
         confidence: Confidence,
     ) -> anyhow::Result<Cell> {
+        let counts = self.figure.kind == Kind::Count;
         let cell = match column.split_once('/') {
             None => Cell::of_target(self.figure, self.part().series(point, column)?),
             Some((target, base)) => {
                 let series = self.part().series(point, target)?;
                 let base = self.part().series(point, base)?;
-                Ratio::of(&self.figure.name, series, base, confidence)
-                    .map(|ratio| Cell::with_verdict(&ratio, confidence))
+                let ratio = Ratio::of(&self.figure.name, series, base, confidence);
+                ratio.map(|ratio| match counts {
+                    true => Cell::of_counts(&ratio),
+                    false => Cell::with_verdict(&ratio, confidence),
+                })
             }
         };
         let cell = cell.with_context(|| {
             let name = &self.figure.name;
             format!("{name} of {column} was not measured at {}", point.x)
         })?;
-        enough(column, cell.runs)?;
+        if !counts {
+            enough(column, cell.runs)?;
+        }
         Ok(cell)
     }
 

@@ -54,6 +54,16 @@ impl Cell {
             runs: ratio.pairs,
         }
     }
+
+    /// A ratio of counts: they vary so little that they need no interval.
+    pub fn of_counts(ratio: &Ratio) -> Self {
+        let text = format!("{:.3}", ratio.median);
+        Self {
+            alone: text.clone(),
+            with_range: text,
+            runs: ratio.pairs,
+        }
+    }
 }
 
 pub struct Table {
