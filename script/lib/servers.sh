@@ -12,6 +12,7 @@
 
 CACHE=${PINPOINT_CACHE:-/var/cache/pg_pinpoint}
 ARCH=
+MACHINE= # not empty: on an emulated machine
 
 release_of() {
 	is_supported "$1" ||
@@ -35,6 +36,8 @@ run_on_version() {
 	run "${inside[@]}" "${server[@]}" "$ROOT/script/bootstrap" "${@:2}" ||
 		end_without_server "$version" "its packages could not be installed"
 	rm -f "$RESULTS"
+	[ -z "$MACHINE" ] || run_on_machine "$(folder_of "$release")" "${server[@]:1}" \
+		"$ROOT/script/test" "${@:2}" "${NAMES[@]}"
 	IN_PLACE=yes
 	show "${inside[@]}" "${server[@]}" "$ROOT/script/test" "${@:2}" "${NAMES[@]}"
 	"${inside[@]:-exec}" "${server[@]}" "$ROOT/script/test" "${@:2}" "${NAMES[@]}"
