@@ -23,7 +23,7 @@ run_on_machine() {
 				"linux-image-cloud-$ARCH" "${KERNEL_PACKAGES[@]}"
 	} || return
 
-	image=$(mktemp "$CACHE/machine.XXXXXX")
+	image=$(mktemp /var/tmp/pinpoint-machine.XXXXXX) # 3 GB
 	status=$(mktemp)
 	# shellcheck disable=SC2064 # these files
 	trap "rm -f '$image' '$status'" EXIT
@@ -37,7 +37,7 @@ run_on_machine() {
 	' bash "$folder" "$ROOT" "$DISK_SIZE" "$image"
 
 	# The processor that has all features that qemu knows, with a cheap hash for signed addresses.
-	run emulate_machine "$folder" "$image" "$ROOT" PINPOINT_IN_FOLDER=yes "$@" |
+	emulate_machine "$folder" "$image" "$ROOT" PINPOINT_IN_FOLDER=yes "$@" |
 		sed -u -e 's/\r$//' -e "/^machine-init: exit code /,\$ { s///w $status" -e 'd }'
 	code=$(cat "$status")
 	[ -n "$code" ] || die "the machine ended before the command"
@@ -46,11 +46,13 @@ run_on_machine() {
 
 # Arguments: the folder, the image, what machine-init gets.
 emulate_machine() {
-	local folder=$1 image=$2
+	local folder=$1 image=$2 command
 	shift 2
-	qemu-system-aarch64 -machine virt -cpu max,pauth-impdef=on -accel tcg,thread=multi \
+	command=(qemu-system-aarch64 -machine virt -cpu max,pauth-impdef=on -accel tcg,thread=multi \
 		-smp "$(nproc)" -m "$MACHINE_MEMORY" -nographic -no-reboot -nic none \
 		-kernel "$folder"/boot/vmlinuz-* -initrd "$folder"/boot/initrd.img-* \
 		-append "root=/dev/vda rw console=ttyAMA0 panic=-1 quiet init=$ROOT/script/lib/machine-init -- $*" \
-		-drive "file=$image,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci
+		-drive "file=$image,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci)
+	show "${command[@]}"
+	"${command[@]}" </dev/null
 }

@@ -140,6 +140,10 @@ stage_tap() {
 	}
 	prepare_tap
 	for part in "${PARTS[@]}"; do
+		if [ "$part" = decoding ] && is_emulated; then
+			not_run "TAP tests of decoding" "qemu adds a thread to each program: --machine instead of --arch"
+			continue
+		fi
 		tests=
 		if [ "${1-}" = quick ]; then
 			tests=$(quick_tests "$part" | xargs)
@@ -149,6 +153,12 @@ stage_tap() {
 		fi
 		tap_tests "$part" "$tests"
 	done
+}
+
+# Does qemu run this program, without a machine?
+is_emulated() {
+	local threads=(/proc/self/task/*)
+	[ "${#threads[@]}" -gt 1 ]
 }
 
 prepare_tap() {
