@@ -48,10 +48,10 @@ run_on_machine() {
 emulate_machine() {
 	local folder=$1 image=$2 command
 	shift 2
-	command=(qemu-system-aarch64 -machine virt -cpu max,pauth-impdef=on -accel tcg,thread=multi \
-		-smp "$(nproc)" -m "$MACHINE_MEMORY" -nographic -no-reboot -nic none \
-		-kernel "$folder"/boot/vmlinuz-* -initrd "$folder"/boot/initrd.img-* \
-		-append "root=/dev/vda rw console=ttyAMA0 panic=-1 quiet init=$ROOT/script/lib/machine-init -- $*" \
+	command=(qemu-system-aarch64 -machine virt -cpu "max,pauth-impdef=on" -accel "tcg,thread=multi"
+		-smp "$(nproc)" -m "$MACHINE_MEMORY" -nographic -no-reboot -nic none
+		-kernel "$folder"/boot/vmlinuz-* -initrd "$folder"/boot/initrd.img-*
+		-append "root=/dev/vda rw console=ttyAMA0 panic=-1 quiet init=$ROOT/script/lib/machine-init -- $*"
 		-drive "file=$image,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci)
 	show "${command[@]}"
 	"${command[@]}" </dev/null
