@@ -1203,10 +1203,12 @@ def slow_live_query(setting, clients):
     clients.wait_rows([[0]])
     for n in range(1, 9):
         # At different moments of the execution.
+        [(before,)] = primary.sql("SELECT clock_timestamp()::text")
         primary.sql(f"UPDATE slow SET n = {n}")
-        running = ("SELECT count(*) FROM pg_stat_activity"
-                   " WHERE query = 'SELECT n FROM slow, pg_sleep(0.5)' AND state = 'active'")
-        wait_until(lambda: primary.sql(running)[0][0] > 0, "the query is executed")
+        # It may have ended when a slow server answers.
+        begun = ("SELECT count(*) FROM pg_stat_activity"
+                 f" WHERE query = 'SELECT n FROM slow, pg_sleep(0.5)' AND query_start > '{before}'")
+        wait_until(lambda: primary.sql(begun)[0][0] > 0, "the query is executed")
         primary.sql(f"UPDATE slow SET n = -{n}")
         clients.wait_rows([[-n]])
     clients.close()
