@@ -102,6 +102,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rounding_error_of_a_limit_is_no_difference() {
+        let from = |low| Interval {
+            low,
+            high: 1.2,
+            coverage: 0.95,
+        };
+        assert!(from(1.0 + f64::EPSILON).contains(1.0));
+        assert!(!from(1.0 + 1e-6).contains(1.0));
+        assert!(!from(1.3).contains(1.0));
+    }
+
+    #[test]
     fn the_ranks_are_those_of_published_tables() {
         for (confidence, table) in [
             (Confidence::Usual, AT_5_PERCENT),

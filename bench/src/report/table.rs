@@ -47,17 +47,15 @@ impl Cell {
     }
 
     pub fn with_verdict(ratio: &Ratio, confidence: Confidence) -> Self {
-        let text = verdict::of(ratio, confidence);
-        Self {
-            alone: text.clone(),
-            with_range: text,
-            runs: ratio.pairs,
-        }
+        Self::of_pairs(ratio, verdict::of(ratio, confidence))
     }
 
     /// A ratio of counts: they vary so little that they need no interval.
     pub fn of_counts(ratio: &Ratio) -> Self {
-        let text = format!("{:.3}", ratio.median);
+        Self::of_pairs(ratio, format!("{:.3}", ratio.median))
+    }
+
+    fn of_pairs(ratio: &Ratio, text: String) -> Self {
         Self {
             alone: text.clone(),
             with_range: text,
