@@ -319,10 +319,11 @@ is((changed($asks, $position, @all))[0], '', 'once');
 # The start of the server stays when a process ends it.
 my $start = $asks->value('SELECT pg_postmaster_start_time()');
 my $pid = $node->safe_psql('postgres', 'SELECT pid FROM pg_stat_activity WHERE backend_type = ' . "'walwriter'");
-$_->hang_up foreach $asks, $writer;
-kill KILL => $pid;
-ok(wait_until(sub { ($asks) = eval { app($node) }; $asks && $asks->value("SELECT pg_backend_pid() <> $pid") }),
-	'a process is killed, and the server starts anew');
+kill KILL => $pid or die "could not kill: $!";
+
+# Until the postmaster notices, it still accepts sessions.  It ends all when it does.
+$_->receive_until('EOF') foreach $asks, $writer;
+ok(wait_until(sub { $asks = eval { app($node) } }), 'a process is killed, and the server starts anew');
 $writer = app($node);
 is($asks->value('SELECT pg_postmaster_start_time()'), $start, 'with the same time');
 is((changed($asks, $position, @all))[0], "@all", 'all channels have changed');
