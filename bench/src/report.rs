@@ -17,6 +17,7 @@ pub mod number_format;
 pub mod operations;
 pub mod output;
 pub mod page;
+pub mod repeated;
 pub mod results;
 pub mod results_folder;
 #[cfg(test)]

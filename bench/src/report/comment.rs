@@ -11,6 +11,8 @@ pub enum Kind {
     Chart,
     /// The result of the check of the method.
     Check,
+    /// How many intervals of two records overlap.
+    Repeated,
 }
 
 /// What a comment says, and how sure its intervals are.
@@ -36,6 +38,7 @@ impl<'a> Comment<'a> {
             "headlines" => (Kind::Table, true),
             "chart" => (Kind::Chart, false),
             "check" => (Kind::Check, false),
+            "repeated" => (Kind::Repeated, false),
             _ => return None,
         };
         Some(Self {
@@ -52,7 +55,7 @@ impl<'a> Comment<'a> {
                 Some((label, source)) => (Some(label), source),
                 None => (None, line),
             },
-            Kind::Figure | Kind::Chart | Kind::Check => (None, line),
+            Kind::Figure | Kind::Chart | Kind::Check | Kind::Repeated => (None, line),
         });
         lines.filter(|(_, source)| !source.trim().is_empty())
     }

@@ -50,6 +50,10 @@ impl Interval {
         let rounding = 1e-9 * value.abs(); // of a limit that would be equal to the value
         self.low <= value + rounding && value - rounding <= self.high
     }
+
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.low <= other.high && other.low <= self.high
+    }
 }
 
 /// The rank at which the interval of so many values begins, counted from 1, and its coverage.

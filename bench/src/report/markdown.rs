@@ -27,6 +27,8 @@
 //! `<!-- check -->` is the result of the check of the method, in which servers are compared with
 //! themselves.
 //!
+//! `<!-- repeated pingpong repeated/pingpong-1 -->` is how many intervals of these two records overlap.
+//!
 //! `headline` and `headlines` are a figure and a table whose intervals have more confidence,
 //! for what people read alone.
 
@@ -39,9 +41,10 @@ use super::chart;
 use super::comment::{CLOSE, Comment, Kind, OPEN};
 use super::interval::Confidence;
 use super::number_format;
+use super::repeated::Agreement;
 use super::results::{CHECK, Point, Records};
 use super::slower;
-use super::source::{At, EMPTY, Source};
+use super::source::{self, At, EMPTY, Source};
 use super::table::{Cell, row};
 use super::verdict::Differences;
 
@@ -108,6 +111,7 @@ pub fn fill(page: &str, records: &Records) -> anyhow::Result<Filled> {
             Kind::Figure => text.push_str(&figure(comment, records).with_context(place)?),
             Kind::Table => text.push_str(&table(comment, old, records).with_context(place)?),
             Kind::Check => text.push_str(&check(records)),
+            Kind::Repeated => text.push_str(&repeated(comment, records).with_context(place)?),
             Kind::Chart => {
                 charts.push(image(comment.text, old, records).with_context(place)?);
                 text.push_str(old);
@@ -127,6 +131,19 @@ fn check(records: &Records) -> String {
         Some(differences) => differences.to_string(),
         None => "not measured".to_owned(),
     }
+}
+
+/// How many intervals of two records overlap.
+fn repeated(comment: Comment, records: &Records) -> anyhow::Result<String> {
+    let names: Vec<&str> = comment.text.split_whitespace().collect();
+    let &[first, second] = &names[..] else {
+        bail!("a comparison has the names of two records");
+    };
+    let record = |name| source::record(name, records);
+    let agreement = Agreement::of(record(first)?, record(second)?);
+    Ok(agreement
+        .context("they have no interval in common")?
+        .to_string())
 }
 
 /// One number.
@@ -257,7 +274,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::report::results::Kind as FigureKind;
+    use crate::report::results::{Kind as FigureKind, REPEATED};
     use crate::report::{results_folder, sample_reports};
 
     fn records() -> Records {
@@ -336,8 +353,22 @@ The end.
     }
 
     #[test]
+    fn a_measurement_that_was_made_again_is_compared() {
+        let mut records = records();
+        records.insert(format!("{REPEATED}pingpong-1"), sample_reports::pingpong());
+        let page = "<!-- repeated pingpong repeated/pingpong-1 -->1<!-- end -->";
+        assert_eq!(
+            fill(page, &records).unwrap().text,
+            page.replace(">1<", ">8 of 8<")
+        );
+    }
+
+    #[test]
     fn what_no_record_has_is_told() {
         let errors = [
+            "repeated pingpong -->1<!-- end -->",
+            "repeated pingpong nothing -->1<!-- end -->",
+            "repeated pingpong drift -->1<!-- end -->",
             "figure pingpong@7: stock -->1<!-- end -->",
             "figure pingpong@1000: nobody -->1<!-- end -->",
             "figure pingpong.nothing@1000: stock -->1<!-- end -->",

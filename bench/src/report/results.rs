@@ -50,6 +50,13 @@ pub struct Report {
 /// records are.
 pub const CHECK: &str = "aa/";
 
+/// So do those of measurements that were made again, to see whether they agree.
+pub const REPEATED: &str = "repeated/";
+
+/// Targets whose names differ in these beginnings are compared.
+pub const OURS: &str = "pinpoint";
+const STOCK: &str = "stock";
+
 /// Reports by the names of their files, without `.json`.
 pub type Records = BTreeMap<String, Report>;
 
@@ -238,6 +245,14 @@ impl Report {
         self.points
             .iter()
             .filter(move |point| point.workload == workload)
+    }
+
+    /// Each target of ours, and the stock server that it is compared with.
+    pub fn compared(&self) -> Vec<(&str, String)> {
+        let names = self.targets.iter().map(|target| target.name.as_str());
+        let pairs =
+            names.filter_map(|name| Some((name, format!("{STOCK}{}", name.strip_prefix(OURS)?))));
+        pairs.collect()
     }
 
     /// Was the figure measured with this workload?

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::markdown;
 use super::page;
-use super::results::{CHECK, Point, Records, Report, SCHEMA_VERSION};
+use super::results::{CHECK, Point, REPEATED, Records, Report, SCHEMA_VERSION};
 use super::verdict::Differences;
 
 /// Show results as one HTML page
@@ -30,7 +30,7 @@ pub struct ReportArgs {
     ///
     /// Reads DIR/*.json, or DIR/*/*.json if DIR contains no such file. Of several files with the
     /// same name, the one in the last directory counts. The last directory DIR/*/aa has servers
-    /// that are compared with themselves. Each figure, table or chart follows a
+    /// that are compared with themselves, and DIR/*/repeated has measurements that were made again. Each figure, table or chart follows a
     /// comment and ends with "<!-- end -->".
     ///
     /// "<!-- figure pingpong@1000: stock -->" is one number: the median of the target "stock".
@@ -44,6 +44,9 @@ pub struct ReportArgs {
     /// The two lines of the table's heading are kept. The cells of a column "-" are empty.
     ///
     /// "<!-- check -->" is how often servers differ from themselves.
+    ///
+    /// "<!-- repeated pingpong repeated/pingpong-1 -->" is how many of the intervals of ratios overlap
+    /// in two records.
     ///
     /// "headline" and "headlines" are a figure and a table with 99 % intervals instead of 95 %.
     ///
@@ -78,11 +81,13 @@ pub fn records(folder: &Path) -> anyhow::Result<Records> {
     for folder in &folders {
         records.extend(read(folder)?);
     }
-    // Those of one check belong together.
-    let mut checks = folders.iter().rev().map(|folder| folder.join(CHECK));
-    if let Some(check) = checks.find(|folder| folder.is_dir()) {
-        let named = read(&check)?.into_iter();
-        records.extend(named.map(|(name, report)| (format!("{CHECK}{name}"), report)));
+    // Those of one folder belong together.
+    for name in [CHECK, REPEATED] {
+        let mut folders = folders.iter().rev().map(|folder| folder.join(name));
+        if let Some(folder) = folders.find(|folder| folder.is_dir()) {
+            let named = read(&folder)?.into_iter();
+            records.extend(named.map(|(file, report)| (format!("{name}{file}"), report)));
+        }
     }
     Ok(records)
 }
@@ -232,11 +237,16 @@ mod tests {
         write("2026-01-01/aa/pingpong.json", &sample_reports::pingpong());
         write("2026-01-01/aa/commit.json", &sample_reports::commit());
         write("2026-02-01/aa/pingpong.json", &sample_reports::drift());
+        write(
+            "2026-02-01/repeated/pingpong-1.json",
+            &sample_reports::pingpong(),
+        );
         let records = records(folder.path()).unwrap();
+        assert_eq!(records["repeated/pingpong-1"], sample_reports::pingpong());
         assert_eq!(records["pingpong"], sample_reports::pingpong());
         assert_eq!(records["aa/pingpong"], sample_reports::drift());
         assert_eq!(records["commit"], sample_reports::commit());
-        assert_eq!(records.len(), 3);
+        assert_eq!(records.len(), 4);
     }
 
     #[test]

@@ -6,16 +6,12 @@ use std::fmt::{self, Display, Formatter};
 
 use super::comment;
 use super::interval::Confidence;
-use super::results::{Kind, Ratio, Records, Report};
+use super::results::{Kind, OURS, REPEATED, Ratio, Records, Report};
 use super::source::{At, Source};
 use super::verdict::{self, LEAST_PAIRS};
 
 /// The heading of the section.
 const HEADING: &str = "\n## Where it is slower\n";
-
-/// Targets whose names differ in these beginnings are compared.
-const OURS: &str = "pinpoint";
-const STOCK: &str = "stock";
 
 /// What one pooled ratio is of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +48,7 @@ pub fn missing(records: &Records, pages: &[String]) -> anyhow::Result<Vec<Pool>>
     };
     let mut slower: BTreeSet<Pool> = records
         .iter()
-        .filter(|(_, report)| report.complete)
+        .filter(|(name, report)| report.complete && !name.starts_with(REPEATED))
         .flat_map(|(name, report)| of_record(name, report))
         .collect();
     for page in pages {
@@ -74,7 +70,7 @@ fn of_record(name: &str, report: &Report) -> Vec<Pool> {
     let mut slower = Vec::new();
     for workload in report.workloads() {
         let points: Vec<_> = report.points_of(workload).collect();
-        for (target, base) in compared(report) {
+        for (target, base) in report.compared() {
             let series = points
                 .iter()
                 .filter_map(|point| Some((point.of_target(target)?, point.of_target(&base)?)));
@@ -92,14 +88,6 @@ fn of_record(name: &str, report: &Report) -> Vec<Pool> {
         }
     }
     slower
-}
-
-/// Each target of ours, and the stock server that it is compared with.
-fn compared(report: &Report) -> Vec<(&str, String)> {
-    let names = report.targets.iter().map(|target| target.name.as_str());
-    let pairs =
-        names.filter_map(|name| Some((name, format!("{STOCK}{}", name.strip_prefix(OURS)?))));
-    pairs.collect()
 }
 
 fn is_slower(kind: Kind, ratio: &Ratio) -> bool {

@@ -137,14 +137,7 @@ impl<'a> Source<'a> {
 impl<'a> Part<'a> {
     fn parse(text: &'a str, records: &'a Records) -> anyhow::Result<Self> {
         let (record, workload) = split(text, '/');
-        let report = records.get(record).with_context(|| {
-            let names: Vec<&str> = records.keys().map(String::as_str).collect();
-            format!(
-                "there is no record {record}.json, only {}",
-                names.join(", ")
-            )
-        })?;
-        ensure!(report.complete, "{record}.json was stopped before its end");
+        let report = self::record(record, records)?;
         let workloads = report.workloads();
         let workload = match (workload, &workloads[..]) {
             (None, &[only]) => only,
@@ -175,6 +168,16 @@ impl<'a> Part<'a> {
         let series = point.of_target(target);
         series.with_context(|| format!("there is no target {target}, only {}", self.targets()))
     }
+}
+
+/// A complete record.
+pub fn record<'a>(name: &str, records: &'a Records) -> anyhow::Result<&'a Report> {
+    let report = records.get(name).with_context(|| {
+        let names: Vec<&str> = records.keys().map(String::as_str).collect();
+        format!("there is no record {name}.json, only {}", names.join(", "))
+    })?;
+    ensure!(report.complete, "{name}.json was stopped before its end");
+    Ok(report)
 }
 
 fn split(what: &str, at: char) -> (&str, Option<&str>) {
