@@ -146,7 +146,7 @@ if ($version >= 18)
 	$session->close;
 }
 
-# ---- objects of another server are not installed
+# ---- objects of another server or compiler are not installed
 
 # A compiler that only notes its calls, and another server: the same one, by another description.
 sub write_program
@@ -158,6 +158,7 @@ sub write_program
 }
 my $calls    = "$tmp_check/calls";
 my $compiler = write_program('compiler', <<~"END");
+	if [ "\$1" = --version ]; then echo "no compiler"; exit; fi
 	while [ "\$1" != -o ]; do shift; done
 	echo "\$2" >>'$calls'
 	: >"\$2"
@@ -176,10 +177,13 @@ foreach my $part (sort keys %library)
 {
 	my @objects = map { substr $_, 1 } grep { /\.o$/ } @{ files_below("$tmp_check/$part") };
 	cmp_ok(scalar @objects, '>=', 5, "there are objects of $library{$part}");
-	is_deeply(compiled($part), [], 'they are compiled once for a server');
-	is_deeply(compiled($part, "PG_CONFIG=$other"), [ sort @objects, "$library{$part}.so" ],
-		'for another server, they are compiled again, and linked');
-	is_deeply(compiled($part, "PG_CONFIG=$other"), [], 'once');
+	foreach (['compiler'], [ 'server', "PG_CONFIG=$other" ])
+	{
+		my ($what, @arguments) = @$_;
+		is_deeply(compiled($part, @arguments), [ sort @objects, "$library{$part}.so" ],
+			"for another $what, they are compiled again, and linked");
+		is_deeply(compiled($part, @arguments), [], 'once');
+	}
 
 	my $output;
 	ok(!IPC::Run::run([ 'make', '-s', '-C', "$tmp_check/$part", 'PG_CONFIG=/nowhere/pg_config' ], '>&', \$output),
