@@ -35,7 +35,7 @@
 #include "listener/held_heartbeat.h"
 #include "wakeup/slots.h"
 
-static bool cannot_read = false;
+static volatile sig_atomic_t cannot_read = false;
 
 /* Indexed by PinpointEviction: the DETAIL of the session's last message. */
 static const char *const eviction_details[] = {

@@ -834,9 +834,10 @@ pinpoint_slot_end_reading(uint64 delivered, TimestampTz rests_from,
 	trim_log =
 		pinpoint_slot_set_ref(&writable(slot)->unread, &readable(slot)->again);
 	writable(slot)->again.batch = NULL;
+	pg_write_barrier();			/* partner: first_sequence() of slots_read.c */
 	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned,
 									  &readable(slot)->reassigned_again);
-	pg_write_barrier();			/* partner: first_sequence() of slots_read.c */
+	pg_write_barrier();
 	trim_log |= pinpoint_slot_set_ref(&writable(slot)->reassigned_again, NULL);
 	more = readable(slot)->unread.batch != NULL ||
 		readable(slot)->reassigned.batch != NULL;

@@ -48,18 +48,20 @@ first_sequence(const PinpointSlot *slot)
 	uint64		sequence = PG_UINT64_MAX;
 
 	AssertHeld(PinpointOrderLock);
-	if (has_ref(&readable(slot)->reassigned_again))
-		sequence = readable(slot)->reassigned_again.sequence;
 
 	/*
-	 * Partner: pinpoint_slot_end_reading(), which moves that reference to
-	 * "reassigned".  Without this, a reader could see neither.
+	 * Partner: pinpoint_slot_end_reading(), which sets these references in
+	 * the opposite order.  Otherwise a reader could see none of them, though
+	 * the slot has always had one.
 	 */
+	if (has_ref(&readable(slot)->reassigned_again))
+		sequence = readable(slot)->reassigned_again.sequence;
+	pg_read_barrier();
+	if (has_ref(&readable(slot)->reassigned))
+		sequence = Min(sequence, readable(slot)->reassigned.sequence);
 	pg_read_barrier();
 	if (has_ref(&readable(slot)->unread))
 		sequence = Min(sequence, readable(slot)->unread.sequence);
-	if (has_ref(&readable(slot)->reassigned))
-		sequence = Min(sequence, readable(slot)->reassigned.sequence);
 	Assert(sequence == PG_UINT64_MAX ||
 		   sequence <= pinpoint_message_log_sequence());
 	return sequence != PG_UINT64_MAX ? sequence : 0;
@@ -77,13 +79,16 @@ lag(const PinpointSlot *slot)
 	uint64		from = bytes;
 
 	AssertHeld(PinpointOrderLock);
+
+	/* in the order that first_sequence() explains */
 	if (has_ref(&readable(slot)->reassigned_again))
 		from = readable(slot)->reassigned_again.bytes;
-	pg_read_barrier();			/* as in first_sequence() */
-	if (has_ref(&readable(slot)->unread))
-		from = Min(from, readable(slot)->unread.bytes);
+	pg_read_barrier();
 	if (has_ref(&readable(slot)->reassigned))
 		from = Min(from, readable(slot)->reassigned.bytes);
+	pg_read_barrier();
+	if (has_ref(&readable(slot)->unread))
+		from = Min(from, readable(slot)->unread.bytes);
 	Assert(from <= bytes);
 	return bytes - from;
 }
