@@ -1,5 +1,6 @@
 //! Whether two measurements of the same benchmark agree, from one day or machine to the next.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use super::interval::{Confidence, Interval};
@@ -17,11 +18,10 @@ impl Agreement {
     /// version. `None` if they have no interval in common.
     pub fn of(first: &Report, second: &Report) -> Option<Self> {
         let (first, second) = (intervals(first), intervals(second));
-        let pairs = first.iter().filter_map(|(place, interval)| {
-            let (_, other) = second.iter().find(|(other, _)| other == place)?;
-            Some((interval, other))
-        });
-        let overlaps: Vec<bool> = pairs.map(|(a, b)| a.overlaps(b)).collect();
+        let overlaps: Vec<bool> = first
+            .iter()
+            .filter_map(|(place, interval)| Some(interval.overlaps(second.get(place)?)))
+            .collect();
         (!overlaps.is_empty()).then(|| Self {
             overlapping: overlaps.iter().filter(|overlap| **overlap).count(),
             compared: overlaps.len(),
@@ -38,8 +38,8 @@ impl Display for Agreement {
 /// Workload, X, target and figure.
 type Place<'a> = (&'a str, u64, &'a str, &'a str);
 
-fn intervals(report: &Report) -> Vec<(Place<'_>, Interval)> {
-    let mut intervals = Vec::new();
+fn intervals(report: &Report) -> BTreeMap<Place<'_>, Interval> {
+    let mut intervals = BTreeMap::new();
     for point in &report.points {
         for (target, base) in report.compared() {
             let (Some(series), Some(base)) = (point.of_target(target), point.of_target(&base))
@@ -57,7 +57,7 @@ fn intervals(report: &Report) -> Vec<(Place<'_>, Interval)> {
                         target,
                         figure.name.as_str(),
                     );
-                    intervals.push((place, interval));
+                    intervals.insert(place, interval);
                 }
             }
         }
